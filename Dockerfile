@@ -1,0 +1,62 @@
+# One image for every node of a cluster; a node's role comes from its environment.
+#
+#   docker build --target cpu  --tag rollcall:cpu .
+#   docker build --target cuda --tag rollcall:cuda .
+#
+# Each target has four stages: SYSTEM, what the distribution gives; VENV, the locked dependencies,
+# made anew when a lock changes; SOURCE, this repository, made anew in seconds; and the image, which
+# takes the results and none of the tools. The image stages are the same lines in every target and
+# in Dockerfile.rocm; tests/container/test_dockerfiles.py holds them to it.
+
+# What the image stands on: Debian or Ubuntu with Python 3.11 (cpu) or 3.12 (cuda).
+ARG BASE_IMAGE
+
+# ---- cpu
+FROM ${BASE_IMAGE:-debian:bookworm-slim} AS cpu-system
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends ca-certificates python3 tini \
+ && rm -rf /var/lib/apt/lists/*
+
+FROM cpu-system AS cpu-venv
+RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv
+# torch's CPU build is not on the main index: name the index that has it, or a mounted directory.
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY requirements/cpu.lock requirements/torch.lock requirements/
+RUN python3 -m venv /opt/venv \
+ && pip install --no-deps --require-hashes -r requirements/torch.lock -r requirements/cpu.lock \
+ && site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && rm -r "$site"/torch/test "$site"/torch/bin/test_* \
+ && echo /opt/rollcall > "$site/rollcall.pth"
+
+FROM cpu-venv AS cpu-source
+COPY pyproject.toml README.md LICENSE ./
+COPY env env
+COPY trainer trainer
+COPY entrypoint entrypoint
+RUN pip install --no-deps --no-build-isolation --target /opt/rollcall .
+
+FROM cpu-system AS cpu
+ENV PATH=/opt/venv/bin:/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1
+# A user that /etc/passwd does not know has no name and no home; libraries ask for both.
+ENV USER=rollcall HOME=/tmp
+RUN mkdir --mode=1777 /checkpoints /workspace
+WORKDIR /workspace
+# GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
+EXPOSE 6379 8265 8267
+COPY --from=cpu-venv /opt/venv /opt/venv
+COPY --from=cpu-source /opt/rollcall /opt/rollcall
+# The entrypoint turns SIGTERM into a save at the next step boundary and exit code 143; give it
+# time: `docker stop --time 60`.
+STOPSIGNAL SIGTERM
+# A head answers on its control port. Where nothing listens the node is a worker, or a head that is
+# not so far yet: healthy for as long as its process runs.
+HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
+# tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
+ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Rollcall" \
+      org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}"

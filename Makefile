@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` runs the main job here, `make test` passes the tests.
+# Each sets up what it needs in .venv first; setting up again is quick.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+UV_VERSION := 0.13.8
+SEED ?= 0
+NAME ?=
+
+.PHONY: setup demo test check lint bench image hosts lock clean
+
+setup: $(VENV)/.done
+
+# torch comes apart from the rest and by pip: pip finds a CPU build wherever it is configured to
+# look (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); the index's own build works too, and is larger.
+$(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet uv==$(UV_VERSION)
+	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes -r requirements/dev.lock
+	$(VENV)/bin/pip install --quiet --no-deps --require-hashes -r requirements/torch.lock \
+	  || $(VENV)/bin/pip install --quiet torch==2.13.0
+	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
+	$(PYTHON) -m compileall -q -j 2 $(VENV)/lib/python3*/site-packages/ray $(VENV)/lib/python3*/site-packages/torch >/dev/null 2>&1 || true
+	touch $@
+
+demo: setup
+	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
+
+test: setup lint hosts
+	$(PYTHON) -m pytest -q
+	$(PYTHON) -m pytest -q -m "cluster or container or slurm or browser or gpu"
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+hosts: setup
+	tests/container/host/prepare
+
+bench: setup
+	$(PYTHON) -m bench $(NAME)
+
+lock: setup
+	$(UV) pip compile pyproject.toml --extra trainer $(LOCK_OPTIONS) -o requirements/cpu.lock
+	$(UV) pip compile pyproject.toml --extra trainer --extra dev $(LOCK_OPTIONS) -o requirements/dev.lock
+
+LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+  --override requirements/overrides.txt --no-emit-package torch
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,97 @@
+"""`python -m entrypoint`, `rollcall`: one program on every node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from entrypoint import cli
+from entrypoint.settings import Settings, SettingsError
+from trainer.contract import ExitCode
+
+
+def main() -> int:
+    environ = os.environ
+    try:
+        call = cli.parse(sys.argv[1:], recipe_takes_command=_recipe_takes_command(environ))
+    except cli.UsageError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.USAGE
+    match call.command:
+        case "help":
+            print(cli.help_text())
+            return ExitCode.FINISHED
+        case "exec":
+            os.execvp(call.arguments[0], call.arguments)
+        case "prepare":
+            os.execv(sys.executable, [sys.executable, "-m", "env.prepare", *call.arguments])
+        case "demo":
+            from entrypoint import demo
+
+            return demo.main(call.arguments)
+        case "plan":
+            from entrypoint import plan
+
+            return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
+    try:
+        settings = Settings.read(environ, call.arguments)
+        return _up(settings) if call.command == "up" else _ask(call, settings)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.USAGE
+
+
+def _up(settings: Settings) -> int:
+    """A node's whole life."""
+    from entrypoint import console, head, worker
+    from entrypoint.inbox import Inbox
+    from entrypoint.preflight.run import run_checks
+    from entrypoint.recipes import base as recipes
+    from entrypoint.role import Head, decide
+
+    role = decide(settings)
+    is_head = isinstance(role, Head)
+    if is_head and (faults := recipes.load(settings.recipe).faults(settings)):
+        print("\n".join(faults), file=sys.stderr)
+        return ExitCode.USAGE
+    console.set_up(settings)
+    inbox = Inbox()
+    inbox.listen_to_signals()
+    report = run_checks(role, settings)
+    console.show_report(report)
+    if report.exit_code != ExitCode.FINISHED:
+        return report.exit_code
+    console.log_to_file(settings, is_head=is_head)
+    warnings = tuple(result.name for result in (*report.fails, *report.warnings))
+    if isinstance(role, Head):
+        return head.serve(settings, role, warnings, inbox)
+    return worker.serve(settings, role, warnings, inbox)
+
+
+def _ask(call: cli.Invocation, settings: Settings) -> int:
+    """A command that reads the run or the machine."""
+    from entrypoint import commands, doctor
+
+    answers = {
+        "doctor": doctor.main,
+        "status": commands.status,
+        "logs": commands.logs,
+        "stop": commands.stop,
+    }
+    return answers[call.command](settings, call.as_json)
+
+
+def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | SettingsError:
+    try:
+        return Settings.read(environ, job)
+    except SettingsError as error:
+        return error
+
+
+def _recipe_takes_command(environ: Mapping[str, str]) -> bool:
+    return environ.get("ROLLCALL_RECIPE", "").strip().lower() == "command"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

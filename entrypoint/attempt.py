@@ -1,0 +1,121 @@
+"""One submission of the job, from its start to everything that is known of its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from entrypoint import failures, wait
+from entrypoint.console import ProgressLine
+from entrypoint.failures import Ending, FailureClass
+from entrypoint.hang import HangWatch
+from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked
+from entrypoint.job import JobClient, JobInfo, JobRefusedError
+from entrypoint.journal import Journal
+from entrypoint.recipes.base import Command, Recipe
+from entrypoint.settings import Settings
+from trainer.contract import Progress, RunFiles
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+LAST_STATUS_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """`run` submits, follows and watches. The main thread waits on the inbox; a thread copies the
+    job's log and puts JobEnded when it is over."""
+
+    submission: str
+    log_name: str
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    jobs: JobClient
+    inbox: Inbox
+    _hints: list[FailureClass] = field(default_factory=list)
+    _evidence: str = ""
+    _stop_asked: bool = False
+    _hung_seconds: float | None = None
+    _ray_lost: bool = False
+
+    def run(self, command: Command) -> Ending:
+        """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
+        try:
+            self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
+        except (JobRefusedError, wait.GaveUpError) as error:
+            return Ending(status="FAILED", evidence=str(error))
+        threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
+        self._watch()
+        info = JobInfo("LOST") if self._ray_lost else self._last_status()
+        return Ending(
+            status=info.status,
+            exit_code=info.driver_exit_code,
+            error_type=info.error_type,
+            hints=tuple(self._hints),
+            evidence=self._evidence or _last_line(info.message) or info.status,
+            stop_asked=self._stop_asked,
+            hung_seconds=self._hung_seconds,
+        )
+
+    def _follow(self) -> None:
+        log_to = RunFiles(self.settings.run_dir).logs / self.log_name
+        self.jobs.follow(self.submission, log_to, self._read)
+        self.inbox.put(JobEnded(self.submission))
+
+    def _read(self, line: str) -> None:
+        hint = self.recipe.evidence(line) or failures.sign(line)
+        if hint is not None and hint not in self._hints:
+            self._hints.append(hint)
+            self._evidence = self._evidence or line.strip()
+
+    def _watch(self) -> None:
+        """Until the job has ended, or Ray under it."""
+        line, hang = ProgressLine(), HangWatch(self.settings.hang_timeout)
+        while True:
+            match self.inbox.take(timeout=TICK_SECONDS):
+                case JobEnded(ended) if ended == self.submission:
+                    break
+                case RayEnded(exit_code):
+                    self._ray_lost = True
+                    log.warning("Ray on the head ended with %d", exit_code)
+                    break
+                case StopAsked(why):
+                    self._stop_asked = True
+                    line.end()
+                    self._stop(why)
+            progress = Progress.read(RunFiles(self.settings.run_dir).progress)
+            if progress is not None:
+                line.show(progress)
+            silent = hang.silent_for(progress)
+            if silent is not None and not (self._stop_asked or self._hung_seconds):
+                self._hung_seconds = silent
+                line.end()
+                self._stop(f"no progress for {silent:.0f} s")
+        line.end()
+
+    def _stop(self, why: str) -> None:
+        self.journal.record("stop", f"{why}: asking the job to save and to stop")
+        threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
+
+    def _last_status(self) -> JobInfo:
+        def ended() -> JobInfo:
+            info = self.jobs.info(self.submission)
+            if not info.ended:
+                raise wait.NotYetError(f"the job is {info.status}")
+            return info
+
+        never = threading.Event()
+        try:
+            return wait.until(
+                "the job's last status", ended, timeout=LAST_STATUS_SECONDS, stop=never
+            )
+        except wait.GaveUpError:
+            return JobInfo("LOST")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,81 @@
+"""The command line: which of the image's commands is meant, or which other program."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+COMMANDS: Mapping[str, str] = {
+    "up": "be a node: the head, or a worker where RAY_WORKER=1 (what no command means, too)",
+    "plan": "say what this node would do, and do nothing",
+    "doctor": "check this node",
+    "status": "what the head knows: nodes, progress, outcome",
+    "logs": "the end of every log file of the run",
+    "stop": "ask the head to save and to stop",
+    "prepare": "make the data and the model of a task: prepare arithmetic --out DIR",
+    "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    command: str
+    """One of COMMANDS, `help`, or `exec`: another program, run as it is."""
+    arguments: tuple[str, ...] = ()
+    as_json: bool = False
+
+
+class UsageError(Exception):
+    """The words make no command; the sentence says what would."""
+
+
+def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invocation:
+    """What `words`, all that follows the image's name, ask for.
+
+    Flags go to the job of `up`. Another program is executed, unless the recipe's job is itself
+    any command (`recipe_takes_command`).
+    """
+    if not words:
+        return Invocation("up")
+    first, rest = words[0], tuple(words[1:])
+    if first in ("-h", "--help", "help"):
+        return Invocation("help")
+    if first in ("up", "prepare", "demo"):
+        return Invocation(first, rest[1:] if rest[:1] == ("--",) else rest)
+    if first in COMMANDS:
+        return _reader(first, rest)
+    if first == "--":
+        return Invocation("up", rest)
+    if first.startswith("-") or recipe_takes_command:
+        return Invocation("up", tuple(words))
+    if shutil.which(first):
+        return Invocation("exec", tuple(words))
+    near = difflib.get_close_matches(first, COMMANDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    raise UsageError(f"{first} is neither a command nor a program in this image: {hint}")
+
+
+def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
+    """A command that takes --json; what else stands there goes to the plan's job alone."""
+    as_json = "--json" in rest
+    others = tuple(word for word in rest if word not in ("--json", "--"))
+    if others and command != "plan":
+        raise UsageError(f"{command} does not take {' '.join(others)}; it takes --json")
+    return Invocation(command, others, as_json)
+
+
+def help_text() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: rollcall [COMMAND] [ARGUMENTS]",
+            "",
+            *lines,
+            "",
+            "With no command, or with flags alone, the node comes up and the flags go to the job.",
+            "Any other program is executed as it is. Settings come from the environment: see plan.",
+        ]
+    )

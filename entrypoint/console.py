@@ -1,0 +1,109 @@
+"""What people see: a sentence a line, on the console and in the node's log file; progress."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from entrypoint.preflight.check import Report
+from entrypoint.settings import Settings
+from entrypoint.variables import redact
+from trainer.contract import Progress, RunFiles
+
+log = logging.getLogger("rollcall")
+
+FORMAT = "%(asctime)s %(node)s %(levelmark)s%(message)s"
+PLAIN_PROGRESS_SECONDS = 10.0
+
+
+class _Line(logging.Formatter):
+    """Adds the node's name, marks warnings, masks secrets."""
+
+    def __init__(self, node: str, secrets: frozenset[str]) -> None:
+        super().__init__(FORMAT, datefmt="%H:%M:%S")
+        self._node = node
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.node = self._node
+        record.levelmark = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
+        return redact(super().format(record), self._secrets)
+
+
+def set_up(settings: Settings) -> None:
+    """Sentences to the console; `log_to_file` adds the node's log file."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Line(settings.node_name, settings.secrets))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def log_to_file(settings: Settings, *, is_head: bool) -> None:
+    """Append to the node's file in the run directory; say so and go on where that cannot be."""
+    worker = settings.node_name.removeprefix("worker-")
+    name = "head" if is_head else f"worker-{worker}"
+    path = RunFiles(settings.run_dir).logs / f"{name}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path)
+    except OSError as error:
+        log.warning("no log file %s: %s", path, error.strerror)
+        return
+    handler.setFormatter(_Line(settings.node_name, settings.secrets))
+    logging.getLogger().addHandler(handler)
+
+
+def show_report(report: Report) -> None:
+    """The preflight: a table on a terminal, else a line a check."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(report.table())
+    else:
+        for line in report.lines():
+            log.info("%s", line)
+
+
+class ProgressLine:
+    """The newest progress: redrawn in place on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._step = -1
+        self._shown_at = 0.0
+
+    def show(self, progress: Progress) -> None:
+        if progress.step == self._step:
+            return
+        self._step = progress.step
+        if self._terminal:
+            sys.stdout.write(f"\r\x1b[2K{sentence(progress)}")
+            sys.stdout.flush()
+        elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
+            self._shown_at = time.monotonic()
+            log.info("%s", sentence(progress))
+
+    def end(self) -> None:
+        if self._terminal and self._step >= 0:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def is_last(progress: Progress) -> bool:
+    return progress.step >= progress.total_steps
+
+
+def sentence(progress: Progress) -> str:
+    """step 12/60 · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s · 2 min 10 s left"""
+    parts = [f"step {progress.step}/{progress.total_steps}", f"reward {progress.reward:.3f}"]
+    if progress.eval is not None:
+        parts.append(f"accuracy {100 * progress.eval:.0f} %")
+    parts.append(f"KL {progress.kl:.4f}")
+    parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
+    if not is_last(progress):
+        minutes, seconds = divmod(round(progress.eta_seconds), 60)
+        parts.append(f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left")
+    return " · ".join(parts)

@@ -1,0 +1,310 @@
+"""The head's HTTP: check-in, outcome, state, events, metrics, health, page.
+
+Runs in a thread with an event loop of its own. It holds the roll; the supervisor reads it through
+`roll()` and ends the workers' questions through `announce()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from entrypoint import roll
+from trainer.contract import Progress, RunFiles
+
+log = logging.getLogger(__name__)
+
+LONGEST_QUESTION_SECONDS = 20.0
+EVENTS_POLL_SECONDS = 0.5
+
+
+class Control:
+    """Start with `with`; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        me: roll.Card,
+        expected_workers: int,
+        incarnation: str,
+        run: RunFiles,
+        token: str,
+        port: int,
+        on_stop: Callable[[str], None],
+        on_check_in: Callable[[roll.Card, str | None], None],
+    ) -> None:
+        self._me = me
+        self._expected = expected_workers
+        self.incarnation = incarnation
+        self._run = run
+        self._on_stop = on_stop
+        self._on_check_in = on_check_in
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._entries: dict[str, roll.Entry] = {}
+        self._told: set[str] = set()
+        self.phase = "starting"
+        self.sentence = ""
+        self._outcome: dict[str, Any] | None = None
+        self._announced = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._socket = _listen(port)
+        self._server = uvicorn.Server(
+            uvicorn.Config(self._app(token), log_level="warning", access_log=False, lifespan="off")
+        )
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+
+    def __enter__(self) -> Control:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(5)
+
+    def roll(self) -> roll.RollState:
+        with self._lock:
+            return roll.call(self._entries, self._expected, time.monotonic(), self._began)
+
+    def announce(self, outcome: str, exit_code: int) -> None:
+        """Answer every worker's question, now and from now on."""
+        with self._lock:
+            self._outcome = {"outcome": outcome, "exit_code": exit_code}
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._announced.set)
+
+    def wait_until_told(self, timeout: float) -> None:
+        """Until every worker that is present knows the outcome."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with self._lock:
+                now = time.monotonic()
+                left = {n for n, e in self._entries.items() if e.present(now)} - self._told
+            if not left:
+                return
+            time.sleep(0.05)
+
+    def state(self) -> dict[str, Any]:
+        progress = Progress.read(self._run.progress)
+        now = time.monotonic()
+        with self._lock:
+            nodes = [
+                {
+                    "node": name,
+                    "address": entry.card.address,
+                    "joined": entry.card.joined,
+                    "present": entry.present(now),
+                    "silent_seconds": round(0.0 if entry.asking else now - entry.seen_at, 1),
+                    "inventory": dict(entry.card.inventory),
+                    "warnings": list(entry.card.warnings),
+                }
+                for name, entry in sorted(self._entries.items())
+            ]
+        state = self.roll()
+        return {
+            "head": self._me.node,
+            "incarnation": self.incarnation,
+            "phase": self.phase,
+            "sentence": self.sentence,
+            "expected_workers": self._expected,
+            "present": len(state.present),
+            "missing": list(state.missing),
+            "nodes": nodes,
+            "progress": progress and progress.as_dict(),
+            "outcome": self._outcome,
+        }
+
+    def _serve(self) -> None:
+        asyncio.run(self._run_server())
+
+    async def _run_server(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._socket])
+
+    def _app(self, token: str) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/healthz", self._health),
+                Route("/", self._page),
+                Route("/metrics", self._metrics),
+                Route("/v1/check-in", self._check_in, methods=["POST"]),
+                Route("/v1/outcome", self._ask_outcome),
+                Route("/v1/state", self._state),
+                Route("/v1/events", self._events),
+                Route("/v1/stop", self._stop, methods=["POST"]),
+            ],
+            middleware=[Middleware(BearerToken, token=token)],
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"incarnation": self.incarnation, "phase": self.phase})
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse((files("entrypoint") / "page.html").read_text())
+
+    async def _state(self, request: Request) -> Response:
+        return JSONResponse(self.state())
+
+    async def _stop(self, request: Request) -> Response:
+        self._on_stop("asked over HTTP")
+        return JSONResponse({"stopping": True}, status_code=202)
+
+    async def _check_in(self, request: Request) -> Response:
+        try:
+            card = roll.Card.parse(await request.json())
+        except (ValueError, TypeError) as error:
+            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
+        now = time.monotonic()
+        with self._lock:
+            reason = roll.refusal(card, self._me) or roll.name_taken(card, self._entries, now)
+            known = self._entries.get(card.node)
+            news = known is None or known.card.joined != card.joined or not known.present(now)
+            if reason is None:
+                entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
+                entry.card, entry.seen_at = card, now
+                self._told.discard(card.node)
+        if news or reason:
+            self._on_check_in(card, reason)
+        if reason:
+            return JSONResponse({"accepted": False, "reason": reason}, status_code=409)
+        return JSONResponse({"accepted": True, "incarnation": self.incarnation})
+
+    async def _ask_outcome(self, request: Request) -> Response:
+        """Long poll: answers when there is an outcome, else `running` after a while.
+
+        An open question is the worker's sign of life, so it ends as soon as its asker is gone.
+        """
+        node = request.query_params.get("node", "")
+        with self._lock:
+            entry = self._entries.get(node)
+            if entry is None:
+                return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
+            entry.asking += 1
+        try:
+            await self._wait_for_outcome(request)
+        finally:
+            with self._lock:
+                entry.asking -= 1
+                entry.seen_at = time.monotonic()
+        with self._lock:
+            if self._outcome is None:
+                return JSONResponse({"outcome": "running", "incarnation": self.incarnation})
+            self._told.add(node)
+            return JSONResponse({**self._outcome, "incarnation": self.incarnation})
+
+    async def _wait_for_outcome(self, request: Request) -> None:
+        announced = asyncio.create_task(self._announced.wait())
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait(
+                {announced, gone},
+                timeout=LONGEST_QUESTION_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            announced.cancel()
+            gone.cancel()
+
+    async def _events(self, request: Request) -> Response:
+        return EventSourceResponse(self._follow_journal())
+
+    async def _follow_journal(self) -> AsyncIterator[dict[str, str]]:
+        offset = 0
+        while True:
+            if self._run.journal.exists():
+                with self._run.journal.open("rb") as file:
+                    file.seek(offset)
+                    for line in file:
+                        if line.endswith(b"\n"):
+                            offset += len(line)
+                            yield {"data": line.decode().strip()}
+            await asyncio.sleep(EVENTS_POLL_SECONDS)
+
+    async def _metrics(self, request: Request) -> Response:
+        registry = CollectorRegistry()
+        registry.register(_StateCollector(self.state()))
+        return PlainTextResponse(generate_latest(registry).decode())
+
+
+class BearerToken:
+    """Every path but /healthz needs the token: as a bearer, or `?token=` from a browser."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/healthz":
+            request = Request(scope)
+            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+            given = bearer if scheme.lower() == "bearer" else request.query_params.get("token", "")
+            if not hmac.compare_digest(given.encode(), self._token):
+                answer = JSONResponse({"error": "wrong or missing token"}, status_code=401)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _StateCollector(Collector):
+    """The state as Prometheus gauges, made at the moment of the scrape."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        values = {
+            "rollcall_expected_workers": ("Workers on the roll", self._state["expected_workers"]),
+            "rollcall_present_workers": (
+                "Workers that joined and are there",
+                self._state["present"],
+            ),
+        }
+        for name, value in (self._state["progress"] or {}).items():
+            if isinstance(value, int | float):
+                values[f"rollcall_{name}"] = (f"Progress: {name.replace('_', ' ')}", value)
+        return [GaugeMetricFamily(n, text, value=v) for n, (text, v) in values.items()]
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _listen(port: int) -> socket.socket:
+    """All interfaces, IPv6 too where the machine has it. Raises OSError where the port is taken."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
+            )
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    return socket.create_server(("", port), backlog=1024)

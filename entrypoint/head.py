@@ -1,0 +1,244 @@
+"""The story of the head: lease, Ray, control port, services, the run under supervision, outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from types import TracebackType
+
+from entrypoint import ray_node, run_token, wait
+from entrypoint.control import Control
+from entrypoint.inbox import Inbox, RayEnded, StopAsked
+from entrypoint.job import JobClient
+from entrypoint.journal import Journal
+from entrypoint.lease import HeldError, Lease
+from entrypoint.preflight.versions import inventory, versions
+from entrypoint.ray_node import RayNode
+from entrypoint.recipes import base as recipes
+from entrypoint.role import Head, head_address
+from entrypoint.roll import Card
+from entrypoint.services import Services
+from entrypoint.settings import Settings
+from entrypoint.supervisor import Outcome, Supervisor
+from trainer.contract import ExitCode, Progress, RunFiles, timestamp, write_atomically
+
+log = logging.getLogger(__name__)
+
+TELL_WORKERS_SECONDS = 5.0
+
+
+def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
+    """Until the run is finished or beyond help; the exit code is the outcome's."""
+    run = RunFiles(settings.run_dir)
+    try:
+        with Lease(run.lease) as lease:
+            journal = Journal(run.journal, settings.node_name)
+            identity = _identify(settings, run, journal)
+            if finished := _finished_before(journal, identity):
+                log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
+                return ExitCode.FINISHED
+            token = run_token.for_head(settings)
+            journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
+            return _lead(settings, role, warnings, inbox, journal, lease.incarnation, token)
+    except HeldError as error:
+        log.error("%s", error)
+        return ExitCode.RUN_DIR
+    except OSError as error:
+        log.error("%s: %s", error.filename or run.root, error.strerror or error)
+        return ExitCode.RUN_DIR
+
+
+def _lead(
+    settings: Settings,
+    role: Head,
+    warnings: tuple[str, ...],
+    inbox: Inbox,
+    journal: Journal,
+    incarnation: str,
+    token: str,
+) -> int:
+    began = time.monotonic()
+    run = RunFiles(settings.run_dir)
+    named = head_address(settings)
+    me = Card(
+        node=settings.node_name,
+        address=ray_node.own_address(settings, named.value if named else None),
+        versions=versions(settings),
+        inventory=inventory(settings),
+        warnings=warnings,
+    )
+    try:
+        control = Control(
+            me=me,
+            expected_workers=role.expected_workers,
+            incarnation=incarnation,
+            run=run,
+            token=token,
+            port=settings.control_port,
+            on_stop=lambda why: inbox.put(StopAsked(why)),
+            on_check_in=lambda card, refusal: _say_check_in(journal, card, refusal),
+        )
+    except OSError as error:
+        log.error(
+            "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
+            settings.control_port,
+            error.strerror,
+        )
+        return ExitCode.UNFIT
+    env = ray_node.environment(settings, token)
+
+    def tell_service(sentence: str) -> None:
+        journal.record("service", sentence)
+
+    with (
+        HeadRay(settings, me, token, inbox) as cluster,
+        control,
+        Services(settings, is_head=True, env=env, tell=tell_service) as services,
+    ):
+        supervisor = Supervisor(
+            settings,
+            recipes.load(settings.recipe),
+            journal,
+            control,
+            services,
+            cluster,
+            JobClient(cluster.dashboard, token),
+            inbox,
+            minimum=role.min_workers,
+        )
+        try:
+            cluster.wait_ready()
+            outcome = supervisor.run()
+        except ray_node.RayFailedError as error:
+            outcome = Outcome("failed", ExitCode.RETRY, str(error))
+        except wait.InterruptedWaitError as error:
+            outcome = Outcome("stopped", ExitCode.STOPPED, str(error))
+        _conclude(outcome, run, journal, time.monotonic() - began)
+        control.announce(outcome.name, outcome.exit_code)
+        control.wait_until_told(TELL_WORKERS_SECONDS)
+    return outcome.exit_code
+
+
+@dataclass(slots=True)
+class HeadRay:
+    """The head's Ray node, which can be started anew within one life of the entrypoint."""
+
+    settings: Settings
+    me: Card
+    token: str
+    inbox: Inbox
+    _node: RayNode | None = None
+
+    @property
+    def dashboard(self) -> str:
+        return f"http://{ray_node.host_port(self.me.address, self.settings.dashboard_port)}"
+
+    def __enter__(self) -> HeadRay:
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._node is not None:
+            self._node.stop()
+
+    def wait_ready(self) -> None:
+        """Raises RayFailedError, InterruptedWaitError."""
+        assert self._node is not None
+        self._node.wait_ready(self._answers, self.inbox.stop)
+
+    def alive(self) -> set[str]:
+        return ray_node.alive_nodes(self.dashboard, self.token)
+
+    def _answers(self) -> None:
+        self.alive()
+
+    def revive(self) -> None:
+        self.__exit__(None, None, None)
+        self._start()
+        self.wait_ready()
+
+    def _start(self) -> None:
+        self._node = RayNode(
+            self.settings,
+            ray_node.head_arguments(self.settings),
+            address=self.me.address,
+            gpus=int(self.me.inventory["gpus"]),
+            token=self.token,
+            on_exit=lambda code: self.inbox.put(RayEnded(code)),
+        )
+
+
+def _identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
+    """Write run.json at the run's first start; return the command's fingerprint."""
+    command = [settings.recipe, *settings.job]
+    fingerprint = hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+    if not run.run.exists():
+        row = {
+            "run_id": uuid.uuid4().hex,
+            "recipe": settings.recipe,
+            "fingerprint": fingerprint,
+            "versions": versions(settings),
+            "created": timestamp(),
+        }
+        write_atomically(run.run, json.dumps(row, indent=1) + "\n")
+    elif json.loads(run.run.read_text()).get("fingerprint") != fingerprint:
+        log.warning("this run was begun with another command; going on with the new one")
+    return fingerprint
+
+
+def _finished_before(journal: Journal, fingerprint: str) -> str | None:
+    """The sentence of the outcome, where the run with this very command is finished already."""
+    outcomes = list(journal.events("outcome"))
+    if not outcomes:
+        return None
+    details = outcomes[-1]["details"]
+    if details["exit_code"] == ExitCode.FINISHED and details["command"] == fingerprint:
+        return f"this run is finished already ({outcomes[-1]['sentence']})"
+    return None
+
+
+def _start_sentence(role: Head) -> str:
+    if role.expected_workers == 0:
+        return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
+    return f"this is the head; it waits for {role.expected_workers} workers"
+
+
+def _say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
+    if refusal:
+        journal.record("refused", f"refused {card.node} at {card.address}: {refusal}")
+        return
+    verb = "has joined Ray" if card.joined else "checked in"
+    journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
+
+
+def _conclude(outcome: Outcome, run: RunFiles, journal: Journal, seconds: float) -> None:
+    progress = Progress.read(run.progress)
+    row = {
+        "outcome": outcome.name,
+        "exit_code": int(outcome.exit_code),
+        "attempts": journal.attempts(),
+        "steps": progress.step if progress else 0,
+        "reward_first": progress.reward_first if progress else None,
+        "reward_last": progress.reward if progress else None,
+        "eval_before": progress.eval_before if progress else None,
+        "eval_after": progress.eval if progress else None,
+        "wall_seconds": round(seconds, 1),
+    }
+    write_atomically(run.result, json.dumps(row, indent=1) + "\n")
+    command = json.loads(run.run.read_text())["fingerprint"]
+    journal.record(
+        "outcome",
+        outcome.sentence,
+        outcome=outcome.name,
+        exit_code=int(outcome.exit_code),
+        command=command,
+    )

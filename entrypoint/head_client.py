@@ -1,0 +1,89 @@
+"""A worker's, or a command's, side of the head's HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import httpx
+
+from entrypoint import wait
+from entrypoint.inbox import HeadLost, HeadSaid, Message
+from entrypoint.ray_node import host_port
+from entrypoint.roll import Card
+
+ANSWER_TIMEOUT_SECONDS = 10.0
+OUTCOME_TIMEOUT_SECONDS = 35.0
+TRIES = 3
+
+
+class RefusedError(Exception):
+    """The head does not take this node; the sentence is the head's."""
+
+
+class WrongTokenError(Exception):
+    """The head does not know this node's token."""
+
+
+class HeadClient:
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._base = f"http://{host_port(host, port)}"
+        self._http = httpx.Client(
+            base_url=self._base,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=ANSWER_TIMEOUT_SECONDS,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def check_in(self, card: Card, *, joined: bool = False) -> str:
+        """Tell the head who this is; return the head's incarnation.
+
+        Raises RefusedError, WrongTokenError, and NotYetError where the head does not answer.
+        """
+        answer = self.ask("POST", "/v1/check-in", json=asdict(replace(card, joined=joined)))
+        row = answer.json()
+        if answer.status_code in (400, 409):
+            raise RefusedError(row["reason"])
+        return str(row["incarnation"])
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Raises WrongTokenError, and NotYetError where there is no usable answer."""
+        try:
+            answer = self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+        if answer.status_code == 401:
+            raise WrongTokenError(f"the head at {self._base} does not know this node's token")
+        if answer.status_code >= 500:
+            raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}")
+        return answer
+
+    def watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> None:
+        """Keep one question open at the head, from a thread, until it has an answer or is gone."""
+        threading.Thread(
+            target=lambda: put(self._watch(node, incarnation)), name="watch-head", daemon=True
+        ).start()
+
+    def _watch(self, node: str, incarnation: str) -> Message:
+        failures = 0
+        while True:
+            try:
+                answer = self.ask(
+                    "GET", "/v1/outcome", params={"node": node}, timeout=OUTCOME_TIMEOUT_SECONDS
+                )
+            except (wait.NotYetError, WrongTokenError) as error:
+                failures += 1
+                if failures == TRIES:
+                    return HeadLost(str(error))
+                threading.Event().wait(wait.backoff(failures, first=0.3))
+                continue
+            failures = 0
+            row = answer.json()
+            if answer.status_code == 404 or row.get("incarnation") != incarnation:
+                return HeadLost("the head was started again")
+            if row["outcome"] != "running":
+                return HeadSaid(row["outcome"], row["exit_code"])

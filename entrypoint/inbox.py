@@ -1,0 +1,79 @@
+"""What a node's main thread waits for: one queue for signals, dead processes, news of others."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RayEnded:
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    submission_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSaid:
+    """The outcome of the run."""
+
+    outcome: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLost:
+    why: str
+
+
+Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost
+
+
+class Inbox:
+    """Any thread, and a signal handler, may `put`; the main thread takes."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.stop = threading.Event()
+        """Set once this node was asked to stop: what waits elsewhere sees it at once."""
+
+    def put(self, message: Message) -> None:
+        if isinstance(message, StopAsked):
+            self.stop.set()
+        self._queue.put(message)
+
+    def take(self, timeout: float | None = None) -> Message | None:
+        """The next message; None after `timeout` seconds without one."""
+        try:
+            return self._queue.get(block=timeout != 0, timeout=timeout or None)
+        except queue.Empty:
+            return None
+
+    def forget(self) -> None:
+        """Drop what is left of an earlier membership; a request to stop stays."""
+        kept = []
+        while (message := self.take(timeout=0)) is not None:
+            if isinstance(message, StopAsked):
+                kept.append(message)
+        for message in kept:
+            self._queue.put(message)
+
+    def listen_to_signals(self) -> None:
+        """SIGTERM and SIGINT become messages; a handler that raised could break a clean-up."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.put(StopAsked(signal.Signals(number).name))
+
+        signal.signal(signal.SIGTERM, handle)
+        signal.signal(signal.SIGINT, handle)

@@ -1,0 +1,39 @@
+"""The run's history: every event is one durable line of JSON and one sentence on the console."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.contract import append_event, read_events
+
+log = logging.getLogger("rollcall")
+
+WARNING_KINDS = frozenset({"failure", "refused", "node-lost"})
+
+
+class Journal:
+    def __init__(self, path: Path, node: str) -> None:
+        self.path = path
+        self._node = node
+        self.attempt: int | None = None
+
+    def record(self, kind: str, sentence: str, **details: Any) -> None:
+        """Append the event and say its sentence.
+
+        Raises OSError where the run directory no longer takes it: a run without a journal could
+        not be resumed, so the head must not go on.
+        """
+        level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
+        log.log(level, "%s", sentence)
+        append_event(self.path, kind, sentence, details, attempt=self.attempt, node=self._node)
+
+    def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """All events, or those of `kinds`, oldest first."""
+        return (row for row in read_events(self.path) if not kinds or row["kind"] in kinds)
+
+    def attempts(self) -> int:
+        """How many attempts this run has made, over all its heads."""
+        return sum(1 for _ in self.events("attempt"))

@@ -1,0 +1,177 @@
+"""What a check is, and how checks run: all at once, each within its own time.
+
+A probe runs in a daemon thread of its own, which nothing waits for beyond the check's timeout: a
+probe that hangs (a stale mount, a driver that does not answer) is a verdict, not a hanging node.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from entrypoint.role import Head, Worker
+from entrypoint.settings import PreflightMode, Settings
+from trainer.contract import ExitCode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Verdict(StrEnum):
+    """A check's answer, from best to worst but for `skip`, which says nothing."""
+
+    SKIP = "skip"
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a probe saw."""
+
+    verdict: Verdict
+    evidence: str
+    """What was measured, with its unit."""
+    remedy: str = ""
+    """What to do; empty where there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A check's answer as it is reported."""
+
+    name: str
+    verdict: Verdict
+    evidence: str
+    remedy: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What probes may look at; the paths are the kernel's own, but in tests."""
+
+    role: Head | Worker
+    settings: Settings
+    shm: Path = Path("/dev/shm")
+    dev: Path = Path("/dev")
+    proc: Path = Path("/proc")
+    cgroup: Path = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question to this node."""
+
+    name: str
+    question: str
+    probe: Callable[[Context], Finding]
+    timeout: float = 5.0
+    """Seconds after which the probe counts as hanging, which fails the check."""
+    exit_code: ExitCode = ExitCode.UNFIT
+    """What the node ends with where this check stops it."""
+
+    def run(self, context: Context) -> Result:
+        return self.result(self.start(context))
+
+    def start(self, context: Context) -> Future[Result]:
+        """Begin to ask, in a thread that does not keep the process alive."""
+        answer: Future[Result] = Future()
+        arguments = (context, time.monotonic(), answer)
+        threading.Thread(target=self._ask, args=arguments, name=self.name, daemon=True).start()
+        return answer
+
+    def result(self, answer: Future[Result], elapsed: float = 0.0) -> Result:
+        """The answer, waited for within what `elapsed` seconds leave of the timeout."""
+        try:
+            return answer.result(max(0.0, self.timeout - elapsed))
+        except TimeoutError:
+            evidence = f"the probe gave no answer within {self.timeout:g} s"
+            remedy = f"find out what hangs behind the question: {self.question}"
+            return Result(self.name, Verdict.FAIL, evidence, remedy, self.timeout)
+
+    def _ask(self, context: Context, started: float, answer: Future[Result]) -> None:
+        try:
+            finding = self.probe(context)
+        except Exception as error:  # whatever a probe trips over, it cannot tell
+            evidence = f"the probe could not tell: {type(error).__name__}: {error}"
+            finding = Finding(Verdict.WARN, evidence)
+        seconds = round(time.monotonic() - started, 3)
+        answer.set_result(
+            Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
+        )
+
+
+SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All results of one node."""
+
+    mode: PreflightMode
+    results: Sequence[Result] = ()
+    exit_codes: dict[str, ExitCode] = field(default_factory=dict)
+    """Check to what the node ends with where it fails."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict; `pass` where nothing was examined."""
+        worst = max(
+            (result.verdict for result in self.results),
+            key=SEVERITY.__getitem__,
+            default=Verdict.PASS,
+        )
+        return Verdict.PASS if worst is Verdict.SKIP else worst
+
+    @property
+    def fails(self) -> tuple[Result, ...]:
+        return self._with(Verdict.FAIL)
+
+    @property
+    def warnings(self) -> tuple[Result, ...]:
+        return self._with(Verdict.WARN)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the node ends with now: 73 for its run directory, 76 for the rest, 0 to go on."""
+        if self.mode is not PreflightMode.STRICT or not self.fails:
+            return ExitCode.FINISHED
+        # 73 before 76 where both hold: it says more, and another node would not help.
+        return min(self.exit_codes.get(result.name, ExitCode.UNFIT) for result in self.fails)
+
+    def _with(self, verdict: Verdict) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if result.verdict is verdict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "checks": [asdict(result) for result in self.results],
+        }
+
+    def lines(self) -> list[str]:
+        """One line a check, for a log."""
+        return [
+            f"{result.verdict.upper():<4} {result.name}: {result.evidence}"
+            + (f" → {result.remedy}" if result.remedy else "")
+            for result in self.results
+        ]
+
+    def table(self) -> Table:
+        """The report for a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        colours = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+        table = Table("check", "verdict", "evidence", "remedy", title="Preflight")
+        for result in self.results:
+            verdict = Text(result.verdict.value, style=colours[result.verdict])
+            table.add_row(result.name, verdict, Text(result.evidence), Text(result.remedy))
+        return table

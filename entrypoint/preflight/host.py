@@ -1,0 +1,154 @@
+"""Is this machine, or its container, large enough and whole: memory, limits, clock, process 1."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from entrypoint import process
+from entrypoint.preflight import gpu, limits
+from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight.limits import GIB, MIB, sized
+
+OBJECT_STORE_SHARE = 0.3
+"""Of the memory: what Ray gives its object store, which lies in /dev/shm."""
+SMALLEST_SHM = 32 * MIB
+SMALLEST_SHM_WITH_GPU = 1 * GIB
+"""NCCL's own buffers; with the 64 MiB that containers have by default it ends in a bus error."""
+
+FEWEST_FILES, ENOUGH_FILES = 4096, 65536
+FEWEST_PROCESSES, ENOUGH_PROCESSES = 1024, 16384
+SMALLEST_MEMORY, ENOUGH_MEMORY = 512 * MIB, 2 * GIB
+CLOCK_TOLERANCE_SECONDS = 24 * 3600.0
+REAP_SECONDS = 2.0
+
+
+def shm(context: Context) -> Finding:
+    volume = os.statvfs(context.shm)
+    memory = limits.memory_limit(context.proc, context.cgroup)
+    return judge_shm(volume.f_frsize * volume.f_blocks, memory, gpu.count(context.dev))
+
+
+def judge_shm(size: int, memory: int, gpus: int) -> Finding:
+    """`size` of /dev/shm and `memory`, both in bytes."""
+    need = int(memory * OBJECT_STORE_SHARE)
+    least = SMALLEST_SHM_WITH_GPU if gpus else SMALLEST_SHM
+    evidence = f"/dev/shm has {sized(size)}; {sized(need)} is 30 % of the memory"
+    remedy = f"start the container with --shm-size={max(1, round(need / GIB))}g or --ipc=host"
+    if size < least:
+        return Finding(Verdict.FAIL, f"{evidence}, and {sized(least)} the least", remedy)
+    if size < need:
+        return Finding(Verdict.WARN, f"{evidence}: Ray's object store goes to disk", remedy)
+    return Finding(Verdict.PASS, evidence)
+
+
+def nofile(context: Context) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    evidence = f"open files: {_limit(soft)}, and may be raised to {_limit(hard)}"
+    remedy = f"start the container with --ulimit nofile={ENOUGH_FILES}:{ENOUGH_FILES}"
+    return _judge(_number(hard), FEWEST_FILES, ENOUGH_FILES, evidence, remedy)
+
+
+def nproc(context: Context) -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    pids = limits.pids_limit(context.proc, context.cgroup)
+    evidence = f"processes and threads: {_limit(soft)}"
+    evidence += "" if pids is None else f", {pids} in this cgroup"
+    least = min(_number(soft), _number(pids))
+    remedy = f"start the container with --ulimit nproc={ENOUGH_PROCESSES} --pids-limit=-1"
+    return _judge(least, FEWEST_PROCESSES, ENOUGH_PROCESSES, evidence, remedy)
+
+
+def memory(context: Context) -> Finding:
+    usable = limits.memory_limit(context.proc, context.cgroup)
+    visible = limits.memory_limit(context.proc, Path(os.devnull))
+    evidence = f"{sized(usable)} of memory"
+    evidence += "" if usable == visible else f" by the container's limit, of {sized(visible)}"
+    remedy = "give the container more memory (--memory), or take it off its limit"
+    return _judge(usable, SMALLEST_MEMORY, ENOUGH_MEMORY, evidence, remedy)
+
+
+def cpus(context: Context) -> Finding:
+    usable, visible = limits.cpu_limit(context.proc, context.cgroup), os.cpu_count() or 1
+    offered = context.settings.num_cpus
+    evidence = f"{usable:g} of {visible} CPUs may be used"
+    if offered is not None and offered > usable:
+        evidence += f", and ROLLCALL_NUM_CPUS offers {offered} to Ray"
+        return Finding(Verdict.WARN, evidence, "give more CPUs (--cpus), or offer fewer")
+    if usable < 1:
+        return Finding(Verdict.WARN, evidence, "give the container at least one CPU (--cpus)")
+    return Finding(Verdict.PASS, evidence)
+
+
+def clock(context: Context) -> Finding:
+    return judge_clock(time.time(), Path(__file__).stat().st_mtime)
+
+
+def judge_clock(now: float, built: float) -> Finding:
+    """`now` against the time at which this program was installed, both in seconds of the epoch."""
+    today = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < built - CLOCK_TOLERANCE_SECONDS:
+        evidence = f"the clock says {today}, which is before this program was installed"
+        return Finding(Verdict.FAIL, evidence, "set the host's clock (NTP)")
+    return Finding(Verdict.PASS, f"the clock says {today}")
+
+
+def reaper(context: Context) -> Finding:
+    """Leave an orphan behind and see whether whoever inherits it reaps it."""
+    with tempfile.TemporaryDirectory() as directory:
+        parent = process.Process(
+            "orphan",
+            ["/bin/sh", "-c", "sleep 0.05 & echo $!"],
+            env=os.environ,
+            log_to=Path(directory) / "pid",
+        )
+        parent.wait(REAP_SECONDS)
+        orphan = int(parent.tail())
+    deadline = time.monotonic() + REAP_SECONDS
+    while (state := _state(context.proc, orphan)) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if state is None:
+        return Finding(Verdict.PASS, "orphaned processes are reaped")
+    evidence = f"an orphaned process stays in state {state[0]} below process {state[1]}"
+    remedy = "start the container with --init, or keep tini as its first process"
+    return Finding(Verdict.WARN, evidence, remedy)
+
+
+def _state(proc: Path, pid: int) -> tuple[str, str] | None:
+    """State and parent of a process; None where it is gone."""
+    try:
+        _, _, tail = (proc / str(pid) / "stat").read_text().rpartition(")")
+    except OSError:
+        return None
+    state, parent, *_ = tail.split()
+    return state, parent
+
+
+def _judge(value: float, least: float, enough: float, evidence: str, remedy: str) -> Finding:
+    if value < least:
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if value < enough:
+        return Finding(Verdict.WARN, evidence, remedy)
+    return Finding(Verdict.PASS, evidence)
+
+
+def _number(limit: int | None) -> float:
+    return float("inf") if limit in (None, resource.RLIM_INFINITY) else float(limit or 0)
+
+
+def _limit(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+CHECKS = (
+    Check("host.shm", "is /dev/shm large enough for Ray's object store?", shm),
+    Check("host.nofile", "may enough files be open?", nofile),
+    Check("host.nproc", "may enough processes and threads run?", nproc),
+    Check("host.memory", "is there enough memory?", memory),
+    Check("host.cpus", "may the CPUs that are seen be used?", cpus),
+    Check("host.clock", "is the clock right?", clock),
+    Check("host.reaper", "does process 1 reap orphans?", reaper),
+)

@@ -1,0 +1,82 @@
+"""What this process may use of the machine: cgroup limits (version 1 and 2), affinity, memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+def sized(size: float) -> str:
+    """Bytes in words: `512 MiB`, `3.5 GiB`."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process may use: the smallest cgroup limit, at most the machine's memory."""
+    limits = _numbers(proc, cgroup, "memory", "memory.max", "memory.limit_in_bytes")
+    return min([int(psutil.virtual_memory().total), *limits])
+
+
+def pids_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Processes and threads that the cgroup may hold; None where it is not limited."""
+    return min(_numbers(proc, cgroup, "pids", "pids.max", "pids.max"), default=None)
+
+
+def cpu_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """CPUs that this process may use: its affinity and the smallest quota; 0.5 is half a CPU."""
+    quotas = [float(len(os.sched_getaffinity(0)))]
+    for text in _texts(proc, cgroup, "", "cpu.max"):
+        quota, _, period = text.partition(" ")
+        if quota.isdigit() and period.isdigit():
+            quotas.append(int(quota) / int(period))
+    for directory in _directories(proc, cgroup, "cpu"):
+        quota, period = (_text(directory / f"cpu.cfs_{kind}_us") for kind in ("quota", "period"))
+        if quota.isdigit() and period.isdigit():
+            quotas.append(int(quota) / int(period))
+    return min(quotas)
+
+
+def usable_cpus() -> int:
+    return max(1, int(cpu_limit()))
+
+
+def _numbers(
+    proc: Path, cgroup: Path, controller: str, unified_file: str, legacy_file: str
+) -> list[int]:
+    texts = [
+        *_texts(proc, cgroup, "", unified_file),
+        *_texts(proc, cgroup, controller, legacy_file),
+    ]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _texts(proc: Path, cgroup: Path, controller: str, file: str) -> Iterator[str]:
+    for directory in _directories(proc, cgroup, controller):
+        yield _text(directory / file)
+
+
+def _directories(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
+    """This process's cgroup for `controller` ("": version 2) and all above it.
+
+    Inside a container the path in `/proc/self/cgroup` may be the host's; then only the root of
+    the mount exists, and it is the container's own.
+    """
+    root = cgroup / controller if controller else cgroup
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = Path(path.strip("/"))
+            yield from (root / part for part in (own, *own.parents) if (root / part).is_dir())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

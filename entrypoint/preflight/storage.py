@@ -1,0 +1,100 @@
+"""Can the run directory and Ray's own directory be written, and is there space in them?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight.limits import GIB, MIB, sized
+from trainer.contract import ExitCode, sync_directory
+
+SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
+SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
+RAY_FULL = 0.95
+"""Share of the disk in use at which Ray refuses to write objects to it."""
+CLOCK_SKEW_SECONDS = 5.0
+
+
+def run_dir(context: Context) -> Finding:
+    """Exists, takes a write, an fsync, a rename and a deletion, has space, agrees on the time."""
+    path = context.settings.run_dir
+    try:
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            remedy = f"mount storage that all nodes share at {path}, or set ROLLCALL_RUN_DIR"
+            return Finding(Verdict.FAIL, f"{path} {what}", remedy)
+        skew = try_writing(path)
+    except OSError as error:
+        evidence = f"{path} cannot be written: {error.strerror}"
+        remedy = f"make it writable for user {os.geteuid()}, or set ROLLCALL_RUN_DIR"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if abs(skew) > CLOCK_SKEW_SECONDS:
+        evidence = f"{path} and this node differ by {abs(skew):.0f} s in their clocks"
+        return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
+    return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
+
+
+def try_writing(directory: Path) -> float:
+    """Do what a checkpoint does; return how many seconds the storage's clock is ahead.
+
+    Raises OSError; nothing is left behind.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".rollcall-probe-", dir=directory)
+    probe, renamed = Path(name), Path(f"{name}.renamed")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(b"probe")
+            file.flush()
+            os.fsync(file.fileno())
+        skew = probe.stat().st_mtime - time.time()
+        probe.rename(renamed)
+        sync_directory(directory)
+    finally:
+        probe.unlink(missing_ok=True)
+        renamed.unlink(missing_ok=True)
+    return skew
+
+
+def judge_space(path: Path, least: int, enough: int) -> Finding:
+    """`least` and `enough` in bytes."""
+    volume = os.statvfs(path)
+    free = volume.f_bavail * volume.f_frsize
+    evidence = f"{path}: {sized(free)} free"
+    if volume.f_files and not volume.f_favail:
+        return Finding(Verdict.FAIL, f"{evidence}, but no inodes", "delete files there")
+    if free < least:
+        return Finding(Verdict.FAIL, evidence, f"free at least {sized(least)}")
+    if free < enough:
+        return Finding(Verdict.WARN, evidence, f"{sized(enough)} is the least for real models")
+    return Finding(Verdict.PASS, evidence)
+
+
+def temp_dir(context: Context) -> Finding:
+    """Ray's directory, or the nearest one above it that exists."""
+    path = context.settings.ray_temp_dir or Path("/tmp/ray")
+    # os.path.exists, unlike Path.exists, answers for what this user may not look into.
+    existing = next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
+    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
+        evidence = f"{existing} is no directory that user {os.geteuid()} can write"
+        return Finding(Verdict.FAIL, evidence, "make it writable, or set ROLLCALL_RAY_TEMP_DIR")
+    usage = shutil.disk_usage(existing)
+    if usage.used > RAY_FULL * usage.total:
+        evidence = f"{existing} is {usage.used / usage.total:.0%} full; Ray stops at {RAY_FULL:.0%}"
+        return Finding(Verdict.WARN, evidence, "free space, or set ROLLCALL_RAY_TEMP_DIR")
+    return judge_space(existing, SMALLEST_TEMP, ENOUGH_TEMP)
+
+
+CHECKS = (
+    Check(
+        "host.run_dir",
+        "can the run directory be written?",
+        run_dir,
+        timeout=15.0,
+        exit_code=ExitCode.RUN_DIR,
+    ),
+    Check("host.temp_dir", "can Ray's own directory be written?", temp_dir, timeout=10.0),
+)

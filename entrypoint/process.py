@@ -1,0 +1,148 @@
+"""The only place that starts, signals and reaps processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+log = logging.getLogger(__name__)
+
+NODE_MARK = "ROLLCALL_NODE_MARK"
+"""Set in the environment of all that a node starts, inherited by what those start in turn: so a
+node finds its own processes again, also after it was killed itself."""
+
+
+class StartError(Exception):
+    """A program could not be started; the sentence says which and why."""
+
+
+class Process:
+    """A child in its own session, its output appended to a log file, or on this one's console.
+
+    Its own session, because a terminal's Ctrl-C must reach the entrypoint alone: it decides the
+    order in which things stop.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_to: Path | None
+    ):
+        self.name = name
+        self.log_path = log_to
+        with _open_log(log_to) as output:
+            try:
+                self._popen = subprocess.Popen(
+                    argv,
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise StartError(f"{name} cannot start: {argv[0]}: {error.strerror}") from None
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + signal where a signal ended it."""
+        code = self._popen.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    @property
+    def running(self) -> bool:
+        return self.exit_code is None
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code; None where it still runs after `timeout` seconds."""
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.exit_code
+
+    def on_exit(self, tell: Callable[[int], None]) -> None:
+        """Call `tell` with the exit code, from a thread, when the process ends."""
+
+        def watch() -> None:
+            self._popen.wait()
+            tell(self.exit_code or 0)
+
+        threading.Thread(target=watch, name=f"watch-{self.name}", daemon=True).start()
+
+    def stop(self, grace: float = 10.0) -> None:
+        """SIGTERM to the process, then SIGKILL to it and what is left of its descendants."""
+        try:
+            descendants = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            descendants = []
+        if self.running:
+            self._popen.terminate()
+            self.wait(grace)
+        end(descendants, grace=1.0)
+        if self.running:
+            self._popen.kill()
+        self._popen.wait()
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        if self.log_path is None:
+            return ""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _open_log(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
+    if path is None:
+        return nullcontext()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("ab")
+
+
+def end(processes: Iterable[psutil.Process], *, grace: float) -> int:
+    """SIGTERM, then after `grace` seconds SIGKILL; return how many were still alive at first."""
+    alive = [process for process in processes if process.is_running()]
+    for process in alive:
+        _signal(process, signal.SIGTERM)
+    _, stubborn = psutil.wait_procs(alive, timeout=grace)
+    for process in stubborn:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(stubborn, timeout=3)
+    return len(alive)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL to all of them, as a machine that loses its power would."""
+    for process in processes:
+        _signal(process, signal.SIGKILL)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Every process of this user that carries the node's mark, this one left out."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(NODE_MARK) == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        log.warning("not allowed to end process %d", process.pid)

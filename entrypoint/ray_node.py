@@ -1,0 +1,221 @@
+"""One Ray node on this machine: its command line, its start, its end.
+
+`ray start --block` stays as the parent of Ray's daemons, so that the end of any of them ends one
+process that is watched, and ending that process ends them all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from entrypoint import process, wait
+from entrypoint.settings import DebugRay, Settings
+from trainer.contract import RunFiles
+
+log = logging.getLogger(__name__)
+
+READY_TIMEOUT_SECONDS = 300.0
+STOP_GRACE_SECONDS = 4.0
+HEALTH_THRESHOLD = 3
+
+
+class RayFailedError(Exception):
+    """Ray did not start or died; the sentence carries the end of its log."""
+
+
+class RayNode:
+    """Started by the constructor, ended by leaving the `with` block."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        arguments: Sequence[str],
+        *,
+        address: str,
+        gpus: int,
+        token: str,
+        on_exit: Callable[[int], None],
+    ) -> None:
+        self._mark = f"{settings.node_name}@{settings.ray_temp_dir or '/tmp/ray'}"
+        remove_stale(self._mark)
+        self.address = address
+        self._process = process.Process(
+            "ray",
+            [ray_program(), "start", *arguments, *common_arguments(settings, address, gpus)],
+            env=environment(settings, token) | {process.NODE_MARK: self._mark},
+            log_to=RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log",
+        )
+        self._stopping = False
+        self._process.on_exit(lambda code: None if self._stopping else on_exit(code))
+
+    def __enter__(self) -> RayNode:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def wait_ready(self, probe: Callable[[], None], stop: threading.Event) -> None:
+        """Until `probe` passes. Raises RayFailedError where Ray ends, or is not there, before."""
+
+        def alive() -> None:
+            if not self._process.running:
+                raise RayFailedError(f"Ray did not start:\n{self._process.tail()}")
+            probe()
+
+        try:
+            wait.until("Ray on this node", alive, timeout=READY_TIMEOUT_SECONDS, stop=stop)
+        except wait.GaveUpError as error:
+            raise RayFailedError(f"{error}\n{self._process.tail()}") from None
+
+    def says_started(self) -> None:
+        """A probe: `ray start` prints this line once the node's daemons are registered."""
+        if "Ray runtime started" not in self._process.tail(40):
+            raise wait.NotYetError("ray start has not finished")
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._process.stop(grace=STOP_GRACE_SECONDS)
+        remove_stale(self._mark)
+
+
+def head_arguments(settings: Settings) -> list[str]:
+    return [
+        "--head",
+        f"--port={settings.ray_port}",
+        "--dashboard-host=0.0.0.0",
+        f"--dashboard-port={settings.dashboard_port}",
+        f"--ray-client-server-port={settings.worker_ports.first + 6}",
+    ]
+
+
+def worker_arguments(settings: Settings, head_address: str) -> list[str]:
+    return [f"--address={host_port(head_address, settings.ray_port)}"]
+
+
+def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
+    """Every port is named, so that a firewall can be opened for them and for nothing else.
+
+    The GPUs are always said, since Ray's own detection fails silently on AMD.
+    """
+    first, last = settings.worker_ports.first, settings.worker_ports.last
+    arguments = [
+        f"--node-ip-address={address}",
+        f"--node-name={settings.node_name}",
+        f"--node-manager-port={first}",
+        f"--object-manager-port={first + 1}",
+        f"--dashboard-agent-grpc-port={first + 2}",
+        f"--dashboard-agent-listen-port={first + 3}",
+        f"--metrics-export-port={first + 4}",
+        f"--runtime-env-agent-port={first + 5}",
+        f"--min-worker-port={first + 8}",
+        f"--max-worker-port={last}",
+        f"--num-gpus={gpus}",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    if settings.num_cpus is not None:
+        arguments.append(f"--num-cpus={settings.num_cpus}")
+    if settings.resources:
+        arguments.append(f"--resources={json.dumps(settings.resources)}")
+    if settings.ray_temp_dir is not None:
+        arguments.append(f"--temp-dir={settings.ray_temp_dir}")
+    if settings.debug_ray is DebugRay.LEGACY:
+        arguments.append("--ray-debugger-external")
+    return arguments
+
+
+def environment(settings: Settings, token: str) -> dict[str, str]:
+    """What Ray and all that it starts on this node see. Values that the user set are kept."""
+    period = 1.0
+    timeout = max(1.0, settings.node_timeout / HEALTH_THRESHOLD - period)
+    defaults = {
+        "RAY_health_check_period_ms": str(int(period * 1000)),
+        "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
+        "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    ours = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "ROLLCALL_NODE_NAME": settings.node_name,
+    }
+    if settings.wandb_api_key:
+        ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()
+    if settings.debug_ray is DebugRay.LEGACY:
+        ours["RAY_DEBUG"] = "legacy"
+    elif settings.debug_ray is DebugRay.POST_MORTEM:
+        ours["RAY_DEBUG_POST_MORTEM"] = "1"
+    return defaults | dict(settings.environ) | ours
+
+
+def alive_nodes(dashboard: str, token: str) -> set[str]:
+    """Addresses of the nodes that Ray takes for alive. Raises NotYetError while it cannot say."""
+    try:
+        answer = httpx.get(
+            f"{dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"}, timeout=10
+        )
+        answer.raise_for_status()
+        rows = answer.json()["data"]["result"]["result"]
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None
+    return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
+
+
+def remove_stale(mark: str) -> None:
+    """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
+    ended = process.end(process.marked(mark), grace=2.0)
+    if ended:
+        log.info("ended %d processes of an earlier Ray on this node", ended)
+
+
+def ray_program() -> str:
+    """The `ray` beside this interpreter: never another one that PATH happens to have first."""
+    beside = Path(sys.executable).with_name("ray")
+    return str(beside) if beside.exists() else shutil.which("ray") or "ray"
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    try:
+        is_ipv6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        is_ipv6 = False
+    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"
+
+
+def own_address(settings: Settings, peer: str | None) -> str:
+    """The address at which the other nodes reach this one.
+
+    The source address of the route to `peer`, since `hostname -i` is wrong or empty on a machine
+    with several interfaces. With no peer, of the default route; with no route at all, loopback.
+    """
+    if settings.node_address:
+        return settings.node_address
+    for target in (peer, "192.0.2.1"):  # the second is reserved for documentation: no packet goes
+        if target is None:
+            continue
+        try:
+            family, _, _, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"

@@ -1,0 +1,48 @@
+"""How one framework is launched, resumed and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from entrypoint.failures import FailureClass
+from entrypoint.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run on the head, as a Ray job."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Recipe(Protocol):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        """What is wrong with the job's arguments, a sentence each; asked before all starts."""
+        ...
+
+    def command(self, settings: Settings, resume_from: int | None) -> Command:
+        """The job's command line and the variables that it needs on top of the node's."""
+        ...
+
+    def latest(self, run_dir: Path) -> int | None:
+        """Step of the newest checkpoint that the framework can resume from."""
+        ...
+
+    def progress(self, line: str) -> int | None:
+        """The step that a line of the job's log reports as finished."""
+        ...
+
+    def evidence(self, line: str) -> FailureClass | None:
+        """What a line of the job's log points to, beyond the signs common to all frameworks."""
+        ...
+
+
+def load(name: str) -> Recipe:
+    """The recipe of that name; Settings admits only names that exist."""
+    module = import_module(f"entrypoint.recipes.{name.replace('-', '_')}")
+    return cast(Recipe, module.RECIPE)

@@ -1,0 +1,48 @@
+"""The trainer that the image carries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from entrypoint.failures import FailureClass
+from entrypoint.recipes.base import Command
+from entrypoint.settings import Settings
+from trainer.contract import RunFiles, newest_checkpoint
+
+
+class Builtin:
+    def faults(self, settings: Settings) -> Sequence[str]:
+        from trainer.config import parse
+        from trainer.flags import ConfigError
+
+        try:
+            parse(_arguments(settings))
+        except ConfigError as error:
+            return [str(fault) for fault in error.faults]
+        return ()
+
+    def command(self, settings: Settings, resume_from: int | None) -> Command:
+        return Command((sys.executable, "-m", "trainer", *_arguments(settings)))
+
+    def latest(self, run_dir: Path) -> int | None:
+        return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
+
+    def progress(self, line: str) -> int | None:
+        return None  # it writes RUN/progress.json
+
+    def evidence(self, line: str) -> FailureClass | None:
+        return None
+
+
+def _arguments(settings: Settings) -> list[str]:
+    """The user's flags and those that follow from the settings; resuming is the rule."""
+    arguments = [*settings.job, "--run_dir", str(settings.run_dir), "--load_checkpoint"]
+    given = {word.partition("=")[0] for word in settings.job}
+    if settings.reward_url and "--remote_rm_url" not in given:
+        arguments += ["--remote_rm_url", settings.reward_url]
+    return arguments
+
+
+RECIPE = Builtin()

@@ -1,0 +1,39 @@
+"""Any command at all: it finds the run in its environment, and may write RUN/progress.json."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from entrypoint.failures import FailureClass
+from entrypoint.recipes.base import Command
+from entrypoint.settings import Settings
+from trainer.contract import Progress, RunFiles
+
+
+class AnyCommand:
+    def faults(self, settings: Settings) -> Sequence[str]:
+        program = settings.job[0]
+        if shutil.which(program):
+            return ()
+        return (f"{program} is no program that this image has: give a command that it has",)
+
+    def command(self, settings: Settings, resume_from: int | None) -> Command:
+        env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        return Command(settings.job, env)
+
+    def latest(self, run_dir: Path) -> int | None:
+        progress = Progress.read(RunFiles(run_dir).progress)
+        return progress.checkpoint if progress else None
+
+    def progress(self, line: str) -> int | None:
+        return None
+
+    def evidence(self, line: str) -> FailureClass | None:
+        return None
+
+
+RECIPE = AnyCommand()

@@ -1,0 +1,126 @@
+"""Pure: what the nodes said of themselves → who is there, who is missing, who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+SILENT_SECONDS = 8.0
+"""A worker keeps one question open at the head; without one for so long it counts as missing."""
+
+MUST_AGREE = ("python", "ray", "image")
+"""What every node must have in the same version: Ray refuses or breaks otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a node says of itself at check-in."""
+
+    node: str
+    address: str
+    versions: Mapping[str, str]
+    inventory: Mapping[str, float] = field(default_factory=dict)
+    joined: bool = False
+    """Whether its Ray node has joined the head's cluster."""
+    warnings: Sequence[str] = ()
+    """Names of the preflight checks that did not pass."""
+
+    @property
+    def has(self) -> str:
+        """2 CPUs, 8 GPUs, 23.5 GiB"""
+        cpus, gpus = self.inventory.get("cpus", 0), self.inventory.get("gpus", 0)
+        memory = self.inventory.get("memory_bytes", 0) / 2**30
+        return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
+
+    @classmethod
+    def parse(cls, row: Any) -> Card:
+        """Raises ValueError, naming the field, where `row` is not a card."""
+        if not isinstance(row, dict):
+            raise ValueError("a check-in is a JSON object")
+        for name in ("node", "address"):
+            if not isinstance(row.get(name), str) or not row[name]:
+                raise ValueError(f"{name}: a non-empty string is needed")
+        for name in ("versions", "inventory"):
+            if not isinstance(row.get(name, {}), dict):
+                raise ValueError(f"{name}: an object is needed")
+        known = {f.name for f in fields(cls)}
+        return cls(**{"versions": {}, **{k: v for k, v in row.items() if k in known}})
+
+
+@dataclass(slots=True)
+class Entry:
+    """One node on the roll. Times are the head's, seconds."""
+
+    card: Card
+    arrived_at: float
+    seen_at: float
+    asking: int = 0
+    """Open outcome questions of this node."""
+
+    def present(self, now: float) -> bool:
+        return self.asking > 0 or now - self.seen_at < SILENT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class RollState:
+    expected: int
+    present: tuple[str, ...]
+    """Names of the nodes that joined and are still there."""
+    missing: tuple[str, ...]
+    """One sentence for each worker that is not."""
+
+    @property
+    def complete(self) -> bool:
+        return len(self.present) >= self.expected
+
+    def enough(self, minimum: int) -> bool:
+        return len(self.present) >= minimum
+
+    def __str__(self) -> str:
+        there = f"{len(self.present)} of {self.expected} workers are there"
+        if self.expected == 0:
+            return "a cluster of one node: EXPECTED_WORKERS is 0"
+        return "; ".join([there, *self.missing])
+
+
+def refusal(card: Card, head: Card) -> str | None:
+    """Why the head does not take this node, in one sentence; None where it does."""
+    differing = [
+        f"{name} {card.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
+        for name in MUST_AGREE
+        if head.versions.get(name) and card.versions.get(name) != head.versions[name]
+    ]
+    if differing:
+        return (
+            f"{card.node} differs from the head: {'; '.join(differing)}; use one image everywhere"
+        )
+    return None
+
+
+def name_taken(card: Card, entries: Mapping[str, Entry], now: float) -> str | None:
+    """Why this name cannot be used, where a living node with another address has it."""
+    entry = entries.get(card.node)
+    if entry and entry.present(now) and entry.card.address != card.address:
+        return (
+            f"another node, at {entry.card.address}, already answers to {card.node}: "
+            "give one of them another ROLLCALL_NODE_NAME"
+        )
+    return None
+
+
+def call(entries: Mapping[str, Entry], expected: int, now: float, began: float) -> RollState:
+    """Who is there and who is missing. `began`: when the head started to wait."""
+    present, missing = [], []
+    for name, entry in sorted(entries.items()):
+        if not entry.present(now):
+            missing.append(f"{name} has been silent for {now - entry.seen_at:.0f} s")
+        elif not entry.card.joined:
+            missing.append(f"{name} has checked in and is starting Ray")
+        else:
+            present.append(name)
+    unknown = expected - len(entries)
+    if unknown > 0:
+        noun = "worker" if unknown == 1 else "workers"
+        missing.append(f"{unknown} {noun} never checked in, {now - began:.0f} s so far")
+    return RollState(expected, tuple(present), tuple(missing) if len(present) < expected else ())

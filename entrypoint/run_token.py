@@ -1,0 +1,60 @@
+"""The cluster's one secret: Ray's token authentication and the control port use it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+from entrypoint import wait
+from entrypoint.settings import Settings
+from trainer.contract import RunFiles, write_atomically
+
+
+def for_head(settings: Settings) -> str:
+    """The given token, or the run's own, made at its first start.
+
+    A given one is not written down: who gives it wants it to lie where they put it.
+
+    Raises OSError where the run directory does not take the file.
+    """
+    if settings.token is not None:
+        return settings.token.reveal()
+    path = RunFiles(settings.run_dir).token
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(24), mode=0o600)
+    return path.read_text().strip()
+
+
+def for_worker(settings: Settings, stop: threading.Event) -> str:
+    """The given token, or the one that the head puts into the run directory, waited for.
+
+    Raises GaveUpError, whose sentence names both remedies, after ROLLCALL_HEAD_TIMEOUT.
+    """
+    if settings.token is not None:
+        return settings.token.reveal()
+    path = RunFiles(settings.run_dir).token
+
+    def read() -> str:
+        try:
+            token = path.read_text().strip()
+        except OSError as error:
+            raise wait.NotYetError(f"{path}: {error.strerror}") from None
+        if not token:
+            raise wait.NotYetError(f"{path} is empty")
+        return token
+
+    what = (
+        "the cluster's token, which the head writes to the run directory (share ROLLCALL_RUN_DIR "
+        "between all nodes, or set the same ROLLCALL_TOKEN on all of them)"
+    )
+    return wait.until(what, read, timeout=settings.head_timeout, stop=stop)
+
+
+def for_client(settings: Settings) -> str | None:
+    """The token for a command such as `status`; None where there is none to be had."""
+    if settings.token is not None:
+        return settings.token.reveal()
+    try:
+        return RunFiles(settings.run_dir).token.read_text().strip()
+    except OSError:
+        return None

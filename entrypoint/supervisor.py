@@ -1,0 +1,165 @@
+"""Observe, decide, act, say one sentence: attempt after attempt, until the run is finished."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Protocol
+
+from entrypoint import failures, restart, wait
+from entrypoint.attempt import Attempt
+from entrypoint.control import Control
+from entrypoint.failures import Ending, FailureClass
+from entrypoint.inbox import Inbox
+from entrypoint.job import JobClient
+from entrypoint.journal import Journal
+from entrypoint.recipes.base import Recipe
+from entrypoint.roll import RollState
+from entrypoint.services import Services
+from entrypoint.settings import Settings
+from trainer.contract import ExitCode, Progress, RunFiles
+
+log = logging.getLogger(__name__)
+
+
+class RollIncompleteError(Exception):
+    """Too few workers at the deadline; the sentence names who is missing."""
+
+
+class Cluster(Protocol):
+    """What the supervisor asks of the head's Ray."""
+
+    def alive(self) -> set[str]:
+        """Addresses of the living nodes. Raises NotYetError while Ray cannot say."""
+        ...
+
+    def revive(self) -> None:
+        """Start the head's Ray anew where it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    name: str
+    """finished, failed or stopped."""
+    exit_code: ExitCode
+    sentence: str
+
+
+@dataclass(slots=True)
+class Supervisor:
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    control: Control
+    services: Services
+    cluster: Cluster
+    jobs: JobClient
+    inbox: Inbox
+    minimum: int
+    """With fewer workers than this at the roll's deadline, the run does not start."""
+    _fruitless: int = 0
+    _classes: list[FailureClass] = field(default_factory=list)
+
+    def run(self) -> Outcome:
+        try:
+            while True:
+                self._call_the_roll()
+                before = self._step()
+                ending = self._attempt()
+                decision = self._decide(ending, gained=self._step() > before)
+                if isinstance(decision, restart.Stop):
+                    return Outcome(decision.outcome, decision.exit_code, decision.sentence)
+                self.journal.record("decision", decision.sentence, delayed=decision.delayed)
+                self._prepare(ending, decision)
+        except wait.InterruptedWaitError as error:
+            return Outcome("stopped", ExitCode.STOPPED, str(error))
+        except (wait.GaveUpError, RollIncompleteError) as error:
+            return Outcome("failed", ExitCode.UNREACHABLE, str(error))
+
+    def _call_the_roll(self) -> None:
+        """Until the expected workers are there, by their word and by Ray's, and services answer."""
+        self.control.phase = "roll call"
+        try:
+            state = wait.until(
+                "the roll",
+                self._complete_roll,
+                timeout=self.settings.roll_timeout,
+                stop=self.inbox.stop,
+            )
+        except wait.GaveUpError:
+            state = self.control.roll()
+            if not state.enough(self.minimum):
+                raise RollIncompleteError(f"the roll is incomplete: {state}") from None
+            log.warning("starting with fewer workers than expected: %s", state)
+        self.journal.record("roll", str(state), present=list(state.present))
+        self.services.wait_ready(self.inbox.stop)
+
+    def _complete_roll(self) -> RollState:
+        state = self.control.roll()
+        if not state.complete:
+            raise wait.NotYetError(str(state))
+        alive, nodes = len(self.cluster.alive()), 1 + state.expected
+        if alive < nodes:
+            raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        return state
+
+    def _attempt(self) -> Ending:
+        number = self.journal.attempts() + 1
+        self.journal.attempt = number
+        resume_from = self.recipe.latest(self.settings.run_dir)
+        submission = f"rollcall-{self.control.incarnation}-{number}"
+        self.control.phase = "training"
+        self.journal.record(
+            "attempt",
+            f"attempt {number} starts" + (f" from step {resume_from}" if resume_from else ""),
+            submission_id=submission,
+            resume_from=resume_from or 0,
+        )
+        command = self.recipe.command(self.settings, resume_from)
+        command = replace(command, env={**command.env, "ROLLCALL_ATTEMPT": str(number)})
+        attempt = Attempt(
+            submission,
+            f"attempt-{number}.log",
+            self.settings,
+            self.recipe,
+            self.journal,
+            self.jobs,
+            self.inbox,
+        )
+        ending = attempt.run(command)
+        missing = () if ending.status == "LOST" else self.control.roll().missing
+        return replace(ending, lost_nodes=missing)
+
+    def _decide(self, ending: Ending, *, gained: bool) -> restart.Decision:
+        failure = failures.classify(ending)
+        self._fruitless = 0 if gained else self._fruitless + 1
+        self._classes.append(failure)
+        if failure not in (FailureClass.FINISHED, FailureClass.PREEMPTED):
+            self.journal.record(
+                "failure",
+                f"{failure}: {ending.evidence}",
+                failure=failure,
+                exit_code=ending.exit_code,
+                status=ending.status,
+                lost_nodes=list(ending.lost_nodes),
+            )
+        same_class = sum(1 for _ in takewhile(failure.__eq__, reversed(self._classes)))
+        history = restart.History(self._fruitless, same_class, self.settings.max_restarts)
+        return restart.decide(failure, history, self.recipe.latest(self.settings.run_dir) or 0)
+
+    def _prepare(self, ending: Ending, decision: restart.Resume) -> None:
+        """Bring the cluster back to where a job can be submitted."""
+        self.control.phase = "recovering"
+        if ending.status == "LOST":
+            self.cluster.revive()
+        if decision.delayed:
+            pause = wait.backoff(self._fruitless)
+            log.info("waiting %.1f s before the next attempt", pause)
+            if self.inbox.stop.wait(pause):
+                raise wait.InterruptedWaitError("asked to stop between two attempts")
+
+    def _step(self) -> int:
+        progress = Progress.read(RunFiles(self.settings.run_dir).progress)
+        return progress.step if progress else 0

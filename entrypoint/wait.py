@@ -1,0 +1,110 @@
+"""The only retry helper: wait for something, say so as time goes by, give up at a deadline."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, RetryError, Retrying
+from tenacity.nap import sleep_using_event
+from tenacity.retry import retry_if_exception_type
+from tenacity.stop import stop_after_delay, stop_when_event_set
+from tenacity.wait import wait_random_exponential
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SAY_AFTER_SECONDS = (3, 10, 30, 60)
+SAY_EVERY_SECONDS = 60
+
+
+class NotYetError(Exception):
+    """A probe's answer while the thing is not there: why not, in words."""
+
+
+class GaveUpError(Exception):
+    """The deadline passed. `str()` is one sentence: what, how long, the last answer."""
+
+
+class InterruptedWaitError(Exception):
+    """The node was asked to stop while it waited."""
+
+
+def until(what: str, probe: Callable[[], T], *, timeout: float, stop: threading.Event) -> T:
+    """Call `probe` until it returns instead of raising NotYetError; return its answer.
+
+    Between calls it sleeps an exponential, random time of at most 2 s.
+
+    Raises GaveUpError after `timeout` seconds, InterruptedWaitError once `stop` is set.
+    """
+    started = time.monotonic()
+    pending = list(SAY_AFTER_SECONDS)
+
+    def tell(state: RetryCallState) -> None:
+        elapsed = time.monotonic() - started
+        if elapsed < pending[0]:
+            return
+        while len(pending) > 1 and elapsed >= pending[0]:
+            pending.pop(0)
+        if elapsed >= pending[0]:
+            pending[0] += SAY_EVERY_SECONDS
+        reason = state.outcome.exception() if state.outcome else ""
+        log.info("waiting for %s: %s (%.0f s of %.0f s)", what, reason, elapsed, timeout)
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(NotYetError),
+        stop=stop_after_delay(timeout) | stop_when_event_set(stop),
+        wait=wait_random_exponential(multiplier=0.1, max=2),
+        sleep=sleep_using_event(stop),
+        before_sleep=tell,
+    )
+    try:
+        return retrying(probe)
+    except RetryError as error:
+        if stop.is_set():
+            raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
+        last = error.last_attempt.exception()
+        raise GaveUpError(f"{what}: not there after {timeout:.0f} s ({last})") from None
+
+
+def backoff(failures: int, *, first: float = 1.0, longest: float = 60.0) -> float:
+    """Seconds to wait before try number `failures` + 1: doubling, with jitter of a half."""
+    ceiling = min(longest, first * 2.0 ** max(0, failures - 1))
+    return ceiling * random.uniform(0.5, 1.0)
+
+
+def resolve(host: str) -> str:
+    """The first address of `host`. Raises NotYetError where the name does not resolve."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise NotYetError(f"the name {host} does not resolve ({error.strerror})") from None
+
+
+def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
+    """Raises NotYetError unless something accepts TCP connections there."""
+    try:
+        socket.create_connection((host, port), timeout=timeout).close()
+    except OSError as error:
+        raise NotYetError(f"{host} port {port}: {error.strerror or 'timed out'}") from None
+
+
+def answers_http(url: str, *, timeout: float = 3.0) -> int:
+    """The status of a GET. Any answer below 500 counts: a POST-only server says 405 when ready.
+
+    Raises NotYetError where nothing answers, or a proxy says that nothing stands behind it.
+    """
+    import httpx
+
+    try:
+        status = httpx.get(url, timeout=timeout).status_code
+    except httpx.HTTPError as error:
+        raise NotYetError(f"{url}: {error or type(error).__name__}") from None
+    if status >= 500:
+        raise NotYetError(f"{url} answers {status}")
+    return status

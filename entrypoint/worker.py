@@ -1,0 +1,128 @@
+"""The story of a worker: find the head, check in, join Ray, stay until the outcome is known."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from entrypoint import ray_node, run_token, wait
+from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
+from entrypoint.preflight.versions import inventory, versions
+from entrypoint.ray_node import RayNode
+from entrypoint.role import Worker
+from entrypoint.roll import Card
+from entrypoint.services import Services
+from entrypoint.settings import Settings
+from trainer.contract import ExitCode
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: Inbox) -> int:
+    """Until the head tells the outcome; the exit code is the outcome's."""
+    try:
+        token = run_token.for_worker(settings, inbox.stop)
+        env = ray_node.environment(settings, token)
+        with Services(settings, is_head=False, env=env, tell=log.warning):
+            return _Membership(settings, role, warnings, token, inbox).keep()
+    except wait.InterruptedWaitError:
+        return ExitCode.STOPPED
+    except wait.GaveUpError as error:
+        log.error("%s", error)
+        return ExitCode.UNREACHABLE
+    except WrongTokenError as error:
+        log.error("%s: set the head's ROLLCALL_TOKEN, or share its run directory", error)
+        return ExitCode.NOT_ALLOWED
+    except RefusedError as error:
+        log.error("the head refuses this node: %s", error)
+        return ExitCode.UNFIT
+
+
+@dataclass(slots=True)
+class _Membership:
+    """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""
+
+    settings: Settings
+    role: Worker
+    warnings: tuple[str, ...]
+    token: str
+    inbox: Inbox
+
+    def keep(self) -> int:
+        while True:
+            match self._join_once():
+                case HeadSaid(outcome, exit_code):
+                    log.info("the run has %s", outcome)
+                    return exit_code
+                case StopAsked(why):
+                    log.info("%s: leaving the cluster", why)
+                    return ExitCode.STOPPED
+                case HeadLost(why):
+                    log.warning("the head is lost (%s); waiting for it", why)
+                case RayEnded(exit_code):
+                    log.warning("Ray on this node ended with %d; joining again", exit_code)
+
+    def _join_once(self) -> Message:
+        """One membership, from finding the head to whatever ended it."""
+        settings, stop, head = self.settings, self.inbox.stop, self.role.head_address
+        put, over = self.inbox.put, threading.Event()
+        host = wait.until(
+            f"the head's name {head}",
+            lambda: wait.resolve(head),
+            timeout=settings.head_timeout,
+            stop=stop,
+        )
+        card = self._card(ray_node.own_address(settings, host))
+        client = HeadClient(host, settings.control_port, self.token)
+        try:
+            incarnation = wait.until(
+                f"the head at {head}",
+                lambda: client.check_in(card),
+                timeout=settings.head_timeout,
+                stop=stop,
+            )
+            log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
+            self.inbox.forget()
+            client.watch(card.node, incarnation, lambda m: None if over.is_set() else put(m))
+            wait.until(
+                "the head's Ray",
+                lambda: wait.connect(host, settings.ray_port),
+                timeout=settings.head_timeout,
+                stop=stop,
+            )
+            return self._belong(client, card, host)
+        finally:
+            over.set()
+            client.close()
+
+    def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
+        """From the start of Ray on this node to whatever ends the membership."""
+        with RayNode(
+            self.settings,
+            ray_node.worker_arguments(self.settings, host),
+            address=card.address,
+            gpus=int(card.inventory["gpus"]),
+            token=self.token,
+            on_exit=lambda code: self.inbox.put(RayEnded(code)),
+        ) as ray:
+            try:
+                ray.wait_ready(ray.says_started, self.inbox.stop)
+                client.check_in(card, joined=True)
+                log.info("joined the Ray cluster of %s", host)
+            except (ray_node.RayFailedError, wait.NotYetError) as error:
+                log.warning("%s", error)
+                return RayEnded(1)
+            message = self.inbox.take()
+            assert message is not None
+            return message
+
+    def _card(self, address: str) -> Card:
+        return Card(
+            node=self.settings.node_name,
+            address=address,
+            versions=versions(self.settings),
+            inventory=inventory(self.settings),
+            warnings=self.warnings,
+        )

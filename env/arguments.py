@@ -1,0 +1,26 @@
+"""Command lines that end with the product's exit code for wrong usage, 64, and one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")
+
+
+def positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+    return value
+
+
+def port(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() else -1
+    if not 0 <= value < 2**16:
+        raise argparse.ArgumentTypeError(f"'{text}' is no port, 1 to 65535 (0: any that is free)")
+    return value

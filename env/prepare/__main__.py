@@ -1,0 +1,114 @@
+"""`python -m env.prepare arithmetic|gsm8k --out DIR`: prompts, warm-up texts and a tiny model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from env.arguments import Parser, positive
+from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
+from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
+from env.prepare.model import ARCHITECTURES, TinyModel, write_model
+from env.prepare.output import PrepareError, prepare
+from env.rows import PromptError
+
+SHAPES = {
+    "arithmetic": TinyModel(max_length=64),
+    # Its text is bytes: a problem with its solution is about a thousand tokens.
+    "gsm8k": TinyModel(layers=2, max_length=2048),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        recipe, make = arguments.plan(arguments)
+        made = prepare(arguments.out, recipe, make, force=arguments.force)
+    except (PrepareError, PromptError) as error:
+        print(f"prepare: {error}", file=sys.stderr)
+        return os.EX_USAGE
+    print(f"{arguments.out}: {'made' if made else 'already there, kept'}")
+    return 0
+
+
+Plan = tuple[Mapping[str, Any], Callable[[Path], None]]
+"""What identifies the output, and the function that writes it."""
+
+
+def _plan_arithmetic(arguments: argparse.Namespace) -> Plan:
+    task = Arithmetic(**_given(Arithmetic, arguments))
+    shape = TinyModel(**_given(TinyModel, arguments))
+
+    def make(out: Path) -> None:
+        write_arithmetic(task, out)
+        write_model(shape, ALPHABET, out / "model")
+
+    return {"task": "arithmetic", **asdict(task), **asdict(shape)}, make
+
+
+def _plan_gsm8k(arguments: argparse.Namespace) -> Plan:
+    shape = TinyModel(**_given(TinyModel, arguments))
+    template = arguments.template
+    if "{}" not in template:
+        raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
+    problems = read_gsm8k(arguments.source, arguments.max_samples)
+
+    def make(out: Path) -> None:
+        write_gsm8k(problems, template, out)
+        write_model(shape, None, out / "model")
+
+    # The texts, not where they lie, which differs from machine to machine.
+    recipe = {"task": "gsm8k", "template": template, "problems": problems.digest, **asdict(shape)}
+    return recipe, make
+
+
+def _given(kind: type[Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    return {field.name: getattr(arguments, field.name) for field in fields(kind)}
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m env.prepare", description=__doc__)
+    tasks = parser.add_subparsers(required=True, metavar="TASK")
+
+    option = _task(tasks, "arithmetic", "sums such as 12+7=", _plan_arithmetic)
+    option("--max-operand", type=positive, default=99, help="operands are 0 to this")
+    option("--train-size", type=positive, default=8192, help="sums, or as many as there are")
+    option("--warmup-size", type=positive, default=4096, help="training sums that are given solved")
+    option("--eval-size", type=positive, default=256, help="sums that are held out")
+
+    option = _task(tasks, "gsm8k", "grade-school problems in words", _plan_gsm8k)
+    option("--source", type=Path, required=True, help="directory of the data set")
+    option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
+    option("--max-samples", type=positive, help="problems of each split; without it all")
+    return parser
+
+
+def _task(tasks: Any, name: str, summary: str, plan: Callable[..., Plan]) -> Callable[..., Any]:
+    """A sub-command with the flags that every task has; returns what adds another flag."""
+    shape = SHAPES[name]
+    parser = tasks.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(plan=plan)
+    option = parser.add_argument
+    option("--out", type=Path, required=True, help="directory to fill")
+    option("--force", action="store_true", help="make it again whatever is there")
+    option("--seed", type=int, default=0, help="of the data and of the weights")
+    option("--architecture", choices=ARCHITECTURES, default=shape.architecture, help="of the model")
+    option("--hidden-size", type=positive, default=shape.hidden_size, help="width")
+    option("--layers", type=positive, default=shape.layers, help="depth")
+    option("--heads", type=positive, default=shape.heads, help="of attention")
+    option("--max-length", type=positive, default=shape.max_length, help="tokens with completion")
+    return option  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A tiny causal language model with random weights and its tokenizer, in Hugging Face's layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from env.prepare.output import PrepareError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedConfig
+
+PAD, EOS, UNKNOWN = SPECIAL = ("<pad>", "<eos>", "<unk>")
+ARCHITECTURES = ("qwen2", "llama")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyModel:
+    architecture: str = "qwen2"
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    max_length: int = 1024
+    """Tokens of prompt and completion together."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % (2 * self.heads):
+            raise PrepareError(
+                f"--hidden-size {self.hidden_size} must be a multiple of 2 x --heads ({self.heads})"
+            )
+
+
+def write_model(shape: TinyModel, alphabet: str | None, out: Path) -> None:
+    """Weights, configuration and tokenizer to `out`; deterministic in `shape`.
+
+    `alphabet`: one token a character of it; None: one token a byte, so that any text fits.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_bytes() if alphabet is None else _characters(alphabet),
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        model_max_length=shape.max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(shape.seed)
+        model = AutoModelForCausalLM.from_config(tiny_config(shape, len(tokenizer)))
+    logging.disable_progress_bar()
+    tokenizer.save_pretrained(out)
+    model.save_pretrained(out)
+
+
+def tiny_config(shape: TinyModel, vocabulary: int) -> PreTrainedConfig:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
+        shape.architecture,
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.max_length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=SPECIAL.index(EOS),
+        pad_token_id=SPECIAL.index(PAD),
+    )
+
+
+def _characters(alphabet: str) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models
+
+    tokens = [*SPECIAL, *alphabet]
+    # Byte-pair encoding with no pairs is one token a character.
+    tokenizer = Tokenizer(
+        models.BPE({token: row for row, token in enumerate(tokens)}, [], unk_token=UNKNOWN)
+    )
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _bytes() -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({token: row for row, token in enumerate(tokens)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer

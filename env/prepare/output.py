@@ -1,0 +1,83 @@
+"""A directory of prepared data: made once, recognised afterwards, whole or not there.
+
+`prepared.json` is written last. It holds the arguments and the checksum of every file, so that the
+same command keeps what is whole, makes again what is torn, and refuses what others made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+MARKER = "prepared.json"
+
+
+class PrepareError(ValueError):
+    """Data that cannot be made with these arguments; the message says what would be right."""
+
+
+def prepare(
+    out: Path, arguments: Mapping[str, Any], make: Callable[[Path], None], *, force: bool
+) -> bool:
+    """Let `make` fill `out`; False where it already holds exactly this.
+
+    `make` writes into a directory of its own; files of the same names are replaced, others stay.
+    Raises PrepareError where `out` was made with other arguments and `force` is not given.
+    """
+    if not force and _holds(out, arguments):
+        return False
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as temporary:
+            make(Path(temporary))
+            _move(Path(temporary), out, arguments)
+    except OSError as error:
+        raise PrepareError(f"{out}: not writable: {error.strerror or error}") from error
+    return True
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _holds(out: Path, arguments: Mapping[str, Any]) -> bool:
+    try:
+        marker = json.loads((out / MARKER).read_text())
+        made_with, files = marker["arguments"], marker["sha256"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if made_with != arguments:
+        names = sorted(arguments.keys() | made_with.keys())
+        differences = [
+            f"{name} {made_with.get(name)} (now {arguments.get(name)})"
+            for name in names
+            if made_with.get(name) != arguments.get(name)
+        ]
+        raise PrepareError(
+            f"{out}: was made with other arguments: {', '.join(differences)}; "
+            "give another --out, or --force to make it again"
+        )
+    return all((out / name).is_file() and _sha256(out / name) == known for name, known in files)
+
+
+def _move(made: Path, out: Path, arguments: Mapping[str, Any]) -> None:
+    names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+    marker = {"arguments": arguments, "sha256": {name: _sha256(made / name) for name in names}}
+    (made / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+    for name in [*names, MARKER]:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        with (made / name).open("rb") as file:
+            os.fsync(file.fileno())
+        (made / name).replace(out / name)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

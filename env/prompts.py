@@ -1,0 +1,184 @@
+"""Prompts: read once, then dealt out in a new order every epoch, from a cursor that resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from env.rows import PromptError, Row, read_rows
+from env.types import Prompt
+
+__all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
+
+Render = Callable[[list[dict[str, Any]]], str]
+"""A chat template: messages with `role` and `content` to the text that the policy continues."""
+
+
+def load_prompts(
+    path: str | Path,
+    input_key: str = "input",
+    label_key: str | None = None,
+    input_template: str | None = None,
+    max_samples: int | None = None,
+    render: Render | None = None,
+) -> list[Prompt]:
+    """The first `max_samples` prompts of `path`, in file order.
+
+    `input_template` has one `{}` for the text. With `render`, a text becomes a user message and
+    lists of messages are read too. Raises PromptError for data that is missing, empty or broken.
+    """
+    path = Path(path)
+    _check_template(input_template)
+    if max_samples is not None and max_samples < 1:
+        raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
+    keys = [input_key] if label_key is None else [input_key, label_key]
+    prompts = [
+        Prompt(
+            index,
+            _text(row, input_key, input_template, render),
+            None if label_key is None else _label(row, label_key),
+        )
+        for index, row in enumerate(islice(read_rows(path, keys), max_samples))
+    ]
+    if not prompts:
+        raise PromptError(f"{path}: holds no prompts")
+    return prompts
+
+
+class PromptStream:
+    """Endless batches of prompts, each epoch in an order of its own.
+
+    The order depends on `seed` and the epoch only, so that the cursor is two numbers and a resumed
+    stream deals exactly what an uninterrupted one would have.
+    """
+
+    _epoch: int
+    _position: int
+    _order: list[int]
+
+    def __init__(
+        self,
+        path: str | Path,
+        input_key: str = "input",
+        label_key: str | None = None,
+        input_template: str | None = None,
+        max_samples: int | None = None,
+        seed: int = 0,
+        render: Render | None = None,
+    ) -> None:
+        self._path = path
+        self._prompts = load_prompts(
+            path, input_key, label_key, input_template, max_samples, render
+        )
+        self._fingerprint = fingerprint(self._prompts)
+        self._seed = seed
+        self._seek(epoch=0, position=0)
+
+    def __len__(self) -> int:
+        """Prompts in one epoch."""
+        return len(self._prompts)
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs dealt so far."""
+        return self._epoch
+
+    def next_batch(self, size: int) -> list[Prompt]:
+        """The next `size` prompts; a batch may begin in one epoch and end in the next."""
+        if size < 1:
+            raise ValueError(f"a batch of {size} prompts; at least 1 is wanted")
+        batch: list[Prompt] = []
+        while len(batch) < size:
+            end = min(self._position + size - len(batch), len(self))
+            batch += (self._prompts[row] for row in self._order[self._position : end])
+            if end == len(self):
+                self._seek(self._epoch + 1, 0)
+            else:
+                self._position = end
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor, as JSON; belongs to these prompts and this seed."""
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "seed": self._seed,
+            "prompts": len(self),
+            "fingerprint": self._fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`. Raises PromptError where it belongs to other prompts or seed."""
+        for name, mine in self.state_dict().items():
+            if name not in state:
+                raise PromptError(f"the saved cursor has no '{name}'")
+            if name not in {"epoch", "position"} and state[name] != mine:
+                raise PromptError(
+                    f"the saved cursor belongs to other prompts than {self._path}: "
+                    f"its {name} is {state[name]}, here it is {mine}"
+                )
+        self._seek(state["epoch"], state["position"])
+
+    def _seek(self, epoch: int, position: int) -> None:
+        self._epoch, self._position = epoch, position
+        self._order = list(range(len(self)))
+        # A string seeds by SHA-512: neighbouring seeds and epochs share nothing.
+        random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
+
+
+def fingerprint(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over texts and labels: the same for one data set in any of the formats."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(json.dumps([prompt.text, prompt.label]).encode())
+    return digest.hexdigest()
+
+
+def _text(row: Row, key: str, template: str | None, render: Render | None) -> str:
+    value = row.fields[key]
+    if isinstance(value, str) and value:
+        text = template.format(value) if template else value
+        return text if render is None else render([{"role": "user", "content": text}])
+    if not _is_chat(value):
+        raise PromptError(
+            f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
+        )
+    if render is None:
+        raise PromptError(f"{row.where}: '{key}' is a chat; it needs a chat template")
+    return render(value)
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+    )
+
+
+def _label(row: Row, key: str) -> str:
+    value = row.fields[key]
+    if value is None:
+        raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_template(template: str | None) -> None:
+    if template is None:
+        return
+    try:
+        holds_text = "text" in template.format("text")
+    except (IndexError, KeyError, ValueError):
+        holds_text = False
+    if not holds_text or template.format("") == template:
+        raise PromptError(f"input_template {template!r} wants one {{}} for the prompt's text")
+
+
+def _shown(value: Any) -> str:
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."

@@ -1,0 +1,143 @@
+"""OpenRLHF's remote reward protocol: its two bodies, written and read.
+
+request   {"query": [...], "prompts": [...], "labels": [...]}
+answer    {"rewards": [...], "scores": [...], "extra_logs": {name: [...]}, "errors": [...]}
+
+Ours alone: a reward may be null, which says that scoring failed, with its reason in `errors`.
+OpenRLHF-M's `format_rewards` and `acc_rewards` are the metrics `format` and `acc`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from env.types import RewardRequest, Score
+
+LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
+
+
+class RequestError(ValueError):
+    """A body that is no request; the message names the field."""
+
+
+class AnswerError(ValueError):
+    """An answer that is no list of rewards for these completions."""
+
+
+def write_request(requests: Sequence[RewardRequest]) -> dict[str, Any]:
+    return {
+        "query": [request.query for request in requests],
+        "prompts": [request.prompt for request in requests],
+        "labels": [request.label for request in requests],
+    }
+
+
+def read_request(body: bytes) -> list[RewardRequest]:
+    """The completions to score. Raises RequestError."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestError("the body is no JSON object with 'query', 'prompts' and 'labels'")
+    queries = _texts(fields, "query")
+    prompts = _texts(fields, "prompts", len(queries))
+    labels = _labels(fields, len(queries))
+    return [RewardRequest(*item) for item in zip(queries, prompts, labels, strict=True)]
+
+
+def write_answer(scores: Sequence[Score]) -> dict[str, Any]:
+    """The answer to a request; a score without a finite reward becomes null with its reason."""
+    rewards = [_finite(score.reward) if score.ok else None for score in scores]
+    metrics = {
+        name: [_finite(score.metrics.get(name)) for score in scores]
+        for name in sorted({name for score in scores for name in score.metrics})
+    }
+    answer = {
+        "rewards": rewards,
+        "scores": metrics.get("acc", rewards),
+        "extra_logs": metrics,
+        "errors": [
+            None if reward is not None else score.error or f"the reward is {score.reward}"
+            for reward, score in zip(rewards, scores, strict=True)
+        ],
+    }
+    legacy = {old: metrics[name] for old, name in LEGACY_METRICS.items() if name in metrics}
+    return answer | legacy
+
+
+def read_answer(answer: object, count: int) -> list[Score]:
+    """`count` scores, in order: from the dictionary, or from a bare list of rewards.
+
+    Raises AnswerError for another number of rewards and for a reward that is no finite number.
+    """
+    fields = answer if isinstance(answer, Mapping) else {"rewards": answer}
+    rewards = fields.get("rewards")
+    if not isinstance(rewards, list):
+        raise AnswerError(f"no list of rewards in {_shown(answer)}")
+    if len(rewards) != count:
+        raise AnswerError(f"{len(rewards)} rewards for {count} completions")
+    metrics = _metrics(fields, count)
+    errors = fields.get("errors")
+    errors = errors if isinstance(errors, list) and len(errors) == count else [None] * count
+    return [_score(*item) for item in zip(rewards, metrics, errors, strict=True)]
+
+
+def _score(reward: object, metrics: Mapping[str, float], error: object) -> Score:
+    if reward is None:
+        return Score.failed(str(error or "the reward is null, with no reason given"))
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise AnswerError(f"the reward {_shown(reward)} is no finite number")
+    return Score.of(float(reward), **metrics)
+
+
+def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
+    """What is logged for each completion. A value that is no number is left out: logs only."""
+    logs = fields.get("extra_logs")
+    named = dict(logs) if isinstance(logs, Mapping) else {}
+    named |= {name: fields[old] for old, name in LEGACY_METRICS.items() if old in fields}
+    rows: list[dict[str, float]] = [{} for _ in range(count)]
+    for name, values in named.items():
+        if isinstance(values, list) and len(values) == count:
+            for row, value in zip(rows, values, strict=True):
+                if isinstance(value, int | float) and math.isfinite(value):
+                    row[str(name)] = float(value)
+    return rows
+
+
+def _texts(fields: Mapping[str, Any], name: str, count: int | None = None) -> list[str]:
+    values = _values(fields, name, count)
+    for position, value in enumerate(values):
+        if not isinstance(value, str):
+            raise RequestError(f"'{name}'[{position}] is {_shown(value)}, where a text is wanted")
+    return values
+
+
+def _labels(fields: Mapping[str, Any], count: int) -> list[str | None]:
+    if fields.get("labels") is None:
+        return [None] * count
+    labels = _values(fields, "labels", count)
+    return [label if isinstance(label, str | None) else json.dumps(label) for label in labels]
+
+
+def _values(fields: Mapping[str, Any], name: str, count: int | None) -> list[Any]:
+    if name not in fields:
+        raise RequestError(f"'{name}' is missing")
+    values = fields[name]
+    if not isinstance(values, list):
+        raise RequestError(f"'{name}' is {_shown(values)}, where a list is wanted")
+    if count is not None and len(values) != count:
+        raise RequestError(f"'{name}' has {len(values)} items, 'query' has {count}")
+    return values
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

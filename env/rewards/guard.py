@@ -1,0 +1,29 @@
+"""Turns whatever goes wrong inside a reward function into scores that say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from env.types import RewardFunction, RewardRequest, Score
+
+logger = logging.getLogger(__name__)
+
+
+def guard(reward: RewardFunction) -> RewardFunction:
+    """`reward`, but an exception or a wrong number of scores fails this batch, not the caller."""
+
+    def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
+        try:
+            scores = reward(requests)
+        except Exception as error:
+            logger.exception("The reward function failed on %d completions.", len(requests))
+            reason = f"the reward function raised {type(error).__name__}: {error}"
+            return [Score.failed(reason)] * len(requests)
+        if len(scores) != len(requests):
+            reason = f"the reward function gave {len(scores)} scores for {len(requests)}"
+            logger.error("%s completions.", reason.capitalize())
+            return [Score.failed(reason)] * len(requests)
+        return scores
+
+    return guarded

@@ -1,0 +1,57 @@
+"""A reward function from a user's file: OpenRLHF's `reward_func(queries, prompts, labels)`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from env.protocol import read_answer, write_request
+from env.types import RewardFunction, RewardRequest, Score
+
+NAME = "reward_func"
+
+
+class RewardFileError(ValueError):
+    """A file that gives no reward function; the message says why."""
+
+
+def load_reward_file(path: Path) -> RewardFunction:
+    """`reward_func` of the file, which returns rewards (list, array, tensor) or a dictionary."""
+    reward_func = getattr(_module(path), NAME, None)
+    if not callable(reward_func):
+        raise RewardFileError(f"{path}: defines no function {NAME}(queries, prompts, labels)")
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        body = write_request(requests)
+        answer = reward_func(body["query"], body["prompts"], body["labels"])
+        return read_answer(_plain(answer), len(requests))
+
+    return reward
+
+
+def _module(path: Path) -> object:
+    if not path.is_file():
+        raise RewardFileError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"rollcall_reward_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RewardFileError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise RewardFileError(f"{path}: {type(error).__name__} on import: {error}") from error
+    return module
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as lists, inside dictionaries too; NaN, which is no reward, as None."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,116 @@
+"""Rows of a data set on disk: JSON Lines, Parquet, or what `datasets` saved. No hub, no network."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMATS = "a .jsonl file, a .parquet file or a directory that datasets' save_to_disk wrote"
+
+
+class PromptError(ValueError):
+    """Data that cannot be used; the message names file, line and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    where: str
+    """File and line (or row) for a message, counted from 1."""
+    fields: Mapping[str, Any]
+
+
+def read_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+    """The rows of `path`, each with at least `keys`. Raises PromptError."""
+    if path.is_dir():
+        yield from _saved_rows(path, keys)
+    elif not path.exists():
+        raise PromptError(f"{path}: no such file; wanted is {FORMATS}")
+    elif path.suffix == ".parquet":
+        yield from _parquet_rows(path, keys)
+    elif path.suffix in {".jsonl", ".json"}:
+        yield from _json_rows(path, keys)
+    else:
+        raise PromptError(f"{path}: unknown kind of file; wanted is {FORMATS}")
+
+
+def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.isspace():
+                    yield _json_row(f"{path}:{number}", line.rstrip(b"\r\n"), keys)
+    except OSError as error:
+        raise PromptError(f"{path}: {error.strerror}") from error
+
+
+def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
+    try:
+        fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
+    if not isinstance(fields, dict):
+        raise PromptError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
+    _require(keys, fields, where)
+    return Row(where, fields)
+
+
+def _parquet_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            _require(keys, file.schema_arrow.names, str(path))
+            batches = file.iter_batches(columns=list(keys), batch_size=1024)
+            yield from _numbered(path, (row for batch in batches for row in batch.to_pylist()))
+    except (ArrowException, OSError) as error:
+        raise PromptError(f"{path}: not readable as Parquet: {error}") from error
+
+
+def _saved_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+    path = _split_directory(path)
+    from datasets import load_from_disk
+
+    try:
+        data = load_from_disk(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise PromptError(f"{path}: not readable as a saved data set: {error}") from error
+    _require(keys, data.column_names, str(path))
+    yield from _numbered(path, data.select_columns(list(keys)))
+
+
+def _split_directory(path: Path) -> Path:
+    """Where the rows lie: `path` itself, or its training split."""
+    if (path / "state.json").exists():
+        return path
+    try:
+        splits = json.loads((path / "dataset_dict.json").read_text())["splits"]
+    except FileNotFoundError:
+        raise PromptError(f"{path}: holds no saved data set; wanted is {FORMATS}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PromptError(f"{path}/dataset_dict.json: not readable: {error}") from error
+    if "train" in splits:
+        return path / "train"
+    choices = ", ".join(str(path / split) for split in splits)
+    raise PromptError(f"{path}: has no split 'train'; name one of its splits: {choices}")
+
+
+def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for number, fields in enumerate(rows, 1):
+        yield Row(f"{path}, row {number}", fields)
+
+
+def _require(keys: Sequence[str], present: Iterable[str], where: str) -> None:
+    present = list(present)
+    for key in keys:
+        if key not in present:
+            near = difflib.get_close_matches(key, present, n=1)
+            advice = f"; did you mean '{near[0]}'?" if near else ""
+            have = ", ".join(f"'{name}'" for name in present) or "none"
+            raise PromptError(f"{where}: the key '{key}' is missing; its keys: {have}{advice}")

@@ -1,0 +1,64 @@
+"""What a prompt, a request for a reward and its score are. No dependency: everyone imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One line of the prompt data."""
+
+    index: int
+    """Row in the data set; stable over epochs and resumes."""
+    text: str
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRequest:
+    """One completion to score; the fields of OpenRLHF's remote reward protocol."""
+
+    query: str
+    """Prompt and completion together, as the policy saw and wrote them."""
+    prompt: str
+    label: str | None = None
+
+    @property
+    def response(self) -> str:
+        return self.query[len(self.prompt) :] if self.query.startswith(self.prompt) else self.query
+
+
+class ScoreStatus(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    """Nobody could say what the completion is worth: never trained on, never counted as zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    status: ScoreStatus
+    reward: float = float("nan")
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is ScoreStatus.OK
+
+    @classmethod
+    def of(cls, reward: float, **metrics: float) -> Score:
+        return cls(ScoreStatus.OK, reward, metrics)
+
+    @classmethod
+    def failed(cls, error: str) -> Score:
+        return cls(ScoreStatus.FAILED, error=error)
+
+
+class RewardFunction(Protocol):
+    """Scores completions: one Score for each request, in order. Raises nothing for bad content."""
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]: ...

@@ -1,0 +1,145 @@
+"""Which part a node plays: explicit before platform, and every contradiction by its names."""
+
+from __future__ import annotations
+
+import pytest
+
+from entrypoint import role
+from entrypoint.role import Head, Worker, decide
+from entrypoint.settings import Settings, SettingsError
+
+WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
+RANK_0 = {
+    "PRIMARY_ADDR": "10.65.0.2",
+    "NODE_ADDR": "10.65.0.2",
+    "NODE_RANK": "0",
+    "NUM_NODES": "4",
+}
+RANK_1 = RANK_0 | {"NODE_ADDR": "10.65.0.3", "NODE_RANK": "1"}
+
+
+def decided(environ: dict[str, str]) -> Head | Worker:
+    return decide(Settings.read(environ))
+
+
+def faults(environ: dict[str, str]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        decided(environ)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("environ", [{}, {"RAY_WORKER": "0"}, {"RAY_WORKER": ""}])
+def test_a_node_that_is_told_nothing_is_a_head_that_waits_for_one_worker(
+    environ: dict[str, str],
+) -> None:
+    head = decided(environ)
+    assert isinstance(head, Head)
+    assert (head.expected_workers, head.min_workers) == (1, 1)
+
+
+def test_a_worker_finds_the_head_by_its_pod_id() -> None:
+    worker = decided(WORKER)
+    assert isinstance(worker, Worker)
+    assert worker.head_address == "abc123.runpod.internal"
+    assert "RAY_WORKER=1" in worker.why
+    assert "HEAD_POD_ID" in worker.why
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        (WORKER | {"ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}, "10.0.0.1"),
+        (WORKER | RANK_1, "abc123.runpod.internal"),
+        (RANK_1, "10.65.0.2"),
+        ({"RAY_WORKER": "1"} | RANK_1, "10.65.0.2"),
+    ],
+)
+def test_the_most_explicit_source_names_the_head(environ: dict[str, str], address: str) -> None:
+    worker = decided(environ)
+    assert isinstance(worker, Worker)
+    assert worker.head_address == address
+
+
+def test_the_platforms_rank_decides_where_ray_worker_does_not() -> None:
+    head = decided(RANK_0)
+    assert head == Head(3, 3, "NODE_RANK=0 (runpod-instant-cluster)")
+    assert isinstance(decided(RANK_1), Worker)
+
+
+def test_an_explicit_role_beats_the_platforms_rank() -> None:
+    assert isinstance(decided(RANK_1 | {"RAY_WORKER": "0"}), Head)
+    other = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.65.0.5"}
+    assert isinstance(decided(RANK_0 | other), Worker)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected", "least"),
+    [
+        ({"EXPECTED_WORKERS": "0"}, 0, 0),
+        ({"EXPECTED_WORKERS": "5", "ROLLCALL_MIN_WORKERS": "2"}, 5, 2),
+        (RANK_0 | {"EXPECTED_WORKERS": "1"}, 1, 1),
+        (RANK_0 | {"NUM_NODES": "1"}, 0, 0),
+    ],
+)
+def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
+    environ: dict[str, str], expected: int, least: int
+) -> None:
+    head = decided(environ)
+    assert isinstance(head, Head)
+    assert (head.expected_workers, head.min_workers) == (expected, least)
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"RAY_WORKER": "1"}, ("RAY_WORKER=1", "HEAD_POD_ID", "ROLLCALL_HEAD_ADDRESS")),
+        (
+            {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123"},
+            ("HEAD_POD_ID='abc123'", "RUNPOD_POD_ID=xyz789", "RAY_WORKER=1"),
+        ),
+        (WORKER | {"RUNPOD_POD_ID": "ABC123"}, ("HEAD_POD_ID='abc123'", "RUNPOD_POD_ID")),
+        (RANK_0 | {"RAY_WORKER": "1"}, ("RAY_WORKER", "NODE_RANK=0", "PRIMARY_ADDR")),
+        (RANK_0 | {"ROLLCALL_MIN_WORKERS": "4"}, ("ROLLCALL_MIN_WORKERS", "NUM_NODES")),
+        ({"ROLLCALL_MIN_WORKERS": "2"}, ("ROLLCALL_MIN_WORKERS", "EXPECTED_WORKERS")),
+        ({"ROLLCALL_RECIPE": "command"}, ("ROLLCALL_JOB", "ROLLCALL_RECIPE=command")),
+    ],
+)
+def test_a_role_that_cannot_be_played_names_what_contradicts_it(
+    environ: dict[str, str], named: tuple[str, ...]
+) -> None:
+    sentence = faults(environ)
+    assert all(name in sentence for name in named)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "abc123"},
+        {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "0"},
+        {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "1"},
+        WORKER | {"EXPECTED_WORKERS": "2"},
+        WORKER | {"ROLLCALL_RECIPE": "command"},
+    ],
+)
+def test_one_set_of_variables_may_serve_head_and_workers(environ: dict[str, str]) -> None:
+    decided(environ)
+
+
+def test_the_sources_say_which_variable_decided_each_fact() -> None:
+    told = role.sources(Settings.read(RANK_0 | {"ROLLCALL_RUN_DIR": "/data"}, ["--seed", "1"]))
+    assert told == {
+        "role": "NODE_RANK",
+        "head_address": "PRIMARY_ADDR",
+        "expected_workers": "NUM_NODES",
+        "min_workers": "NUM_NODES",
+        "node_name": "default",
+        "node_address": "NODE_ADDR",
+        "recipe": "default",
+        "run_dir": "ROLLCALL_RUN_DIR",
+        "token": "default",
+        "job": "command line",
+    }
+    worker = role.sources(Settings.read(WORKER | {"RUNPOD_POD_ID": "xyz789"}))
+    assert (worker["role"], worker["head_address"]) == ("RAY_WORKER", "HEAD_POD_ID")
+    assert worker["node_name"] == "RUNPOD_POD_ID"
+    assert "expected_workers" not in worker

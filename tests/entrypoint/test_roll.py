@@ -1,0 +1,92 @@
+"""Who is there, who is missing, who is refused."""
+
+import pytest
+
+from entrypoint.roll import SILENT_SECONDS, Card, Entry, call, name_taken, refusal
+
+VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
+
+
+def card(node: str = "worker-1", **changes: object) -> Card:
+    row = {"node": node, "address": "10.0.0.2", "versions": VERSIONS, "joined": True}
+    return Card.parse(row | changes)
+
+
+def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
+    entries = {name: Entry(card(name), 0.0, 10.0) for name in ("a", "b")}
+    state = call(entries, expected=2, now=10.0, began=0.0)
+    assert state.complete
+    assert state.present == ("a", "b")
+    assert state.missing == ()
+
+
+def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
+    state = call({}, expected=2, now=42.0, began=0.0)
+    assert not state.complete
+    assert "2 workers never checked in, 42 s so far" in str(state)
+
+
+def test_a_silent_worker_is_named_with_its_silence() -> None:
+    entries = {"a": Entry(card("a"), 0.0, 0.0)}
+    state = call(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
+    assert state.missing == ("a has been silent for 9 s",)
+
+
+def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
+    entries = {"a": Entry(card("a"), 0.0, 0.0, asking=1)}
+    assert call(entries, expected=1, now=1e6, began=0.0).complete
+
+
+def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
+    entries = {"a": Entry(card("a", joined=False), 0.0, 0.0)}
+    state = call(entries, expected=1, now=1.0, began=0.0)
+    assert state.missing == ("a has checked in and is starting Ray",)
+
+
+def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
+    entries = {"a": Entry(card("a"), 0.0, 0.0), "b": Entry(card("b"), 0.0, 99.0)}
+    assert call(entries, expected=1, now=100.0, began=0.0).complete
+
+
+def test_a_cluster_of_one_node_says_so() -> None:
+    state = call({}, expected=0, now=0.0, began=0.0)
+    assert state.complete
+    assert "EXPECTED_WORKERS is 0" in str(state)
+
+
+@pytest.mark.parametrize("name", ["python", "ray", "image"])
+def test_a_differing_version_is_refused_with_both_versions(name: str) -> None:
+    other = card(versions=VERSIONS | {name: "other"})
+    reason = refusal(other, card("head"))
+    assert reason is not None
+    assert f"{name} other here, {VERSIONS[name]} on the head" in reason
+
+
+def test_a_version_that_the_head_does_not_know_refuses_nobody() -> None:
+    head = card("head", versions={"python": "3.12.4", "ray": "2.55.0"})
+    assert refusal(card(), head) is None
+
+
+def test_two_living_nodes_cannot_share_a_name() -> None:
+    entries = {"worker-1": Entry(card(), 0.0, 0.0, asking=1)}
+    taken = name_taken(card(address="10.0.0.9"), entries, now=1.0)
+    assert taken is not None
+    assert "ROLLCALL_NODE_NAME" in taken
+
+
+def test_a_dead_node_gives_its_name_back() -> None:
+    entries = {"worker-1": Entry(card(), 0.0, 0.0)}
+    assert name_taken(card(address="10.0.0.9"), entries, now=100.0) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"address": "x"}, "node"),
+        ({"node": "a"}, "address"),
+        ({"node": "", "address": "x"}, "node"),
+    ],
+)
+def test_a_malformed_card_is_refused_naming_the_field(row: dict[str, str], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Card.parse(row)

@@ -1,0 +1,366 @@
+"""The environment is read once: every fault at once, each with its remedy, and no secret shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entrypoint import plan
+from entrypoint.settings import (
+    DebugRay,
+    PortRange,
+    PreflightMode,
+    Secret,
+    ServiceOn,
+    Settings,
+    SettingsError,
+    markdown,
+    table,
+)
+from entrypoint.variables import MASK, redact
+
+SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+def faults(environ: dict[str, str], *job: str) -> dict[str, str]:
+    """Variable to the sentence about it."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.read(environ, job)
+    return {fault.variable: str(fault) for fault in caught.value.faults}
+
+
+def test_an_empty_environment_has_the_defaults_of_the_design() -> None:
+    told = Settings.read({})
+    assert (told.ray_worker, told.expected_workers, told.recipe) == (None, None, "builtin")
+    assert told.run_dir == Path("/checkpoints")
+    assert (told.ray_port, told.dashboard_port, told.control_port) == (6379, 8265, 8267)
+    assert told.worker_ports == PortRange(10002, 10999)
+    assert (told.head_timeout, told.roll_timeout, told.service_timeout) == (600, 1800, 600)
+    assert (told.reward_on, told.retriever_on) == (ServiceOn.HEAD, ServiceOn.EVERY)
+    assert (told.max_restarts, told.preflight) == (3, PreflightMode.STRICT)
+    assert (told.grace_seconds, told.node_timeout, told.hang_timeout) == (25, 15, None)
+
+
+@pytest.mark.parametrize("raw", ["1", "true", "YES", "On", " 1 "])
+def test_a_worker_is_said_in_any_spelling_of_yes(raw: str) -> None:
+    assert Settings.read({"RAY_WORKER": raw}).ray_worker is True
+
+
+@pytest.mark.parametrize("raw", ["0", "false", "No", "OFF"])
+def test_a_head_is_said_in_any_spelling_of_no(raw: str) -> None:
+    assert Settings.read({"RAY_WORKER": raw}).ray_worker is False
+
+
+def test_empty_variables_count_as_not_set() -> None:
+    names = [name for row in table() for name in row.variable.split(" or ")]
+    told = Settings.read(dict.fromkeys(names, " "))
+    assert repr(told) == repr(Settings.read({}))
+
+
+@pytest.mark.parametrize(
+    ("variable", "raw", "problem"),
+    [
+        ("EXPECTED_WORKERS", "two", "is not a whole number"),
+        ("EXPECTED_WORKERS", "-1", "is below 0"),
+        ("EXPECTED_WORKERS", "1.5", "is not a whole number"),
+        ("EXPECTED_WORKERS", "٣", "is not a whole number"),
+        ("EXPECTED_WORKERS", "9" * 5000, "is not a whole number"),
+        ("RAY_WORKER", "maybe", "is neither yes nor no"),
+        ("DEBUG_RAY", "2", "post-mortem"),
+        ("HEAD_POD_ID", "abc.runpod.internal", "ROLLCALL_HEAD_ADDRESS"),
+        ("HEAD_POD_ID", "abc 123", "is not a pod's id"),
+        ("ROLLCALL_HEAD_ADDRESS", "10.0.0.1:6379", "without a port"),
+        ("ROLLCALL_HEAD_ADDRESS", "1.2.3.400", "is neither a host name nor an address"),
+        ("ROLLCALL_HEAD_ADDRESS", "0.0.0.0", "is no address that a node can have"),
+        ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
+        ("ROLLCALL_HEAD_TIMEOUT", "0", "is not between zero and a year"),
+        ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
+        ("ROLLCALL_RECIPE", "verl", "is not in this version: give builtin or command"),
+        ("ROLLCALL_RECIPE", "vrl", "is no recipe: give builtin or command"),
+        ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),
+        ("ROLLCALL_RUN_DIR", "checkpoints", "is not an absolute path"),
+        ("ROLLCALL_REWARD_URL", "head:5000", "is not an http or https URL"),
+        ("ROLLCALL_REWARD_URL", "http://head:99999/", "is not an http or https URL"),
+        ("ROLLCALL_REWARD_URL", "http://a:1,http://b:2", "URL"),
+        ("ROLLCALL_REWARD_ON", "all", "give head or every"),
+        ("ROLLCALL_PREFLIGHT", "none", "give strict, warn or off"),
+        ("ROLLCALL_RESOURCES", "v100=8", "is not JSON"),
+        ("ROLLCALL_RESOURCES", '["v100"]', "is not a JSON object"),
+        ("ROLLCALL_RESOURCES", '{"v100": true}', "is not a whole number"),
+        ("ROLLCALL_RESOURCES", '{"v100": 0.5}', "is not a whole number"),
+        ("ROLLCALL_RESOURCES", '{"v100": NaN}', "is not a whole number"),
+        ("ROLLCALL_RESOURCES", '{"GPU": 8}', "set ROLLCALL_NUM_GPUS"),
+        ("ROLLCALL_RESOURCES", "[" * 100_000, "is not JSON"),
+        ("ROLLCALL_RAY_PORT", "0", "is below 1"),
+        ("ROLLCALL_RAY_PORT", "70000", "is above 65535"),
+        ("ROLLCALL_WORKER_PORTS", "10002", "is not a range of ports"),
+        ("ROLLCALL_WORKER_PORTS", "10999-10002", "does not go upwards"),
+        ("ROLLCALL_WORKER_PORTS", "10002-10003", "holds fewer than 32 ports"),
+        ("ROLLCALL_NODE_NAME", "../head", "cannot name a log file"),
+        ("ROLLCALL_RAY_TEMP_DIR", "/tmp/" + "x" * 60, "too long for the sockets"),
+        ("ROLLCALL_NUM_GPUS", "all", "is not a whole number"),
+        ("ROLLCALL_GRACE_SECONDS", "inf", "is not a duration"),
+        ("ROLLCALL_TOKEN", "two words", "has characters that no key has"),
+    ],
+)
+def test_a_malformed_value_is_named_with_what_would_be_right(
+    variable: str, raw: str, problem: str
+) -> None:
+    told = faults({variable: raw})
+    assert list(told) == [variable]
+    assert problem in told[variable]
+    assert told[variable].startswith(f"{variable}=")
+    assert "\n" not in told[variable]
+
+
+def test_every_fault_is_reported_at_once() -> None:
+    environ = {"EXPECTED_WORKERS": "two", "RAY_WORKER": "maybe", "ROLLCALL_RAY_PORT": "x"}
+    assert set(faults(environ)) == set(environ)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("ROLLCALL_WROKERS", "ROLLCALL_MIN_WORKERS"),
+        ("ROLLCALL_EXPECTED_WORKERS", "EXPECTED_WORKERS"),
+        ("ROLLCALL_RUNDIR", "ROLLCALL_RUN_DIR"),
+        ("ROLLCALL_TOKEN_FLE", "ROLLCALL_TOKEN_FILE"),
+        ("rollcall_run_dir", "ROLLCALL_RUN_DIR"),
+    ],
+)
+def test_an_unknown_name_with_our_prefix_is_offered_the_nearest_right_one(
+    wrong: str, right: str
+) -> None:
+    told = faults({wrong: "hunter2"})
+    assert right in told[wrong]
+    assert "hunter2" not in told[wrong]  # it may be a misspelt secret
+
+
+def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_settings() -> None:
+    Settings.read(
+        {
+            "ROLLCALL_HEAD_SERVICE_HOST": "10.0.0.7",
+            "ROLLCALL_HEAD_SERVICE_PORT_HTTP": "8267",
+            "ROLLCALL_HEAD_PORT": "tcp://10.0.0.7:8267",
+            "ROLLCALL_HEAD_PORT_8267_TCP_ADDR": "10.0.0.7",
+        }
+    )
+
+
+def test_names_that_a_node_sets_for_its_children_are_known() -> None:
+    Settings.read({"ROLLCALL_ATTEMPT": "2", "ROLLCALL_NODE_MARK": "head@/tmp/ray"})
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])
+def test_a_secret_comes_from_a_file_and_does_not_reach_the_environment(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    told = Settings.read({f"{name}_FILE": str(tmp_path / "secret")})
+    secret = {"WANDB_API_KEY": told.wandb_api_key, "ROLLCALL_TOKEN": told.token}[name]
+    assert secret is not None
+    assert secret.reveal() == SECRET
+    assert type(secret.reveal()) is str
+    assert SECRET not in told.environ.values()
+    assert SECRET in told.secrets
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])
+def test_a_secret_given_twice_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    told = faults({name: SECRET, f"{name}_FILE": str(tmp_path / "secret")})
+    assert f"is set beside {name}" in told[f"{name}_FILE"]
+    assert SECRET not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "No such file"), (b"", "names an empty file"), (b"\xff\xfe", "is not text")],
+)
+def test_a_secret_file_that_cannot_be_used_is_a_fault(
+    content: bytes | None, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    assert problem in faults({"WANDB_API_KEY_FILE": str(path)})["WANDB_API_KEY_FILE"]
+
+
+def test_a_secret_is_masked_however_it_is_printed() -> None:
+    secret = Secret(SECRET)
+    shown = [str(secret), repr(secret), f"{secret}", f"{secret!r:>40}", "%s" % secret]  # noqa: UP031
+    assert not [text for text in shown if SECRET in text]
+    assert SECRET not in repr(Settings.read({"WANDB_API_KEY": SECRET, "MY_PASSWORD": SECRET}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--wandb_key abcd --input_key prompt", f"--wandb_key {MASK} --input_key prompt"),
+        ("--use_wandb abcd --seed 1", f"--use_wandb {MASK} --seed 1"),
+        ("--logger.wandb.key=abcd", f"--logger.wandb.key={MASK}"),
+        ("--hf-token 'a b' x", f"--hf-token {MASK} x"),
+        ("--use_wandb --seed 1", "--use_wandb --seed 1"),
+        ("http://me:abcd@head:5000/x", f"http://me:{MASK}@head:5000/x"),
+        (f"run {SECRET}", f"run {MASK}"),
+    ],
+)
+def test_a_shown_command_has_its_secrets_masked(text: str, expected: str) -> None:
+    assert redact(text, [SECRET]) == expected
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"DEBUG_RAY": "1", "RAY_DEBUG_POST_MORTEM": "1"},
+        {"DEBUG_RAY": "post-mortem", "RAY_DEBUG": "legacy"},
+        {"RAY_DEBUG": "legacy", "RAY_DEBUG_POST_MORTEM": "1"},
+    ],
+)
+def test_both_of_rays_debuggers_together_are_refused(environ: dict[str, str]) -> None:
+    (sentence,) = faults(environ).values()
+    assert all(name in sentence for name in environ)
+
+
+def test_one_of_rays_debuggers_is_fine() -> None:
+    assert Settings.read({"DEBUG_RAY": "true"}).debug_ray is DebugRay.LEGACY
+    assert Settings.read({"DEBUG_RAY": "0"}).debug_ray is DebugRay.OFF
+    told = Settings.read({"DEBUG_RAY": "Post-Mortem", "RAY_DEBUG_POST_MORTEM": "1"})
+    assert told.debug_ray is DebugRay.POST_MORTEM
+    assert Settings.read({"DEBUG_RAY": "1", "RAY_DEBUG_POST_MORTEM": "0"}).debug_ray == "legacy"
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"ROLLCALL_RAY_PORT": "8265"}, ("ROLLCALL_RAY_PORT", "ROLLCALL_DASHBOARD_PORT")),
+        ({"ROLLCALL_CONTROL_PORT": "10500"}, ("ROLLCALL_CONTROL_PORT", "ROLLCALL_WORKER_PORTS")),
+        (
+            {
+                "ROLLCALL_REWARD_URL": "http://head:6379/get_reward",
+                "ROLLCALL_REWARD_COMMAND": "python -m env.server",
+            },
+            ("ROLLCALL_RAY_PORT", "ROLLCALL_REWARD_URL"),
+        ),
+    ],
+)
+def test_two_settings_on_one_port_are_both_named(
+    environ: dict[str, str], names: tuple[str, ...]
+) -> None:
+    (sentence,) = faults(environ).values()
+    assert all(name in sentence for name in names)
+
+
+def test_a_service_command_without_its_url_is_refused() -> None:
+    told = faults({"ROLLCALL_REWARD_COMMAND": "python -m env.server --api_key abcd"})
+    assert "set ROLLCALL_REWARD_URL" in told["ROLLCALL_REWARD_COMMAND"]
+    assert "abcd" not in told["ROLLCALL_REWARD_COMMAND"]
+
+
+def test_fewer_expected_than_the_least_is_refused() -> None:
+    told = faults({"EXPECTED_WORKERS": "2", "ROLLCALL_MIN_WORKERS": "3"})
+    assert "EXPECTED_WORKERS=2" in told["ROLLCALL_MIN_WORKERS"]
+
+
+def test_the_job_comes_from_the_variable_or_the_command_line_but_not_from_both() -> None:
+    assert Settings.read({"ROLLCALL_JOB": "--a 'b c'"}).job == ("--a", "b c")
+    assert Settings.read({}, ["--a", "b c"]).job == ("--a", "b c")
+    assert "command line" in faults({"ROLLCALL_JOB": "--a"}, "--b")["ROLLCALL_JOB"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5m", 90), ("10m", 600), ("10 min", 600), ("2h", 7200)],
+)
+def test_a_duration_has_a_unit_or_is_in_seconds(raw: str, seconds: float) -> None:
+    assert Settings.read({"ROLLCALL_ROLL_TIMEOUT": raw}).roll_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("raw", "address"),
+    [
+        ("head.example.org", "head.example.org"),
+        ("10.1.2.3", "10.1.2.3"),
+        ("fd00::1", "fd00::1"),
+        ("[fd00::1]", "fd00::1"),
+    ],
+)
+def test_a_head_address_is_a_name_or_an_address(raw: str, address: str) -> None:
+    assert Settings.read({"ROLLCALL_HEAD_ADDRESS": raw}).head_address == address
+
+
+def test_resources_are_whole_amounts_by_name() -> None:
+    told = Settings.read({"ROLLCALL_RESOURCES": '{"v100": 8, "disk": 2.0}'})
+    assert told.resources == {"v100": 8, "disk": 2}
+
+
+def test_a_node_is_called_as_told_else_by_its_pod_else_by_its_host() -> None:
+    pod = {"RUNPOD_POD_ID": "xyz789"}
+    assert Settings.read(pod | {"ROLLCALL_NODE_NAME": "n1"}).node_name == "n1"
+    assert Settings.read(pod).node_name == "xyz789"
+    assert Settings.read({}).node_name
+
+
+def test_a_control_character_in_a_value_cannot_forge_a_line() -> None:
+    (sentence,) = faults({"EXPECTED_WORKERS": "1\nall is well\x1b[2J"}).values()
+    assert "\n" not in sentence
+    assert "\x1b" not in sentence
+
+
+def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
+    read = [one for one in fields(Settings) if "variable" in one.metadata]
+    assert {one.name for one in fields(Settings)} - {one.name for one in read} == {
+        "environ",
+        "platform",
+    }
+    assert len(table()) == len(read)
+    for row in table():
+        assert row.meaning.endswith(".")
+        assert row.default
+    assert all(line.count(" | ") == 2 for line in markdown().splitlines()[2:])
+
+
+def test_the_readme_has_the_table_as_it_is_declared() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert markdown() in readme.read_text()
+
+
+NAMES = [name for row in table() for name in row.variable.split(" or ")]
+PLATFORM_NAMES = ["RUNPOD_POD_ID", "PRIMARY_ADDR", "NODE_RANK", "NUM_NODES", "NODE_ADDR"]
+VALUES = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(["1", "0", "3", "abc", "10m", "{}", "command", "http://a:1/", "/tmp/x", "-1"]),
+    st.just(f"--token {SECRET} '"),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    environ=st.dictionaries(
+        st.one_of(
+            st.sampled_from(NAMES + PLATFORM_NAMES),
+            st.from_regex(r"ROLLCALL_[A-Z_]{0,12}", fullmatch=True),
+        ),
+        VALUES,
+        max_size=8,
+    ),
+    job=st.lists(st.text(max_size=10), max_size=2),
+)
+def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
+    environ: dict[str, str], job: list[str]
+) -> None:
+    environ |= {"WANDB_API_KEY": SECRET, "HF_TOKEN": SECRET}
+    told: Settings | SettingsError
+    try:
+        told = Settings.read(environ, job)
+    except SettingsError as error:
+        told = error
+        assert error.faults
+        assert SECRET not in str(error)
+    assert SECRET not in repr(told)
+    assert SECRET not in json.dumps(plan.plan(told))

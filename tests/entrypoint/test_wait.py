@@ -1,0 +1,106 @@
+"""Waiting: until there, until the deadline, until asked to stop; and a line as time goes by."""
+
+import http.server
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from entrypoint import wait
+from entrypoint.wait import GaveUpError, InterruptedWaitError, NotYetError
+
+
+def test_it_returns_what_the_probe_returns_once_it_passes() -> None:
+    answers = iter([NotYetError("no"), NotYetError("no"), None])
+
+    def probe() -> str:
+        if (error := next(answers)) is not None:
+            raise error
+        return "there"
+
+    assert wait.until("it", probe, timeout=10, stop=threading.Event()) == "there"
+
+
+def never() -> None:
+    raise NotYetError("the door is shut")
+
+
+def test_the_deadline_says_what_was_waited_for_how_long_and_the_last_answer() -> None:
+    with pytest.raises(GaveUpError, match=r"the head: not there after 0 s \(the door is shut\)"):
+        wait.until("the head", never, timeout=0.3, stop=threading.Event())
+
+
+def test_a_request_to_stop_ends_a_wait_at_once() -> None:
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(InterruptedWaitError):
+        wait.until("it", never, timeout=60, stop=stop)
+
+
+def test_an_error_that_is_no_not_yet_is_not_retried() -> None:
+    def broken() -> None:
+        raise PermissionError("no")
+
+    with pytest.raises(PermissionError):
+        wait.until("it", broken, timeout=60, stop=threading.Event())
+
+
+def test_it_says_a_line_as_time_goes_by(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait, "SAY_AFTER_SECONDS", (0.2, 60))
+    with caplog.at_level(logging.INFO), pytest.raises(GaveUpError):
+        wait.until("the head", never, timeout=2.5, stop=threading.Event())
+    assert [record.message[:45] for record in caplog.records] == [
+        "waiting for the head: the door is shut (0 s o"
+    ] or len(caplog.records) == 1
+
+
+def test_backoff_doubles_with_jitter_up_to_its_ceiling() -> None:
+    for failures, ceiling in ((1, 1.0), (2, 2.0), (3, 4.0), (20, 60.0)):
+        pauses = [wait.backoff(failures) for _ in range(50)]
+        assert all(ceiling / 2 <= pause <= ceiling for pause in pauses)
+        assert len(set(pauses)) > 1
+
+
+def test_a_name_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(NotYetError, match=r"no-such-head\.invalid does not resolve"):
+        wait.resolve("no-such-head.invalid")
+
+
+def test_a_closed_port_is_named() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(NotYetError, match=f"127.0.0.1 port {port}"):
+        wait.connect("127.0.0.1", port)
+
+
+class Status(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(int(self.path[1:]))
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Status) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+
+
+@pytest.mark.parametrize("status", [200, 404, 405])
+def test_a_post_only_server_counts_as_ready(server: str, status: int) -> None:
+    assert wait.answers_http(f"{server}/{status}") == status
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_proxy_without_its_server_is_not_ready(server: str, status: int) -> None:
+    with pytest.raises(NotYetError, match=str(status)):
+        wait.answers_http(f"{server}/{status}")

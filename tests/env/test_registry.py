@@ -1,0 +1,111 @@
+"""From a specification to a reward function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from env.client import RemoteReward
+from env.registry import REWARDS, RewardSpecError, reward_function
+from env.types import RewardRequest
+
+SUMS = [RewardRequest("1+1=2", "1+1=", "2"), RewardRequest("1+1=3", "1+1=", "2")]
+
+
+def written(directory: Path, source: str) -> str:
+    path = directory / "reward.py"
+    path.write_text(source)
+    return str(path)
+
+
+def test_names_and_urls_are_understood() -> None:
+    assert [score.reward for score in reward_function("arithmetic")(SUMS)] == [1.0, 0.0]
+    assert set(REWARDS) == {"arithmetic", "arithmetic-partial", "gsm8k"}
+    remote = reward_function(" http://a:5000/get_reward , https://[::1]:1/x ", deadline=5)
+    assert isinstance(remote, RemoteReward)
+    assert remote.urls == ["http://a:5000/get_reward", "https://[::1]:1/x"]
+    assert remote.deadline == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("arithmetc", "did you mean 'arithmetic'"),
+        ("nothing", "none of the rewards arithmetic, arithmetic-partial, gsm8k"),
+        ("", "no URL"),
+        ("head:5000/get_reward", "did you mean 'http://head:5000/get_reward'"),
+        ("ftp://head/x", "'ftp://head/x' is no URL such as http://head:5000/get_reward"),
+        ("http://", "is no URL"),
+        ("http://head:port/x", "is no URL"),
+        ("nowhere/reward.py", "nowhere/reward.py: no such file"),
+    ],
+)
+def test_anything_else_is_refused_with_what_would_be_right(spec: str, says: str) -> None:
+    with pytest.raises(RewardSpecError) as caught:
+        reward_function(spec)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "[1.0, 0.5]",
+        "(1, 0.5)",
+        "torch.tensor([1.0, 0.5])",
+        "numpy.array([1.0, 0.5])",
+        "{'rewards': torch.tensor([1.0, 0.5]), 'extra_logs': {'n': torch.tensor([4, 5])}}",
+    ],
+)
+def test_a_file_may_return_lists_arrays_and_dictionaries(tmp_path: Path, returned: str) -> None:
+    imports = "".join(f"import {name}\n" for name in ("torch", "numpy") if name in returned)
+    spec = written(
+        tmp_path,
+        f"{imports}def reward_func(queries, prompts, labels):\n"
+        "    assert (queries[1], prompts[1], labels[1]) == ('1+1=3', '1+1=', '2')\n"
+        f"    return {returned}\n",
+    )
+    scores = reward_function(spec)(SUMS)
+    assert [score.reward for score in scores] == [1.0, 0.5]
+    if "extra_logs" in returned:
+        assert [score.metrics for score in scores] == [{"n": 4.0}, {"n": 5.0}]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("raise KeyError('x')", "raised KeyError: 'x'"),
+        ("return [1.0]", "1 rewards for 2 completions"),
+        ("return 'ok'", "no list of rewards"),
+    ],
+)
+def test_a_file_that_fails_gives_failures_and_no_rewards(
+    tmp_path: Path, body: str, says: str
+) -> None:
+    spec = written(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
+    scores = reward_function(spec)(SUMS)
+    assert [score.ok for score in scores] == [False, False]
+    assert all(says in score.error for score in scores)
+
+
+def test_a_reward_that_is_nan_fails_alone(tmp_path: Path) -> None:
+    spec = written(tmp_path, "def reward_func(q, p, l): return [float('nan'), 1]\n")
+    assert [score.ok for score in reward_function(spec)(SUMS)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def reward(q): ...", "defines no function reward_func(queries, prompts, labels)"),
+        ("import no_such_module_here", "ModuleNotFoundError on import: No module named"),
+        ("def (", "SyntaxError on import"),
+        ("raise SystemExit(3)", "SystemExit on import: 3"),
+    ],
+)
+def test_a_file_without_a_reward_function_is_refused(
+    tmp_path: Path, source: str, says: str
+) -> None:
+    with pytest.raises(RewardSpecError) as caught:
+        reward_function(written(tmp_path, source))
+    assert says in str(caught.value)
+    assert "reward.py" in str(caught.value)

@@ -1,0 +1,80 @@
+"""The critic: how much reward is still to come, token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from trainer import losses
+from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
+from trainer.actors.learner import Training
+from trainer.actors.model import Forward, in_micro_batches, prepare_process, scatter
+from trainer.losses import Loss
+from trainer.seeds import derive
+from trainer.types import Experience, FloatArray, Sequences
+
+
+class ValueModel(nn.Module):
+    """A transformer with a linear head in place of the vocabulary: [B, T] values."""
+
+    def __init__(self, backbone: Any, seed: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        hidden = backbone.config.get_text_config().hidden_size
+        self.value_head = nn.Linear(hidden, 1, bias=False)
+        generator = torch.Generator().manual_seed(derive(seed, "value-head"))
+        nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        values: Tensor = self.value_head(output.last_hidden_state).squeeze(-1)
+        return values
+
+
+class CriticActor:
+    def __init__(self, settings: LearnerSettings, objective: CriticObjective) -> None:
+        device = prepare_process()
+        backbone = AutoModel.from_pretrained(settings.model.model, dtype=torch.float32)
+        if settings.gradient_checkpointing:
+            backbone.gradient_checkpointing_enable()
+        model = ValueModel(backbone, settings.seed).to(device).eval()
+        self._forward = Forward(model, device, settings.model.mixed_precision)
+        self._training = Training("critic", model, settings)
+        self._settings = settings.model
+        self._objective = objective
+
+    def values(self, sequences: Sequences) -> FloatArray:
+        return in_micro_batches(self._values, sequences, self._settings.micro_batch_size)
+
+    def _values(self, sequences: Sequences) -> Tensor:
+        """The state in which token t was chosen is what the model saw at t − 1."""
+        actions = self._forward.tensor(sequences.actions)
+        chosen = self._forward.output(sequences)[:, :-1][actions[:, 1:]].float()
+        return scatter(chosen, actions)
+
+    def update(self, experience: Experience, step: int) -> Metrics:
+        metrics = self._training.fit(experience, step, self._loss)
+        names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
+        return {names.get(name, name): value for name, value in metrics.items()}
+
+    def _loss(self, part: Experience, denominator: float) -> Loss:
+        assert part.values is not None
+        tensor = self._forward.tensor
+        return losses.value_loss(
+            self._values(part.sequences),
+            tensor(part.values),
+            tensor(part.returns),
+            tensor(part.sequences.actions),
+            self._objective.value_clip,
+            denominator,
+        )
+
+    def save(self, directory: Path) -> None:
+        self._training.save(directory)
+
+    def restore(self, directory: Path) -> None:
+        self._training.restore(directory)

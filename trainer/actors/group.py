@@ -1,0 +1,105 @@
+"""Workers of one role, called all at once: over Ray, or in this process.
+
+A call returns at once with a Pending; who needs the outcome waits for it. Nothing else in the
+trainer knows where a worker runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+W_co = TypeVar("W_co", covariant=True)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+
+
+class Pending(Protocol[T_co]):
+    """The outcome of a call that may still be under way."""
+
+    def result(self) -> T_co:
+        """Wait for it. Raises what the call raised."""
+
+    @property
+    def handle(self) -> T_co:
+        """Stands for the outcome as an argument of another call: it travels there directly."""
+
+
+class Group(ABC, Generic[W_co]):
+    """The workers of one role."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def send(
+        self,
+        worker: int,
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
+        """Call `method`, named through the role's Protocol, on one worker."""
+
+    def first(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[T]:
+        return self.send(0, method, *args, **kwargs)
+
+    def all(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> list[Pending[T]]:
+        """The same call on every worker."""
+        return [self.send(worker, method, *args, **kwargs) for worker in range(len(self))]
+
+
+class Launcher(Protocol):
+    """Starts the workers of a role."""
+
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        """`count` workers of class `actor` ("module:Class"), built from `args`, starting up."""
+
+
+def build(actor: str, args: tuple[Any, ...]) -> Any:
+    """An instance of "module:Class"; imported only here, in the process that needs it."""
+    module, _, name = actor.partition(":")
+    return getattr(import_module(module), name)(*args)
+
+
+class _Done(Generic[T]):
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def result(self) -> T:
+        return self._value
+
+    @property
+    def handle(self) -> T:
+        return self._value
+
+
+class LocalGroup(Group[W_co]):
+    """Workers in this process; a call is done when it returns."""
+
+    def __init__(self, workers: list[W_co]) -> None:
+        self._workers = workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def send(
+        self,
+        worker: int,
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
+        return _Done(getattr(self._workers[worker], method.__name__)(*args, **kwargs))
+
+
+class LocalLauncher:
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        return LocalGroup([build(actor, args) for _ in range(count)])

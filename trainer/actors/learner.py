@@ -1,0 +1,89 @@
+"""Training one model: mini-batches, micro-batches, the optimiser, and its state on disk."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.actors.base import LearnerSettings, Metrics
+from trainer.actors.model import by_length
+from trainer.checkpoint import state
+from trainer.losses import Loss
+from trainer.optimiser import Optimiser
+from trainer.seeds import derive
+from trainer.types import Experience, IntArray, TrainingError
+
+LossOf = Callable[[Experience, float], Loss]
+"""Loss of a micro-batch, given the action tokens of its whole optimiser step."""
+
+
+class Training:
+    """A model with its optimiser; `fit` is one training step's share of updates."""
+
+    def __init__(self, role: str, model: nn.Module, settings: LearnerSettings) -> None:
+        self._role = role
+        self._model = model
+        self._settings = settings
+        self._optimiser = Optimiser(model, settings.schedule)
+
+    def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
+        """Update the model on the samples. Returns the mean metrics of the updates.
+
+        Raises TrainingError where a loss or a gradient is not finite; that update is not made.
+        """
+        torch.manual_seed(derive(self._settings.seed, self._role, step))
+        self._model.train()
+        totals: dict[str, float] = defaultdict(float)
+        updates = 0
+        for rows in self._mini_batches(len(experience.sequences), step):
+            tokens = int(experience.sequences.actions[rows].sum())
+            if not tokens:
+                continue
+            for name, value in self._update(experience, rows, tokens, loss_of).items():
+                totals[name] += value
+            updates += 1
+        self._model.eval()
+        return {name: value / updates for name, value in totals.items()}
+
+    def _update(
+        self, experience: Experience, rows: IntArray, tokens: int, loss_of: LossOf
+    ) -> Metrics:
+        metrics: dict[str, float] = defaultdict(float)
+        learning_rate = self._optimiser.learning_rate
+        for micro in by_length(experience.sequences, rows, self._settings.micro_train_batch_size):
+            part = experience.rows(micro)
+            if not part.sequences.actions.any():
+                continue
+            loss = loss_of(part, tokens)
+            if not math.isfinite(loss.value.item()):
+                raise TrainingError(f"the {self._role}'s loss is {loss.value.item()}")
+            loss.value.backward()  # type: ignore[no-untyped-call]
+            for name, value in loss.metrics.items():
+                metrics[name] += value
+        metrics["grad_norm"] = self._optimiser.step()
+        metrics["lr"] = learning_rate
+        return metrics
+
+    def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
+        """Rows of each optimiser step: every sample once an epoch, in an order of (seed, step)."""
+        batches: list[IntArray] = []
+        for epoch in range(self._settings.max_epochs):
+            seed = derive(self._settings.seed, "mini-batches", step, epoch)
+            order = np.random.default_rng(seed).permutation(samples)
+            batches += np.split(order, samples // self._settings.train_batch_size)
+        return batches
+
+    def save(self, directory: Path) -> None:
+        content = {"model": self._model.state_dict(), "optimiser": self._optimiser.state_dict()}
+        state.save(directory / f"{self._role}.pt", content)
+
+    def restore(self, directory: Path) -> None:
+        content = state.load(directory / f"{self._role}.pt")
+        self._model.load_state_dict(content["model"])
+        self._optimiser.load_state_dict(content["optimiser"])

@@ -1,0 +1,82 @@
+"""The policy: the model that is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from trainer import losses
+from trainer import weights as weight_transfer
+from trainer.actors.base import LearnerSettings, Metrics, PolicyObjective
+from trainer.actors.learner import Training
+from trainer.actors.model import (
+    Forward,
+    in_micro_batches,
+    load_causal_lm,
+    prepare_process,
+    token_log_probs,
+)
+from trainer.checkpoint import export
+from trainer.losses import Loss
+from trainer.types import Experience, FloatArray, Sequences, Weights
+
+
+class PolicyActor:
+    def __init__(self, settings: LearnerSettings, objective: PolicyObjective) -> None:
+        device = prepare_process()
+        self._source = settings.model.model
+        self._model = load_causal_lm(self._source, torch.float32).to(device).eval()
+        if settings.gradient_checkpointing:
+            self._model.gradient_checkpointing_enable()
+        self._forward = Forward(self._model, device, settings.model.mixed_precision)
+        self._training = Training("policy", self._model, settings)
+        self._settings = settings.model
+        self._objective = objective
+
+    def log_probs(self, sequences: Sequences) -> FloatArray:
+        return in_micro_batches(
+            lambda part: token_log_probs(self._forward, part, self._settings.temperature),
+            sequences,
+            self._settings.micro_batch_size,
+        )
+
+    def update(self, experience: Experience, step: int) -> Metrics:
+        metrics = self._training.fit(experience, step, self._loss)
+        return {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
+
+    def _loss(self, part: Experience, denominator: float) -> Loss:
+        tensor = self._forward.tensor
+        actions = tensor(part.sequences.actions)
+        log_probs = token_log_probs(self._forward, part.sequences, self._settings.temperature)
+        loss = losses.policy_loss(
+            log_probs,
+            tensor(part.log_probs),
+            tensor(part.advantages),
+            actions,
+            self._objective.eps_clip,
+            denominator,
+        )
+        if part.reference is None or not self._objective.kl_coef:
+            return loss
+        kl = losses.kl_loss(
+            log_probs,
+            tensor(part.reference),
+            actions,
+            self._objective.kl_estimator,
+            denominator,
+        )
+        return Loss(loss.value + self._objective.kl_coef * kl.value, loss.metrics | kl.metrics)
+
+    def weights(self) -> Weights:
+        return weight_transfer.export(self._model)
+
+    def save(self, directory: Path) -> None:
+        self._training.save(directory)
+
+    def restore(self, directory: Path) -> None:
+        self._training.restore(directory)
+
+    def export(self, directory: Path) -> None:
+        export.write(self._model, AutoTokenizer.from_pretrained(self._source), directory)

@@ -1,0 +1,63 @@
+"""What the models say about a batch: log-probabilities, values, reference; then advantages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer import advantages
+from trainer.actors.base import Critic, Policy, Reference
+from trainer.actors.group import Pending
+from trainer.advantages import Estimator
+from trainer.config import Config
+from trainer.team import Team
+from trainer.types import Experience, FloatArray, Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Forward passes under way, on all models at once."""
+
+    log_probs: Pending[FloatArray]
+    values: Pending[FloatArray] | None
+    reference: Pending[FloatArray] | None
+
+
+def start(team: Team, sequences: Sequences) -> Estimates:
+    return Estimates(
+        team.policy.first(Policy.log_probs, sequences),
+        team.critic.first(Critic.values, sequences) if team.critic else None,
+        team.reference.first(Reference.log_probs, sequences) if team.reference else None,
+    )
+
+
+def finish(
+    estimates: Estimates, sequences: Sequences, rewards: FloatArray, config: Config
+) -> Experience:
+    """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
+    known = sequences.where_known(rewards)
+    log_probs = estimates.log_probs.result()
+    values = estimates.values.result() if estimates.values else None
+    reference = estimates.reference.result() if estimates.reference else None
+    advantage, returns = advantages.estimate(
+        _estimator(config), rewards, known.actions, log_probs, reference, values
+    )
+    return Experience(
+        sequences=known,
+        log_probs=log_probs,
+        advantages=advantage,
+        returns=returns,
+        values=values,
+        reference=reference,
+    )
+
+
+def _estimator(config: Config) -> Estimator:
+    return Estimator(
+        name=config.advantage_estimator,
+        group_size=config.n_samples_per_prompt,
+        gamma=config.gamma,
+        lambd=config.lambd,
+        kl_coef=0.0 if config.use_kl_loss else config.init_kl_coef,
+        kl_estimator=config.kl_estimator,
+        reward_range=config.reward_clip_range,
+    )

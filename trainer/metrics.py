@@ -1,0 +1,72 @@
+"""What a run tells the world: metrics.jsonl, W&B, progress.json."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config
+from trainer.contract import write_atomically
+
+Row = Mapping[str, float]
+
+
+class JsonLines:
+    """One line a row, each with its step; rows after a resumed step are dropped first."""
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self._path = path
+        if path.exists():
+            _drop_after(path, resumed_step)
+
+    def log(self, step: int, row: Row) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Leave the rows up to `step`: what a lost attempt did later is done again."""
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # torn by a crash
+        if row["step"] <= step:
+            kept.append(line + "\n")
+    write_atomically(path, "".join(kept))
+
+
+class Wandb:
+    """A W&B run, the same one after a resume. Honours WANDB_MODE=offline."""
+
+    def __init__(self, config: Config, run_id: str | None) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=config.wandb_project,
+            name=config.wandb_run_name,
+            group=config.wandb_group,
+            entity=config.wandb_org,
+            dir=config.run_dir,
+            id=run_id,
+            resume="allow",
+            config={name: str(getattr(config, name)) for name in config.__slots__},
+        )
+        # A resumed run repeats steps: they must not be W&B's own, which never go back.
+        self._run.define_metric("train/global_step")
+        self._run.define_metric("*", step_metric="train/global_step")
+
+    @property
+    def run_id(self) -> str:
+        return str(self._run.id)
+
+    def log(self, step: int, row: Row) -> None:
+        content: dict[str, Any] = {**row, "train/global_step": step}
+        self._run.log(content)
+
+    def close(self, exit_code: int) -> None:
+        self._run.finish(exit_code=exit_code)

@@ -1,0 +1,131 @@
+"""Recording a run: the journal for history, metrics for curves, progress for whoever watches."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from trainer.checkpoint.write import RunState
+from trainer.config import Config
+from trainer.contract import Progress, append_event
+from trainer.metrics import JsonLines, Row, Wandb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step is remembered by."""
+
+    row: Row
+    reward: float
+    """Mean over the samples that could be scored."""
+    kl: float
+    tokens: int
+    """Tokens of its sequences, prompts included."""
+    seconds: float
+
+
+def attempt_number() -> int:
+    return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
+
+
+@dataclass
+class Recorder:
+    """Writes everything that is not a checkpoint. One for each attempt, in the driver."""
+
+    config: Config
+    total_steps: int
+    state: RunState
+    """Where the attempt starts."""
+    _checkpoint: int | None = None
+    _wandb: Wandb | None = None
+    _last: Step | None = None
+    _step_seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lines = JsonLines(self.config.files.metrics, self.state.step)
+        if self.config.wandb_wanted:
+            self._wandb = Wandb(self.config, self.state.wandb_id)
+        step = self.state.step
+        self._checkpoint = step or None
+        sentence = (
+            f"Training goes on after step {step} of {self.total_steps}."
+            if step
+            else f"Training starts: {self.total_steps} steps to go."
+        )
+        self._event("resume", sentence, step=step)
+
+    @property
+    def wandb_id(self) -> str | None:
+        return self._wandb.run_id if self._wandb else None
+
+    def step(self, state: RunState, step: Step) -> None:
+        self._last = step
+        self._step_seconds = [*self._step_seconds[-19:], step.seconds]
+        if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
+            self._row(state.step, step.row)
+        sentence = f"Step {state.step} of {self.total_steps}: reward {state.reward:.3f}."
+        self._event("step", sentence, step=state.step, samples=state.samples, reward=state.reward)
+        self.progress(state)
+
+    def evaluated(self, step: int, accuracy: float) -> None:
+        self._row(step, {"eval/accuracy": accuracy})
+        sentence = f"Held-out accuracy after step {step}: {accuracy:.1%}."
+        self._event("eval", sentence, step=step, accuracy=accuracy)
+
+    def saved(self, state: RunState) -> None:
+        self._checkpoint = state.step
+        self._event("checkpoint", f"Checkpoint of step {state.step} written.", step=state.step)
+        self.progress(state)
+
+    def progress(self, state: RunState) -> None:
+        """Replace progress.json, once a step of this attempt has been made."""
+        if self._last is None:
+            return
+        Progress(
+            step=state.step,
+            total_steps=self.total_steps,
+            samples=state.samples,
+            attempt=attempt_number(),
+            reward=state.reward,
+            reward_first=state.reward if state.reward_first is None else state.reward_first,
+            kl=self._last.kl,
+            eval=state.eval,
+            eval_before=state.eval_before,
+            tokens_per_second=self._last.tokens / self._last.seconds,
+            step_seconds=self._last.seconds,
+            eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),
+            checkpoint=self._checkpoint,
+        ).write(self.config.files.progress)
+
+    def close(self, exit_code: int) -> None:
+        if self._wandb:
+            self._wandb.close(exit_code)
+
+    def _row(self, step: int, row: Row) -> None:
+        self._lines.log(step, row)
+        if self._wandb:
+            self._wandb.log(step, row)
+
+    def _event(self, kind: str, sentence: str, **details: float) -> None:
+        print(sentence, flush=True)
+        append_event(self.config.files.journal, kind, sentence, details, attempt=attempt_number())
+
+
+class Stopwatch:
+    """Seconds of each phase of a step, and of the whole."""
+
+    def __init__(self) -> None:
+        self._start = self._lap = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        """What was done since the last lap was `phase`."""
+        now = time.perf_counter()
+        self.phases[f"timing/{phase}"] = now - self._lap
+        self._lap = now
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start

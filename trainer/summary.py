@@ -1,0 +1,63 @@
+"""One step in numbers, under the names that OpenRLHF logs to W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainer.actors.base import Metrics
+from trainer.config import Config
+from trainer.divergence import kl
+from trainer.record import Step, Stopwatch
+from trainer.types import Experience, Sample
+
+
+def of(
+    samples: Sequence[Sample],
+    experience: Experience,
+    updates: Metrics,
+    watch: Stopwatch,
+    config: Config,
+) -> Step:
+    known = [sample.score for sample in samples if sample.score.ok]
+    rewards = np.array([score.reward for score in known])
+    divergence = _mean_kl(experience, config.kl_estimator)
+    tokens = int(experience.sequences.lengths.sum())
+    seconds = watch.seconds
+    train = {
+        "reward": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "reward_failed": 1 - len(known) / len(samples),
+        "return": _mean(experience.returns, experience),
+        "response_length": float(np.mean([s.completion.length for s in samples])),
+        "total_length": tokens / len(samples),
+        "truncated": float(np.mean([not s.completion.finished for s in samples])),
+        "kl": divergence,
+        **_score_metrics(samples),
+        **updates,
+    }
+    row = {f"train/{name}": value for name, value in train.items()}
+    row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
+    return Step(row=row, reward=train["reward"], kl=divergence, tokens=tokens, seconds=seconds)
+
+
+def _mean_kl(experience: Experience, estimator: str) -> float:
+    if experience.reference is None:
+        return 0.0
+    return _mean(kl(experience.log_probs, experience.reference, estimator), experience)
+
+
+def _mean(values: np.ndarray, experience: Experience) -> float:
+    """Over action tokens."""
+    actions = experience.sequences.actions
+    return float(values[actions].mean()) if actions.any() else 0.0
+
+
+def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Means of what the reward function reported besides the reward."""
+    names = {name for sample in samples for name in sample.score.metrics}
+    return {
+        name: float(np.mean([s.score.metrics[name] for s in samples if name in s.score.metrics]))
+        for name in sorted(names)
+    }

@@ -1,0 +1,125 @@
+"""Supervised training through TRL: `python -m trainer.supervised sft --pretrain … --dataset …`."""
+
+# ruff: noqa: RUF009 - `flag` makes a dataclass field
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.contract import ExitCode
+from trainer.flags import ConfigError, Fault, flag, read
+
+PROG = "python -m trainer.supervised sft"
+DESCRIPTION = "Teach a model to continue prompts as the data do."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTFlags:
+    """The flags of supervised fine-tuning, spelled as in OpenRLHF."""
+
+    pretrain: str = flag("", group="model", required=True, help="a Hugging Face directory")
+    save_path: Path | None = flag(None, group="model", required=True, help="the trained model")
+    dataset: Path | None = flag(
+        None, group="data", required=True, help="JSONL with the columns prompt and completion"
+    )
+    max_len: int = flag(1024, group="data", unit="tokens", at_least=2, help="longest example")
+    max_samples: int | None = flag(None, group="data", at_least=1, help="use only the first")
+    train_batch_size: int = flag(
+        64, group="training", unit="samples", at_least=1, help="samples of one optimiser step"
+    )
+    micro_train_batch_size: int = flag(
+        64, group="training", unit="samples", at_least=1, help="samples of one pass"
+    )
+    max_epochs: int = flag(1, group="training", at_least=1, help="passes over the data")
+    max_steps: int | None = flag(None, group="training", at_least=1, help="stop after so many")
+    learning_rate: float = flag(5e-6, group="training", above=0, help="peak")
+    lr_warmup_ratio: float = flag(
+        0.03, group="training", at_least=0, at_most=1, help="share of the run with a rising rate"
+    )
+    seed: int = flag(42, group="training", at_least=0, help="order of the data")
+
+
+def parse(argv: Sequence[str]) -> SFTFlags:
+    """Raises ConfigError with every fault."""
+    flags, faults = read(SFTFlags, argv, PROG, DESCRIPTION)
+    if flags.dataset is not None and not flags.dataset.is_file():
+        faults.append(Fault("--dataset", str(flags.dataset), "no such file", "Give a JSONL file"))
+    if flags.train_batch_size % flags.micro_train_batch_size:
+        faults.append(
+            Fault(
+                "--micro_train_batch_size",
+                str(flags.micro_train_batch_size),
+                f"does not divide train_batch_size {flags.train_batch_size}",
+                f"{flags.train_batch_size} would",
+            )
+        )
+    if faults:
+        raise ConfigError(faults)
+    return flags
+
+
+def sft(flags: SFTFlags) -> None:
+    """Train with TRL's SFTTrainer, on completions only, and save model and tokeniser."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    rows = Dataset.from_json(str(flags.dataset), keep_in_memory=True)
+    if flags.max_samples:
+        rows = rows.select(range(min(flags.max_samples, len(rows))))
+    assert flags.save_path is not None
+    arguments = SFTConfig(
+        output_dir=str(flags.save_path),
+        per_device_train_batch_size=flags.micro_train_batch_size,
+        gradient_accumulation_steps=flags.train_batch_size // flags.micro_train_batch_size,
+        num_train_epochs=flags.max_epochs,
+        max_steps=flags.max_steps or -1,
+        learning_rate=flags.learning_rate,
+        warmup_steps=flags.lr_warmup_ratio,
+        lr_scheduler_type="cosine",
+        max_length=flags.max_len,
+        completion_only_loss=True,
+        seed=flags.seed,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=torch.cuda.is_available(),
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to="none",
+        logging_steps=50,
+        disable_tqdm=True,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(flags.pretrain, dtype=torch.float32),
+        args=arguments,
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.save_model()
+    tokenizer.save_pretrained(flags.save_path)
+
+
+COMMANDS = {"sft": sft}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    command, *rest = (sys.argv[1:] if argv is None else argv) or [""]
+    if command not in COMMANDS:
+        words = ", ".join(COMMANDS)
+        print(f"{command or 'nothing'}: no such command. Known: {words}", file=sys.stderr)
+        return ExitCode.USAGE
+    try:
+        flags = parse(rest)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.USAGE
+    COMMANDS[command](flags)
+    return ExitCode.FINISHED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

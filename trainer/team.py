@@ -1,0 +1,107 @@
+"""The actors of one run, built from its flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.actors.base import (
+    Critic,
+    CriticObjective,
+    Learner,
+    LearnerSettings,
+    ModelSettings,
+    Policy,
+    PolicyObjective,
+    Reference,
+    Schedule,
+)
+from trainer.actors.group import Group, Launcher
+from trainer.config import Config
+from trainer.engines.base import Engine, EngineSettings
+
+ENGINES = {"hf": "trainer.engines.hf:HFEngine"}
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    policy: Group[Policy]
+    critic: Group[Critic] | None
+    """None where the advantages need no values."""
+    reference: Group[Reference] | None
+    """None where no KL is wanted."""
+    engines: Group[Engine]
+
+    @property
+    def learners(self) -> list[Group[Learner]]:
+        """What a checkpoint holds."""
+        critic: list[Group[Learner]] = [self.critic] if self.critic else []
+        return [self.policy, *critic]
+
+
+def size(config: Config) -> int:
+    """Number of actors."""
+    return 1 + config.has_critic + config.has_reference + config.vllm_num_engines
+
+
+def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
+    """Start every actor; they load their models at the same time, while this returns."""
+    policy = _learner(config, config.pretrain, config.actor_learning_rate, total_steps)
+    policy_objective = PolicyObjective(
+        eps_clip=config.eps_clip,
+        kl_coef=config.init_kl_coef if config.use_kl_loss else 0.0,
+        kl_estimator=config.kl_estimator,
+    )
+    critic = _learner(
+        config,
+        config.critic_pretrain or config.pretrain,
+        config.critic_learning_rate,
+        total_steps,
+    )
+    engine = EngineSettings(
+        model=config.pretrain,
+        add_special_tokens=not config.apply_chat_template,
+        prompt_max_len=config.prompt_max_len,
+        mixed_precision=config.mixed_precision,
+    )
+    launch = launcher.launch
+    return Team(
+        launch("policy", "trainer.actors.policy:PolicyActor", 1, policy, policy_objective),
+        launch(
+            "critic",
+            "trainer.actors.critic:CriticActor",
+            1,
+            critic,
+            CriticObjective(value_clip=config.value_clip),
+        )
+        if config.has_critic
+        else None,
+        launch("reference", "trainer.actors.reference:ReferenceActor", 1, policy.model)
+        if config.has_reference
+        else None,
+        launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
+    )
+
+
+def _learner(config: Config, model: str, learning_rate: float, total_steps: int) -> LearnerSettings:
+    return LearnerSettings(
+        model=ModelSettings(
+            model=model,
+            mixed_precision=config.mixed_precision,
+            micro_batch_size=config.micro_rollout_batch_size,
+            temperature=config.temperature,
+        ),
+        schedule=Schedule(
+            learning_rate=learning_rate,
+            lr_scheduler=config.lr_scheduler,
+            lr_warmup_ratio=config.lr_warmup_ratio,
+            updates=total_steps * config.updates_per_step,
+            adam_betas=config.adam_betas,
+            l2=config.l2,
+            max_norm=config.max_norm,
+        ),
+        train_batch_size=config.train_batch_size,
+        micro_train_batch_size=config.micro_train_batch_size,
+        max_epochs=config.max_epochs,
+        seed=config.seed,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )

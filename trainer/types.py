@@ -1,0 +1,134 @@
+"""What flows through a step: completions, samples, sequences, experience.
+
+Torch-free: the driver moves numpy arrays only; actors turn them into tensors. Suffixes in
+comments: B samples, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from env.types import Prompt, Score
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Weights = dict[str, NDArray[np.generic]]
+"""Parameter name → array; bfloat16 travels as int16, for numpy has no such type."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on in a meaningful way (a loss that is not finite, no reward at all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How completions are drawn. Temperature 0 is greedy decoding."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+    def greedy(self) -> Sampling:
+        return Sampling(max_new_tokens=self.max_new_tokens, temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine wrote after one prompt."""
+
+    text: str
+    """What it wrote, without special tokens."""
+    tokens: IntArray
+    """[T] prompt and completion together."""
+    actions: BoolArray
+    """[T] true where the policy chose the token."""
+    finished: bool
+    """Ended by an end-of-sequence token, not by the length limit."""
+    version: int
+    """Version of the policy that wrote it: the number of finished steps."""
+
+    @property
+    def length(self) -> int:
+        """Tokens that the policy chose."""
+        return int(self.actions.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A completion and what it is worth."""
+
+    prompt: Prompt
+    completion: Completion
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Token sequences, padded on the right."""
+
+    tokens: IntArray
+    """[B, T]"""
+    lengths: IntArray
+    """[B]"""
+    actions: BoolArray
+    """[B, T] true where the policy chose the token."""
+
+    @classmethod
+    def collate(cls, completions: Sequence[Completion]) -> Sequences:
+        lengths = np.array([len(c.tokens) for c in completions], dtype=np.int64)
+        shape = (len(completions), int(lengths.max()))
+        tokens = np.zeros(shape, dtype=np.int64)
+        actions = np.zeros(shape, dtype=np.bool_)
+        for row, completion in enumerate(completions):
+            tokens[row, : lengths[row]] = completion.tokens
+            actions[row, : lengths[row]] = completion.actions
+        return cls(tokens, lengths, actions)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def where_known(self, rewards: FloatArray) -> Sequences:
+        """The same, with no action where the reward [B] is NaN: such a row trains nothing."""
+        return Sequences(self.tokens, self.lengths, self.actions & ~np.isnan(rewards)[:, None])
+
+    def rows(self, index: IntArray) -> Sequences:
+        """The rows of `index`, padded no wider than the longest of them."""
+        lengths = self.lengths[index]
+        width = int(lengths.max())
+        return Sequences(self.tokens[index, :width], lengths, self.actions[index, :width])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What policy and critic learn from; arrays are [B, T], aligned with the tokens.
+
+    A token's entry in `log_probs` is its own log-probability, its entry in `values` the value of
+    the state that it was chosen in; both are zero where the token was not chosen.
+    """
+
+    sequences: Sequences
+    log_probs: FloatArray
+    """Under the policy that wrote the samples."""
+    advantages: FloatArray
+    returns: FloatArray
+    values: FloatArray | None = None
+    """None without a critic."""
+    reference: FloatArray | None = None
+    """Log-probabilities under the reference; None where the loss does not need them."""
+
+    def rows(self, index: IntArray) -> Experience:
+        sequences = self.sequences.rows(index)
+        width = sequences.tokens.shape[1]
+        return Experience(
+            sequences=sequences,
+            log_probs=self.log_probs[index, :width],
+            advantages=self.advantages[index, :width],
+            returns=self.returns[index, :width],
+            values=None if self.values is None else self.values[index, :width],
+            reference=None if self.reference is None else self.reference[index, :width],
+        )
