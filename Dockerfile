@@ -23,14 +23,15 @@ RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY requirements/cpu.lock requirements/torch.lock requirements/
+COPY requirements/cpu.lock requirements/torch.lock /requirements/
 RUN python3 -m venv /opt/venv \
- && pip install --no-deps --require-hashes -r requirements/torch.lock -r requirements/cpu.lock \
+ && pip install --no-deps --require-hashes -r /requirements/torch.lock -r /requirements/cpu.lock \
  && site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && rm -r "$site"/torch/test "$site"/torch/bin/test_* \
  && echo /opt/rollcall > "$site/rollcall.pth"
 
 FROM cpu-venv AS cpu-source
+WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
 COPY env env
 COPY trainer trainer

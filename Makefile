@@ -17,11 +17,11 @@ setup: $(VENV)/.done
 $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet uv==$(UV_VERSION)
-	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes -r requirements/dev.lock
+	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes --compile-bytecode \
+	  -r requirements/dev.lock
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes -r requirements/torch.lock \
 	  || $(VENV)/bin/pip install --quiet torch==2.13.0
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
-	$(PYTHON) -m compileall -q -j 2 $(VENV)/lib/python3*/site-packages/ray $(VENV)/lib/python3*/site-packages/torch >/dev/null 2>&1 || true
 	touch $@
 
 demo: setup

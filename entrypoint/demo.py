@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt="%H:%M:%S"
     )
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
-    layout = Layout(root, _free_ports())
+    layout = Layout(root, free_ports())
     layout.run.root.mkdir(parents=True, exist_ok=True)
     try:
         _prepare(layout, options.seed)
@@ -159,7 +159,7 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
 
 
 def _start(layout: Layout, number: int, seed: int) -> Process:
-    env = _inherited() | layout.node(number)
+    env = inherited() | layout.node(number)
     arguments = []
     log_to = layout.run.logs / f"console-{number}.log"
     if number == 0:
@@ -178,7 +178,7 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
     )
 
 
-def _inherited() -> dict[str, str]:
+def inherited() -> dict[str, str]:
     """This environment without what would speak to the nodes of another cluster."""
     ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -249,7 +249,7 @@ def _report(layout: Layout) -> None:
     print(layout.run.result)
 
 
-def _free_ports() -> int:
+def free_ports() -> int:
     """First of a block of ports that nothing listens on now."""
     for first in range(21000, 32000, 1000):
         if all(_is_free(first + offset) for offset in range(14)):

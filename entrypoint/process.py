@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -90,10 +91,10 @@ class Process:
         if self.running:
             self._popen.terminate()
             self.wait(grace)
-        end(descendants, grace=1.0)
         if self.running:
             self._popen.kill()
         self._popen.wait()
+        end(descendants, grace=1.0)
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its log."""
@@ -109,9 +110,17 @@ def _open_log(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     return path.open("ab")
 
 
+def raise_open_files_limit(wanted: int = 65536) -> None:
+    """The soft limit up to `wanted`, as far as the hard one allows; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < best:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
+
+
 def end(processes: Iterable[psutil.Process], *, grace: float) -> int:
     """SIGTERM, then after `grace` seconds SIGKILL; return how many were still alive at first."""
-    alive = [process for process in processes if process.is_running()]
+    alive = [process for process in processes if _lives(process)]
     for process in alive:
         _signal(process, signal.SIGTERM)
     _, stubborn = psutil.wait_procs(alive, timeout=grace)
@@ -137,6 +146,13 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -47,8 +47,9 @@ class RayNode:
         token: str,
         on_exit: Callable[[int], None],
     ) -> None:
-        self._mark = f"{settings.node_name}@{settings.ray_temp_dir or '/tmp/ray'}"
+        self._mark = settings.node_mark
         remove_stale(self._mark)
+        process.raise_open_files_limit()
         self.address = address
         self._process = process.Process(
             "ray",
@@ -79,7 +80,13 @@ class RayNode:
             probe()
 
         try:
-            wait.until("Ray on this node", alive, timeout=READY_TIMEOUT_SECONDS, stop=stop)
+            wait.until(
+                "Ray on this node",
+                alive,
+                timeout=READY_TIMEOUT_SECONDS,
+                stop=stop,
+                longest_pause=0.3,
+            )
         except wait.GaveUpError as error:
             raise RayFailedError(f"{error}\n{self._process.tail()}") from None
 

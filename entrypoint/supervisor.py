@@ -87,6 +87,7 @@ class Supervisor:
                 self._complete_roll,
                 timeout=self.settings.roll_timeout,
                 stop=self.inbox.stop,
+                longest_pause=0.3,
             )
         except wait.GaveUpError:
             state = self.control.roll()

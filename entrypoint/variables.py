@@ -101,26 +101,26 @@ def variable(
 
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 SECRET_OPTION = re.compile(
-    r"""((?<![\w.+/-])[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)(?:\s*=\s*|\s+))(?!-)("[^"]*"|'[^']*'|\S+)""",
+    r"((?<![\w.+/-])[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)(?:\s*=\s*|\s+))"
+    r"""(?!-)("[^"]*"|'[^']*'|\S+)""",
     re.IGNORECASE,
 )
+SHORTEST_SECRET = 6
+"""Shorter ones, `true` for one, would be masked in the middle of other words."""
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 NOT_SECRET_OPTION = re.compile(r"(?:input|label|output|metric|prompt|images?)_key", re.IGNORECASE)
 
 
 def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
     """The values in `environ` that must not be shown, judged by their variables' names."""
-    return frozenset(
-        text.strip()
-        for name, text in environ.items()
-        if SECRET_NAME.search(name) and len(text.strip()) >= 4
-    )
+    return frozenset(text.strip() for name, text in environ.items() if SECRET_NAME.search(name))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """`text` with `secrets`, URL passwords and the values of key and token options masked."""
     for known in sorted(secrets, key=len, reverse=True):
-        text = text.replace(known, MASK)
+        if len(known) >= SHORTEST_SECRET:
+            text = text.replace(known, MASK)
     text = URL_PASSWORD.sub(rf"\1:{MASK}@", text)
     return SECRET_OPTION.sub(_masked_option, text)
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 SAY_AFTER_SECONDS = (3, 10, 30, 60)
 SAY_EVERY_SECONDS = 60
+NOT_READY = frozenset({500, 502, 503, 504})
+"""A server that is loading its model, or a proxy before one that is not there."""
 
 
 class NotYetError(Exception):
@@ -35,10 +37,17 @@ class InterruptedWaitError(Exception):
     """The node was asked to stop while it waited."""
 
 
-def until(what: str, probe: Callable[[], T], *, timeout: float, stop: threading.Event) -> T:
+def until(
+    what: str,
+    probe: Callable[[], T],
+    *,
+    timeout: float,
+    stop: threading.Event,
+    longest_pause: float = 1.0,
+) -> T:
     """Call `probe` until it returns instead of raising NotYetError; return its answer.
 
-    Between calls it sleeps an exponential, random time of at most 2 s.
+    Between calls it sleeps a random, exponentially growing time of at most `longest_pause` s.
 
     Raises GaveUpError after `timeout` seconds, InterruptedWaitError once `stop` is set.
     """
@@ -59,7 +68,7 @@ def until(what: str, probe: Callable[[], T], *, timeout: float, stop: threading.
     retrying = Retrying(
         retry=retry_if_exception_type(NotYetError),
         stop=stop_after_delay(timeout) | stop_when_event_set(stop),
-        wait=wait_random_exponential(multiplier=0.1, max=2),
+        wait=wait_random_exponential(multiplier=0.1, max=longest_pause),
         sleep=sleep_using_event(stop),
         before_sleep=tell,
     )
@@ -95,9 +104,9 @@ def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
 
 
 def answers_http(url: str, *, timeout: float = 3.0) -> int:
-    """The status of a GET. Any answer below 500 counts: a POST-only server says 405 when ready.
+    """The status of a GET; nearly any will do, as a POST-only server says 404, 405 or 501 to it.
 
-    Raises NotYetError where nothing answers, or a proxy says that nothing stands behind it.
+    Raises NotYetError where nothing answers, or where the answer is one of NOT_READY.
     """
     import httpx
 
@@ -105,6 +114,6 @@ def answers_http(url: str, *, timeout: float = 3.0) -> int:
         status = httpx.get(url, timeout=timeout).status_code
     except httpx.HTTPError as error:
         raise NotYetError(f"{url}: {error or type(error).__name__}") from None
-    if status >= 500:
+    if status in NOT_READY:
         raise NotYetError(f"{url} answers {status}")
     return status

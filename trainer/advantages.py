@@ -48,7 +48,7 @@ def estimate(
     token_rewards = place_rewards(clipped, actions)
     if reference is not None and estimator.kl_coef:
         penalty = kl(log_probs, reference, estimator.kl_estimator)
-        token_rewards = token_rewards - estimator.kl_coef * np.where(actions, penalty, 0)
+        token_rewards -= estimator.kl_coef * np.where(actions, penalty, 0)
     if estimator.name == "gae":
         assert values is not None
         advantages, returns = gae(token_rewards, values, actions, estimator.gamma, estimator.lambd)

@@ -64,9 +64,12 @@ def sft(flags: SFTFlags) -> None:
     """Train with TRL's SFTTrainer, on completions only, and save model and tokeniser."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
+    from trainer.actors.model import load_causal_lm, prepare_process
+
+    device = prepare_process()
     rows = Dataset.from_json(str(flags.dataset), keep_in_memory=True)
     if flags.max_samples:
         rows = rows.select(range(min(flags.max_samples, len(rows))))
@@ -83,8 +86,8 @@ def sft(flags: SFTFlags) -> None:
         max_length=flags.max_len,
         completion_only_loss=True,
         seed=flags.seed,
-        use_cpu=not torch.cuda.is_available(),
-        bf16=torch.cuda.is_available(),
+        use_cpu=device.type == "cpu",
+        bf16=device.type != "cpu",
         gradient_checkpointing=False,
         save_strategy="no",
         report_to="none",
@@ -93,7 +96,7 @@ def sft(flags: SFTFlags) -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
     trainer = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(flags.pretrain, dtype=torch.float32),
+        model=load_causal_lm(flags.pretrain, torch.float32),
         args=arguments,
         train_dataset=rows,
         processing_class=tokenizer,

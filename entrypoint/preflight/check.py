@@ -124,12 +124,8 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict; `pass` where nothing was examined."""
-        worst = max(
-            (result.verdict for result in self.results),
-            key=SEVERITY.__getitem__,
-            default=Verdict.PASS,
-        )
-        return Verdict.PASS if worst is Verdict.SKIP else worst
+        verdicts = [Verdict.PASS, *(result.verdict for result in self.results)]
+        return max(verdicts, key=SEVERITY.__getitem__)
 
     @property
     def fails(self) -> tuple[Result, ...]:

@@ -64,7 +64,7 @@ def nproc(context: Context) -> Finding:
 
 def memory(context: Context) -> Finding:
     usable = limits.memory_limit(context.proc, context.cgroup)
-    visible = limits.memory_limit(context.proc, Path(os.devnull))
+    visible = limits.visible_memory()
     evidence = f"{sized(usable)} of memory"
     evidence += "" if usable == visible else f" by the container's limit, of {sized(visible)}"
     remedy = "give the container more memory (--memory), or take it off its limit"

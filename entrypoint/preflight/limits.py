@@ -17,10 +17,15 @@ def sized(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
+def visible_memory() -> int:
+    """Bytes of the machine's memory."""
+    return int(psutil.virtual_memory().total)
+
+
 def memory_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that this process may use: the smallest cgroup limit, at most the machine's memory."""
     limits = _numbers(proc, cgroup, "memory", "memory.max", "memory.limit_in_bytes")
-    return min([int(psutil.virtual_memory().total), *limits])
+    return min([visible_memory(), *limits])
 
 
 def pids_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:

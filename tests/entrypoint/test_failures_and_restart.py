@@ -20,7 +20,8 @@ F = FailureClass
         ("OSError: [Errno 28] No space left on device", F.STORAGE),
         ("OSError: [Errno 116] Stale file handle: '/checkpoints'", F.STORAGE),
         (
-            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this"
+            " task.",
             F.NODE_LOST,
         ),
         (

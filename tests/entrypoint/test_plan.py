@@ -67,6 +67,17 @@ def test_faults_of_settings_and_of_the_role_end_with_64(
         assert fault["remedy"] in capsys.readouterr().err
 
 
+def test_a_terminal_gets_a_table_with_what_decided_each_fact(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert plan.main(Settings.read(WORKER | {"ROLLCALL_JOB": "--note [bold]"}), False) == 0
+    printed = capsys.readouterr().out
+    assert "decided by" in printed
+    assert "HEAD_POD_ID" in printed
+    assert "[bold]" in printed
+
+
 def test_the_command_prints_one_object_and_reads_its_own_environment() -> None:
     done = run_plan(WORKER, "--json")
     assert done.returncode == 0, done.stderr

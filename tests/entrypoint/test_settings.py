@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entrypoint import plan
+from entrypoint.reader import FOR_CHILDREN
 from entrypoint.settings import (
     DebugRay,
     PortRange,
@@ -153,7 +154,7 @@ def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_s
 
 
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
-    Settings.read({"ROLLCALL_ATTEMPT": "2", "ROLLCALL_NODE_MARK": "head@/tmp/ray"})
+    Settings.read(dict.fromkeys(FOR_CHILDREN, "2"))
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])
@@ -360,7 +361,6 @@ def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
         told = Settings.read(environ, job)
     except SettingsError as error:
         told = error
-        assert error.faults
-        assert SECRET not in str(error)
+    assert SECRET not in str(told)
     assert SECRET not in repr(told)
     assert SECRET not in json.dumps(plan.plan(told))

@@ -52,10 +52,9 @@ def test_it_says_a_line_as_time_goes_by(
 ) -> None:
     monkeypatch.setattr(wait, "SAY_AFTER_SECONDS", (0.2, 60))
     with caplog.at_level(logging.INFO), pytest.raises(GaveUpError):
-        wait.until("the head", never, timeout=2.5, stop=threading.Event())
-    assert [record.message[:45] for record in caplog.records] == [
-        "waiting for the head: the door is shut (0 s o"
-    ] or len(caplog.records) == 1
+        wait.until("the head", never, timeout=1.5, stop=threading.Event())
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("waiting for the head: the door is shut (")
 
 
 def test_backoff_doubles_with_jitter_up_to_its_ceiling() -> None:
@@ -95,12 +94,12 @@ def server() -> Iterator[str]:
         running.shutdown()
 
 
-@pytest.mark.parametrize("status", [200, 404, 405])
+@pytest.mark.parametrize("status", [200, 404, 405, 501])
 def test_a_post_only_server_counts_as_ready(server: str, status: int) -> None:
     assert wait.answers_http(f"{server}/{status}") == status
 
 
-@pytest.mark.parametrize("status", [500, 502, 503])
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_proxy_without_its_server_is_not_ready(server: str, status: int) -> None:
     with pytest.raises(NotYetError, match=str(status)):
         wait.answers_http(f"{server}/{status}")

@@ -13,9 +13,14 @@ from typing import Any
 
 import pytest
 import uvicorn
+from hypothesis import settings
 from starlette.applications import Starlette
 
 from env.types import RewardRequest
+
+# The same examples in every run, and no limit that a busy machine could break.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.load_profile("fixed")
 
 Answer = tuple[int, Any]
 """Status and body: bytes as they are, anything else as JSON."""
@@ -26,7 +31,7 @@ Script = Callable[[int, dict[str, Any]], Answer]
 class ScriptedServer:
     """Answers by a script and remembers what it was asked."""
 
-    def __init__(self, script: Script, port: int = 0) -> None:
+    def __init__(self, script: Script, port: int = 0, **headers: str) -> None:
         self.bodies: list[dict[str, Any]] = []
         lock = threading.Lock()
 
@@ -41,6 +46,8 @@ class ScriptedServer:
                 with contextlib.suppress(OSError):
                     handler.send_response(status)
                     handler.send_header("Content-Length", str(len(payload)))
+                    for name, value in headers.items():
+                        handler.send_header(name.replace("_", "-"), value)
                     handler.end_headers()
                     handler.wfile.write(payload)
 
@@ -61,8 +68,8 @@ class ScriptedServer:
 def scripted() -> Iterator[Callable[..., ScriptedServer]]:
     with contextlib.ExitStack() as stack:
 
-        def start(script: Script, port: int = 0) -> ScriptedServer:
-            server = ScriptedServer(script, port)
+        def start(script: Script, port: int = 0, **headers: str) -> ScriptedServer:
+            server = ScriptedServer(script, port, **headers)
             stack.callback(server.close)
             return server
 

@@ -68,6 +68,15 @@ def test_a_fault_that_passes_is_waited_out(
     assert len(server.bodies) == 3
 
 
+def test_a_server_that_asks_for_a_pause_gets_it(
+    scripted: Start, requests: list[RewardRequest]
+) -> None:
+    server = scripted(at_first((429, b""), times=1), Retry_After="1")
+    begun = time.monotonic()
+    check(RemoteReward([server.url], deadline=20), requests)
+    assert time.monotonic() - begun >= 1.0
+
+
 def test_a_server_that_hangs_is_asked_again(scripted: Start, requests: list[RewardRequest]) -> None:
     release = threading.Event()
 

@@ -24,7 +24,7 @@ def texts(stream: PromptStream, sizes: list[int]) -> list[list[str]]:
     return [[prompt.text for prompt in stream.next_batch(size)] for size in sizes]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 23),
     seed=st.integers(-(2**70), 2**70),
@@ -47,7 +47,7 @@ def test_a_stream_resumed_anywhere_deals_what_an_uninterrupted_one_would(
     assert resumed.state_dict() == uninterrupted.state_dict()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows=st.integers(1, 23), size=st.integers(1, 60), batches=st.integers(1, 8))
 def test_every_epoch_deals_every_prompt_once(
     data: Path, rows: int, size: int, batches: int

@@ -73,6 +73,19 @@ def test_small_requests_that_come_together_are_scored_together(serve: Serve) -> 
     assert len(reward.batches) <= 10, "32 requests of one, in batches of up to 8"
 
 
+def test_an_unfilled_batch_waits_for_company_and_not_for_ever(serve: Serve) -> None:
+    reward = Recorder()
+    url = serve(create_app("t", reward, Limits(max_batch=4, max_wait=0.5)))
+
+    def ask(number: int) -> httpx.Response:
+        time.sleep(0.02 * number)
+        return httpx.post(f"{url}/get_reward", json=SUM)
+
+    with ThreadPoolExecutor(5) as pool:
+        assert all(answer.status_code == 200 for answer in pool.map(ask, range(5)))
+    assert reward.batches == [4, 1]
+
+
 def test_a_large_request_is_cut_to_the_batch_size(serve: Serve) -> None:
     reward = Recorder()
     url = serve(create_app("t", reward, Limits(max_batch=8)))

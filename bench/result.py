@@ -1,0 +1,30 @@
+"""What every benchmark prints as its last line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+
+def report(
+    name: str,
+    value: float,
+    *,
+    unit: str,
+    target: float,
+    better: Literal["higher", "lower"],
+    detail: dict[str, Any],
+) -> bool:
+    """Print one JSON object; return whether `value` reaches `target`."""
+    ok = value >= target if better == "higher" else value <= target
+    row = {
+        "name": name,
+        "value": round(value, 4),
+        "unit": unit,
+        "target": target,
+        "better": better,
+        "ok": ok,
+        "detail": detail,
+    }
+    print(json.dumps(row), flush=True)
+    return ok

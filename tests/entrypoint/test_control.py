@@ -1,0 +1,208 @@
+"""The head's HTTP, over real connections."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from entrypoint.control import Control
+from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.inbox import HeadLost, HeadSaid, Message
+from entrypoint.roll import Card
+from entrypoint.wait import NotYetError
+from trainer.contract import Progress, RunFiles, append_event
+
+VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
+TOKEN = "correct-horse-battery"
+
+
+def card(node: str, address: str = "127.0.0.3", **versions: str) -> Card:
+    return Card(node=node, address=address, versions=VERSIONS | versions)
+
+
+class Head:
+    """A control port with what it told the head about."""
+
+    def __init__(self, run: Path, port: int = 0) -> None:
+        self.stops: list[str] = []
+        self.check_ins: list[tuple[str, str | None]] = []
+        self.port = port or free_port()
+        self.run = RunFiles(run)
+        self.control = Control(
+            me=card("head", "127.0.0.2"),
+            expected_workers=2,
+            incarnation="first",
+            run=self.run,
+            token=TOKEN,
+            port=self.port,
+            on_stop=self.stops.append,
+            on_check_in=lambda one, refusal: self.check_ins.append((one.node, refusal)),
+        )
+
+    def client(self, token: str = TOKEN) -> HeadClient:
+        return HeadClient("127.0.0.1", self.port, token)
+
+    def get(self, path: str, token: str = TOKEN) -> httpx.Response:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    head = Head(tmp_path)
+    with head.control:
+        eventually(lambda: answers(head.port))
+        yield head
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/state", "/v1/outcome", "/v1/events", "/metrics"])
+def test_nothing_but_health_answers_without_the_token(head: Head, path: str) -> None:
+    assert head.get(path, token="wrong").status_code == 401
+    assert httpx.get(f"http://127.0.0.1:{head.port}/healthz").status_code == 200
+
+
+def test_a_worker_with_a_wrong_token_is_told_so(head: Head) -> None:
+    with pytest.raises(WrongTokenError):
+        head.client("wrong").check_in(card("a"))
+
+
+def test_the_roll_completes_as_workers_join(head: Head) -> None:
+    client = head.client()
+    client.check_in(card("a"))
+    assert not head.control.roll().complete
+    for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
+        assert client.check_in(card(name, address), joined=True) == "first"
+    assert head.control.roll().complete
+
+
+def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> None:
+    with pytest.raises(RefusedError, match=r"ray 2\.54\.0 here, 2\.55\.0 on the head"):
+        head.client().check_in(card("a", ray="2.54.0"))
+    ((node, reason),) = head.check_ins
+    assert node == "a"
+    assert reason
+    assert "use one image" in reason
+    assert head.control.roll().present == ()
+
+
+def test_saying_the_same_again_is_no_news(head: Head) -> None:
+    for _ in range(3):
+        head.client().check_in(card("a"), joined=True)
+    assert len(head.check_ins) == 1
+
+
+def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
+    said: list[Message] = []
+    clients = [head.client() for _ in range(2)]
+    for client, name, address in zip(clients, "ab", ("127.0.0.3", "127.0.0.4"), strict=True):
+        client.check_in(card(name, address), joined=True)
+        client.watch(name, "first", said.append)
+    eventually(lambda: all(node["silent_seconds"] == 0 for node in head.control.state()["nodes"]))
+    head.control.announce("finished", 0)
+    head.control.wait_until_told(5)
+    eventually(lambda: len(said) == 2)
+    assert said == [HeadSaid("finished", 0)] * 2
+
+
+def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    with socket.create_connection(("127.0.0.1", head.port)) as asker:
+        asker.sendall(
+            b"GET /v1/outcome?node=a HTTP/1.1\r\nHost: x\r\n"
+            + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        entry = head.control._entries["a"]
+        eventually(lambda: entry.asking == 1)
+    eventually(lambda: entry.asking == 0)
+
+
+def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "first", said.append)
+    head.control.__exit__(None, None, None)
+    eventually(lambda: len(said) == 1)
+    assert isinstance(said[0], HeadLost)
+
+
+def test_a_worker_learns_that_its_head_was_started_again(head: Head) -> None:
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "an-earlier-one", said.append)
+    head.control.announce("finished", 0)
+    eventually(lambda: said == [HeadLost("the head was started again")])
+
+
+def test_no_head_is_a_reason_to_try_again() -> None:
+    with pytest.raises(NotYetError):
+        HeadClient("127.0.0.1", free_port(), TOKEN).check_in(card("a"))
+
+
+def test_a_malformed_check_in_is_refused_naming_the_field(head: Head) -> None:
+    answer = head.client().ask("POST", "/v1/check-in", json={"node": "a"})
+    assert answer.status_code == 400
+    assert "address" in answer.json()["reason"]
+
+
+def test_state_metrics_and_page_show_the_progress(head: Head) -> None:
+    Progress(step=3, total_steps=9, samples=48, attempt=1, reward=0.5, reward_first=0.1).write(
+        head.run.progress
+    )
+    assert head.get("/v1/state").json()["progress"]["step"] == 3
+    assert "rollcall_step 3.0" in head.get("/metrics").text
+    page = httpx.get(f"http://127.0.0.1:{head.port}/?token={TOKEN}")
+    assert page.is_success
+    assert "<title>Rollcall</title>" in page.text
+
+
+def test_events_are_streamed_as_the_journal_grows(head: Head) -> None:
+    append_event(head.run.journal, "start", "one")
+    later = threading.Timer(0.5, append_event, (head.run.journal, "roll", "two"))
+    later.start()
+    url = f"http://127.0.0.1:{head.port}/v1/events?token={TOKEN}"
+    sentences: list[str] = []
+    with httpx.stream("GET", url, timeout=10) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                sentences.append(json.loads(line[5:])["sentence"])
+            if len(sentences) == 2:
+                break
+    assert sentences == ["one", "two"]
+
+
+def test_a_stop_is_passed_on(head: Head) -> None:
+    assert head.client().ask("POST", "/v1/stop").status_code == 202
+    assert head.stops == ["asked over HTTP"]
+
+
+def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
+        Head(tmp_path, taken.getsockname()[1])

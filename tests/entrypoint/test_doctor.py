@@ -1,0 +1,62 @@
+"""`doctor` says whether this machine is fit, and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from entrypoint import doctor
+from entrypoint.preflight.check import Check, Finding, Verdict
+from entrypoint.preflight.run import run_checks
+from entrypoint.settings import Settings, SettingsError
+
+FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
+UNFIT = Check("t.unfit", "?", lambda _: Finding(Verdict.FAIL, "broken", "mend it"))
+
+
+@pytest.mark.parametrize("mode", ["strict", "warn", "off"])
+def test_an_unfit_machine_ends_with_76_and_the_names_of_what_failed(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT, UNFIT)))
+    assert doctor.main(Settings.read({"ROLLCALL_PREFLIGHT": mode}), False) == 76
+    printed = capsys.readouterr()
+    assert "FAIL t.unfit: broken → mend it" in printed.out
+    assert "t.unfit failed" in printed.err
+
+
+def test_a_fit_machine_ends_with_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
+    assert doctor.main(Settings.read({}), True) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["verdict"] == "pass"
+    assert row["checks"][0]["name"] == "t.fit"
+
+
+def test_a_role_that_cannot_be_decided_is_a_fault_of_the_settings() -> None:
+    with pytest.raises(SettingsError):
+        doctor.main(Settings.read({"RAY_WORKER": "1"}), False)
+
+
+def test_the_command_examines_this_machine(tmp_path: Path) -> None:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "entrypoint", "doctor", "--json"],
+        env=kept | {"ROLLCALL_RUN_DIR": str(tmp_path / "missing")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 76, done.stderr
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["host.run_dir"]["verdict"] == "fail"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,156 @@
+"""The frame of the preflight: verdicts, time limits, exit codes, and what is left out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from entrypoint.preflight import host
+from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
+from entrypoint.preflight.run import CHECKS, run_checks
+from entrypoint.role import Head
+from entrypoint.settings import PreflightMode, Settings
+from trainer.contract import ExitCode
+
+HEAD = Head(1, 1, "a test")
+PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))
+WARNING = Check("t.warns", "?", lambda _: Finding(Verdict.WARN, "low", "add some"))
+FAILING = Check("t.fails", "?", lambda _: Finding(Verdict.FAIL, "none", "buy [one]"))
+STORAGE = replace(FAILING, name="t.storage", exit_code=ExitCode.RUN_DIR)
+
+
+def report(*checks: Check, **environ: str) -> Report:
+    return run_checks(HEAD, Settings.read(environ), checks)
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """What a probe may wait for in vain; the threads are let go at the end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_probe_that_hangs_fails_its_check(check: Check, hang: threading.Event) -> None:
+    def probe(_: Context) -> Finding:
+        hang.wait()
+        return Finding(Verdict.PASS, "too late")
+
+    result = replace(check, probe=probe, timeout=0.05).run(Context(HEAD, Settings.read({})))
+    assert (result.name, result.verdict) == (check.name, Verdict.FAIL)
+    assert "no answer within 0.05 s" in result.evidence
+    assert check.question in result.remedy
+
+
+def test_checks_that_hang_cost_the_longest_timeout_and_not_the_sum(hang: threading.Event) -> None:
+    def probe(_: Context) -> Finding:
+        hang.wait()
+        return Finding(Verdict.PASS, "too late")
+
+    hanging = [Check(f"t.{number}", "?", probe, timeout=0.3) for number in range(10)]
+    started = time.monotonic()
+    told = report(*hanging, PASSING)
+    assert time.monotonic() - started < 2
+    assert len(told.fails) == 10
+    assert told.results[-1].verdict is Verdict.PASS
+
+
+def test_a_kernel_file_that_never_answers_is_a_failed_check(tmp_path: Path) -> None:
+    """As a stale mount does: a FIFO that nobody writes blocks whoever opens it."""
+    fifo = tmp_path / "self" / "cgroup"
+    fifo.parent.mkdir()
+    os.mkfifo(fifo)
+    context = Context(HEAD, Settings.read({}), proc=tmp_path)
+    try:
+        result = Check("host.memory", "is there memory?", host.memory, timeout=0.2).run(context)
+    finally:
+        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+    assert result.verdict is Verdict.FAIL
+
+
+def test_a_probe_that_trips_cannot_tell_which_is_a_warning() -> None:
+    def probe(_: Context) -> Finding:
+        raise ZeroDivisionError("division by zero")
+
+    (result,) = report(Check("t.trips", "?", probe)).results
+    assert result.verdict is Verdict.WARN
+    assert "ZeroDivisionError: division by zero" in result.evidence
+
+
+@pytest.mark.parametrize(
+    ("checks", "verdict", "exit_code"),
+    [
+        ((), "pass", 0),
+        ((PASSING,), "pass", 0),
+        ((PASSING, WARNING), "warn", 0),
+        ((FAILING, WARNING), "fail", 76),
+        ((STORAGE, WARNING), "fail", 73),
+        ((STORAGE, FAILING), "fail", 73),
+    ],
+)
+def test_the_worst_verdict_is_the_reports_and_decides_how_the_node_ends(
+    checks: tuple[Check, ...], verdict: str, exit_code: int
+) -> None:
+    told = report(*checks)
+    assert (told.verdict, told.exit_code) == (verdict, exit_code)
+
+
+def test_a_failed_check_is_only_shown_where_preflight_warns() -> None:
+    told = report(FAILING, ROLLCALL_PREFLIGHT="warn")
+    assert (told.verdict, told.exit_code) == (Verdict.FAIL, ExitCode.FINISHED)
+
+
+def test_nothing_is_examined_where_preflight_is_off() -> None:
+    told = report(FAILING, ROLLCALL_PREFLIGHT="off")
+    assert (told.mode, told.results, told.exit_code) == (PreflightMode.OFF, (), 0)
+
+
+def test_a_check_that_is_left_out_is_reported_as_skipped() -> None:
+    told = report(FAILING, PASSING, ROLLCALL_PREFLIGHT_SKIP="t.fails")
+    assert [result.verdict for result in told.results] == [Verdict.SKIP, Verdict.PASS]
+    assert told.verdict is Verdict.PASS
+
+
+def test_a_check_to_leave_out_that_does_not_exist_is_offered_the_nearest() -> None:
+    told = report(PASSING, FAILING, ROLLCALL_PREFLIGHT_SKIP="t.fail")
+    assert told.results[-1].verdict is Verdict.WARN
+    assert "t.fail," in told.results[-1].evidence
+    assert told.results[-1].remedy == "give t.fails"
+
+
+def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
+    told = report(PASSING, FAILING)
+    row = json.loads(json.dumps(told.as_dict()))
+    assert row["verdict"] == "fail"
+    assert [set(check) for check in row["checks"]] == [
+        {"name", "verdict", "evidence", "remedy", "seconds"}
+    ] * 2
+    assert told.lines() == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(told.table())
+    assert "buy [one]" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_names_of_checks_are_distinct_and_in_groups() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    assert {name.partition(".")[0] for name in names} == {"host", "versions", "gpu"}
+
+
+def test_this_machine_passes_or_warns_with_evidence_for_each_check(tmp_path: Path) -> None:
+    told = run_checks(HEAD, Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)}))
+    assert [result.name for result in told.results] == [check.name for check in CHECKS]
+    for result in told.results:
+        assert isinstance(result, Result)
+        assert result.evidence
+        assert "could not tell" not in result.evidence

@@ -1,0 +1,134 @@
+"""Ports and left-over processes, with real listeners and real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from entrypoint import process
+from entrypoint.preflight import ports
+from entrypoint.preflight.check import Context, Finding, Verdict
+from entrypoint.role import Head, Worker
+from entrypoint.settings import Settings
+
+HEAD = Head(1, 1, "a test")
+WORKER = Worker("head", "a test")
+LISTEN = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("listening", flush=True)
+listener.accept()
+"""
+
+
+@pytest.fixture
+def first() -> int:
+    """The first of fifty ports in a row that are free."""
+    while True:
+        start = random.randrange(20_000, 60_000)
+        if all(ports.why_not(port) is None for port in range(start, start + 50)):
+            return start
+
+
+@pytest.fixture
+def settings(first: int) -> Settings:
+    return Settings.read(
+        {
+            "ROLLCALL_WORKER_PORTS": f"{first}-{first + 39}",
+            "ROLLCALL_RAY_PORT": str(first + 40),
+            "ROLLCALL_DASHBOARD_PORT": str(first + 41),
+            "ROLLCALL_CONTROL_PORT": str(first + 42),
+            "ROLLCALL_NODE_NAME": f"test-{os.getpid()}-{first}",
+        }
+    )
+
+
+@pytest.fixture
+def left_over(settings: Settings) -> Iterator[int]:
+    """A process with this node's mark that holds its Ray port: what a killed node leaves."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", LISTEN, str(settings.ray_port)],
+        env=os.environ | {process.NODE_MARK: settings.node_mark},
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child.pid
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def found(settings: Settings, role: Head | Worker = HEAD) -> Finding:
+    return ports.ports(Context(role, settings))
+
+
+def test_free_ports_pass(settings: Settings) -> None:
+    finding = found(settings)
+    assert finding.verdict is Verdict.PASS
+    assert "11 ports and 32 of 32 worker ports are free" in finding.evidence
+
+
+@pytest.mark.parametrize("offset", [40, 41, 42, 0, 7])
+def test_a_taken_port_fails_by_its_number_its_holder_and_its_variable(
+    settings: Settings, first: int, offset: int
+) -> None:
+    variable = {
+        40: "ROLLCALL_RAY_PORT",
+        41: "ROLLCALL_DASHBOARD_PORT",
+        42: "ROLLCALL_CONTROL_PORT",
+    }.get(offset, "ROLLCALL_WORKER_PORTS")
+    with socket.create_server(("127.0.0.1", first + offset)):
+        finding = found(settings)
+    assert finding.verdict is Verdict.FAIL
+    assert f"{first + offset}: Address already in use" in finding.evidence
+    assert f"process {os.getpid()}" in finding.evidence
+    assert variable in finding.remedy
+
+
+def test_a_worker_does_not_need_the_heads_ports(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", settings.ray_port)):
+        assert found(settings, WORKER).verdict is Verdict.PASS
+
+
+def test_a_closing_connection_does_not_take_a_port(settings: Settings) -> None:
+    """A head that starts again within a minute finds its port in TIME_WAIT."""
+    with socket.create_server(("127.0.0.1", settings.ray_port)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        accepted.close()
+        client.close()
+    assert found(settings).verdict is Verdict.PASS
+
+
+def test_too_few_worker_ports_fail(settings: Settings, first: int) -> None:
+    servers = [socket.create_server(("127.0.0.1", first + offset)) for offset in range(10, 30)]
+    try:
+        finding = found(settings)
+    finally:
+        for server in servers:
+            server.close()
+    assert finding.verdict is Verdict.FAIL
+    assert "12 of 32 worker ports are free" in finding.evidence
+
+
+@pytest.mark.usefixtures("left_over")
+def test_a_port_that_an_earlier_life_of_this_node_holds_is_a_warning(settings: Settings) -> None:
+    finding = found(settings)
+    assert finding.verdict is Verdict.WARN
+    assert "an earlier Ray of this node" in finding.evidence
+
+
+def test_processes_of_an_earlier_life_are_seen_and_nobody_elses(
+    settings: Settings, left_over: int
+) -> None:
+    assert left_over
+    assert ports.stale_ray(Context(HEAD, settings)).verdict is Verdict.WARN
+    other = Settings.read({"ROLLCALL_NODE_NAME": f"other-{os.getpid()}"})
+    assert ports.stale_ray(Context(HEAD, other)).verdict is Verdict.PASS

@@ -1,0 +1,128 @@
+"""The run directory and Ray's own directory, on real file systems."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from entrypoint.preflight import storage
+from entrypoint.preflight.check import Context, Finding, Verdict
+from entrypoint.preflight.run import run_checks
+from entrypoint.role import Head
+from entrypoint.settings import Settings
+
+HEAD = Head(1, 1, "a test")
+NOBODY = 65534
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Root may write anywhere: for the test, this process is nobody."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can reach, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def run_dir(path: Path) -> Finding:
+    return storage.run_dir(Context(HEAD, Settings.read({"ROLLCALL_RUN_DIR": str(path)})))
+
+
+def temp_dir(path: Path) -> Finding:
+    return storage.temp_dir(Context(HEAD, Settings.read({"ROLLCALL_RAY_TEMP_DIR": str(path)})))
+
+
+def test_a_writable_directory_passes_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    finding = run_dir(tmp_path)
+    assert finding.verdict in (Verdict.PASS, Verdict.WARN)  # by the free space
+    assert "free" in finding.evidence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_directory_fails_and_is_not_made(tmp_path: Path) -> None:
+    finding = run_dir(tmp_path / "missing")
+    assert finding.verdict is Verdict.FAIL
+    assert "does not exist" in finding.evidence
+    assert "ROLLCALL_RUN_DIR" in finding.remedy
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_in_its_place_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a directory" in run_dir(tmp_path / "file").evidence
+
+
+def test_a_file_system_that_takes_no_files_fails_even_for_root() -> None:
+    finding = run_dir(Path("/proc"))
+    assert finding.verdict is Verdict.FAIL
+    assert "cannot be written" in finding.evidence
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_read_only_directory_fails_with_the_users_id(open_directory: Path) -> None:
+    open_directory.chmod(0o555)
+    finding = run_dir(open_directory)
+    assert finding.verdict is Verdict.FAIL
+    assert "Permission denied" in finding.evidence
+    assert f"user {os.geteuid()}" in finding.remedy
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_directory_below_one_that_may_not_be_entered_fails(open_directory: Path) -> None:
+    open_directory.chmod(0o600)
+    try:
+        finding = run_dir(open_directory / "run")
+        assert finding.verdict is Verdict.FAIL
+        assert "Permission denied" in finding.evidence
+        assert temp_dir(open_directory / "ray").verdict is Verdict.FAIL
+    finally:
+        open_directory.chmod(0o755)
+
+
+def test_an_unusable_run_directory_ends_with_73(tmp_path: Path) -> None:
+    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path / "missing")})
+    report = run_checks(HEAD, settings, storage.CHECKS)
+    assert [result.name for result in report.fails] == ["host.run_dir"]
+    assert report.exit_code == 73
+
+
+def test_free_space_is_judged(tmp_path: Path) -> None:
+    assert storage.judge_space(tmp_path, least=1, enough=1).verdict is Verdict.PASS
+    assert storage.judge_space(tmp_path, least=1, enough=1 << 62).verdict is Verdict.WARN
+    assert storage.judge_space(tmp_path, least=1 << 62, enough=1 << 62).verdict is Verdict.FAIL
+
+
+def test_a_storage_whose_clock_differs_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.time, "time", lambda: 0.0)
+    finding = run_dir(tmp_path)
+    assert finding.verdict is Verdict.WARN
+    assert "in their clocks" in finding.evidence
+
+
+def test_rays_directory_may_be_made_later_below_one_that_is_there(open_directory: Path) -> None:
+    finding = temp_dir(open_directory / "a" / "ray")
+    assert finding.verdict in (Verdict.PASS, Verdict.WARN)
+    assert str(open_directory) in finding.evidence
+
+
+def test_rays_directory_cannot_lie_below_a_file(open_directory: Path) -> None:
+    (open_directory / "file").touch(mode=0o777)
+    assert temp_dir(open_directory / "file").verdict is Verdict.FAIL

@@ -1,0 +1,101 @@
+"""Servers that a node starts, waits for and starts again, with real ones."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from entrypoint.services import Service, ServiceSpec, specs
+from entrypoint.settings import Settings
+from entrypoint.wait import GaveUpError
+
+SERVER = """
+import http.server, sys, time
+time.sleep(float(sys.argv[2]))
+handler = http.server.BaseHTTPRequestHandler
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def service(tmp_path: Path, port: int, tell: Callable[[str], None], delay: float = 0) -> Service:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    command = (sys.executable, str(script), str(port), str(delay))
+    spec = ServiceSpec("reward", f"http://127.0.0.1:{port}/get_reward", command)
+    return Service(spec, env=dict(os.environ), log_to=tmp_path / "reward.log", tell=tell)
+
+
+def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
+    late = service(tmp_path, free_port(), print, delay=1.0)
+    late.start()
+    try:
+        late.wait_ready(30, threading.Event())
+    finally:
+        late.stop()
+
+
+def test_a_server_that_dies_is_started_again_and_the_journal_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    running = service(tmp_path, free_port(), told.append)
+    running.start()
+    try:
+        running.wait_ready(30, threading.Event())
+        assert running._process is not None
+        first = running._process.pid
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while running._process.pid == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        running.wait_ready(30, threading.Event())
+        assert "ended with 137" in told[0]
+    finally:
+        running.stop()
+
+
+def test_a_server_that_never_answers_ends_the_wait_with_its_url(tmp_path: Path) -> None:
+    port = free_port()
+    spec = ServiceSpec("reward", f"http://127.0.0.1:{port}/get_reward", None)
+    only_waited_for = Service(spec, env={}, log_to=tmp_path / "log", tell=print)
+    only_waited_for.start()
+    with pytest.raises(GaveUpError, match=str(port)):
+        only_waited_for.wait_ready(0.5, threading.Event())
+
+
+def settings(**environ: str) -> Settings:
+    return Settings.read(environ)
+
+
+def test_the_head_starts_the_reward_server_and_workers_do_not() -> None:
+    given = settings(
+        ROLLCALL_REWARD_URL="http://head:5000/get_reward", ROLLCALL_REWARD_COMMAND="serve it"
+    )
+    (on_head,) = specs(given, is_head=True)
+    assert on_head.command == ("serve", "it")
+    assert specs(given, is_head=False) == []
+
+
+def test_a_url_alone_is_only_waited_for_and_only_by_the_head() -> None:
+    given = settings(ROLLCALL_REWARD_URL="http://elsewhere:5000/get_reward")
+    (on_head,) = specs(given, is_head=True)
+    assert on_head.command is None
+    assert specs(given, is_head=False) == []
+
+
+def test_every_node_starts_the_retriever() -> None:
+    given = settings(
+        ROLLCALL_RETRIEVER_URL="http://127.0.0.1:8000/retrieve", ROLLCALL_RETRIEVER_COMMAND="bash x"
+    )
+    assert [one.name for one in specs(given, is_head=False)] == ["retriever"]
