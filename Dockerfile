@@ -3,32 +3,32 @@
 #   docker build --target cpu  --tag rollcall:cpu .
 #   docker build --target cuda --tag rollcall:cuda .
 #
-# Each target has four stages: SYSTEM, what the distribution gives; VENV, the locked dependencies,
-# made anew when a lock changes; SOURCE, this repository, made anew in seconds; and the image, which
-# takes the results and none of the tools. The image stages are the same lines in every target and
-# in Dockerfile.rocm; tests/container/test_dockerfiles.py holds them to it.
+# Each target is a row of stages: SYSTEM, what the distribution gives; VENV, the locked dependencies,
+# made anew when a lock changes; SOURCE, this repository as a package, made anew in seconds; and the
+# image. The image's lines are the same in every target and in Dockerfile.rocm, and
+# tests/container/test_dockerfiles.py holds them to it.
 
-# What the image stands on: Debian or Ubuntu with Python 3.11 (cpu) or 3.12 (cuda).
+# What the image stands on: Debian or Ubuntu, with Python 3.11 (cpu) or 3.12 (cuda).
 ARG BASE_IMAGE
 
 # ---- cpu
 FROM ${BASE_IMAGE:-debian:bookworm-slim} AS cpu-system
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends ca-certificates python3 tini \
+ && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv tini \
  && rm -rf /var/lib/apt/lists/*
 
 FROM cpu-system AS cpu-venv
-RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv
 # torch's CPU build is not on the main index: name the index that has it, or a mounted directory.
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
-ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PATH=/opt/venv/bin:$PATH
 COPY requirements/cpu.lock requirements/torch.lock /requirements/
+# torch's wheel carries 120 MB of its own tests.
 RUN python3 -m venv /opt/venv \
- && pip install --no-deps --require-hashes -r /requirements/torch.lock -r /requirements/cpu.lock \
- && site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
- && rm -r "$site"/torch/test "$site"/torch/bin/test_* \
- && echo /opt/rollcall > "$site/rollcall.pth"
+ && pip install --no-cache-dir --no-deps --require-hashes \
+      -r /requirements/torch.lock -r /requirements/cpu.lock \
+ && rm -r /opt/venv/lib/python3*/site-packages/torch/test \
+          /opt/venv/lib/python3*/site-packages/torch/bin/test_*
 
 FROM cpu-venv AS cpu-source
 WORKDIR /build
@@ -36,17 +36,16 @@ COPY pyproject.toml README.md LICENSE ./
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
-RUN pip install --no-deps --no-build-isolation --target /opt/rollcall .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
 
-FROM cpu-system AS cpu
-ENV PATH=/opt/venv/bin:/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1
-# A user that /etc/passwd does not know has no name and no home; libraries ask for both.
-ENV USER=rollcall HOME=/tmp
-RUN mkdir --mode=1777 /checkpoints /workspace
+FROM cpu-venv AS cpu
+# A user id that /etc/passwd does not know has no name, and torch asks for one.
+ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
+RUN mkdir --mode=1777 /checkpoints /workspace \
+ && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace
 # GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
 EXPOSE 6379 8265 8267
-COPY --from=cpu-venv /opt/venv /opt/venv
 COPY --from=cpu-source /opt/rollcall /opt/rollcall
 # The entrypoint turns SIGTERM into a save at the next step boundary and exit code 143; give it
 # time: `docker stop --time 60`.

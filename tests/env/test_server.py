@@ -75,7 +75,7 @@ def test_small_requests_that_come_together_are_scored_together(serve: Serve) -> 
 
 def test_an_unfilled_batch_waits_for_company_and_not_for_ever(serve: Serve) -> None:
     reward = Recorder()
-    url = serve(create_app("t", reward, Limits(max_batch=4, max_wait=0.5)))
+    url = serve(create_app("t", reward, Limits(max_batch=4, max_wait=1.0)))
 
     def ask(number: int) -> httpx.Response:
         time.sleep(0.02 * number)

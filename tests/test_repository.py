@@ -1,0 +1,54 @@
+"""What holds for the repository as a whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\n") if name]
+
+
+def test_imports_go_down_only() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_package_markers_stay_empty() -> None:
+    assert [path for path in tracked("*__init__.py") if path.read_text()] == []
+
+
+def test_no_lock_names_a_registry() -> None:
+    for lock in tracked("requirements/*"):
+        assert "://" not in lock.read_text(), lock
+
+
+def test_every_lock_line_has_hashes_of_its_own() -> None:
+    for lock in tracked("requirements/*.lock"):
+        requirements = re.split(r"\n(?=\S)", lock.read_text().strip())
+        bare = [one for one in requirements if "==" in one and "--hash=sha256:" not in one]
+        assert bare == [], lock
+
+
+def test_the_locks_agree_with_the_declared_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    locked = (ROOT / "requirements/dev.lock").read_text().lower()
+    for requirement in [*project["dependencies"], *extras["trainer"], *extras["dev"]]:
+        name = re.split(r"[\[<>=]", requirement)[0].lower()
+        assert name == "torch" or f"\n{name}==" in f"\n{locked}", requirement
+
+
+def test_no_module_is_longer_than_four_hundred_lines() -> None:
+    long = [path for path in tracked("*.py") if len(path.read_text().splitlines()) > 400]
+    assert long == []
