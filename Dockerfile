@@ -10,6 +10,8 @@
 
 # What the image stands on: Debian or Ubuntu, with Python 3.11 (cpu) or 3.12 (cuda).
 ARG BASE_IMAGE
+# What compiles for CUDA: the same distribution and Python, with nvcc.
+ARG CUDA_BUILD_IMAGE
 
 # ---- cpu
 FROM ${BASE_IMAGE:-debian:bookworm-slim} AS cpu-system
@@ -46,7 +48,6 @@ RUN mkdir --mode=1777 /checkpoints /workspace \
 WORKDIR /workspace
 # GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
 EXPOSE 6379 8265 8267
-COPY --from=cpu-source /opt/rollcall /opt/rollcall
 # The entrypoint turns SIGTERM into a save at the next step boundary and exit code 143; give it
 # time: `docker stop --time 60`.
 STOPSIGNAL SIGTERM
@@ -55,7 +56,75 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
-ARG REVISION=unknown
+COPY --from=cpu-source /opt/rollcall /opt/rollcall
+# The commit. Nodes compare it at the roll call: one image everywhere.
+ARG REVISION
+ENV ROLLCALL_IMAGE=${REVISION}
+LABEL org.opencontainers.image.title="Rollcall" \
+      org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# ---- cuda
+FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-runtime-ubuntu24.04} AS cuda-system
+# Triton builds the launchers of its kernels when they first run: vLLM needs a C compiler with
+# Python's headers in the image. There is neither nvcc nor a C++ compiler.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends \
+      ca-certificates gcc libc6-dev python3 python3-dev python3-venv tini \
+ && rm -rf /var/lib/apt/lists/*
+
+FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-build
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends build-essential python3-dev python3-venv
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV PATH=/opt/venv/bin:$PATH
+COPY requirements/cuda.lock requirements/cuda-build.lock /requirements/
+RUN python3 -m venv /opt/venv \
+ && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/cuda.lock
+# A100, H100 and H200, B200. Each job of flash-attn takes about 8 GB of memory. DeepSpeed's ops are
+# otherwise built on first use, with nvcc; CPU Adam is left out, as it would be compiled for the
+# processor of the machine that builds the image.
+ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
+ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
+ARG MAX_JOBS=4
+RUN FLASH_ATTENTION_FORCE_BUILD=TRUE DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
+    pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
+      -r /requirements/cuda-build.lock
+
+FROM cuda-system AS cuda-venv
+ENV PATH=/opt/venv/bin:$PATH
+COPY --from=cuda-build /opt/venv /opt/venv
+
+FROM cuda-venv AS cuda-source
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY env env
+COPY trainer trainer
+COPY entrypoint entrypoint
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
+
+FROM cuda-venv AS cuda
+# A user id that /etc/passwd does not know has no name, and torch asks for one.
+ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
+RUN mkdir --mode=1777 /checkpoints /workspace \
+ && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
+WORKDIR /workspace
+# GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
+EXPOSE 6379 8265 8267
+# The entrypoint turns SIGTERM into a save at the next step boundary and exit code 143; give it
+# time: `docker stop --time 60`.
+STOPSIGNAL SIGTERM
+# A head answers on its control port. Where nothing listens the node is a worker, or a head that is
+# not so far yet: healthy for as long as its process runs.
+HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
+# tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
+ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
+COPY --from=cuda-source /opt/rollcall /opt/rollcall
+# The commit. Nodes compare it at the roll call: one image everywhere.
+ARG REVISION
+ENV ROLLCALL_IMAGE=${REVISION}
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -38,7 +38,7 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 hosts: setup
-	tests/container/host/prepare
+	$(PYTHON) tests/container/host/prepare.py
 
 bench: setup
 	$(PYTHON) -m bench $(NAME)

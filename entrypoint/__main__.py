@@ -61,6 +61,7 @@ def _up(settings: Settings) -> int:
     report = run_checks(role, settings)
     console.show_report(report)
     if report.exit_code != ExitCode.FINISHED:
+        console.say_unfit(report)
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))

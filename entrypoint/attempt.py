@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from dataclasses import dataclass, field
 
@@ -49,13 +50,13 @@ class Attempt:
             return Ending(status="FAILED", evidence=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
         self._watch()
-        info = JobInfo("LOST") if self._ray_lost else self._last_status()
+        info = self._last_status()
         return Ending(
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,
             hints=tuple(self._hints),
-            evidence=self._evidence or _last_line(info.message) or info.status,
+            evidence=self._evidence or _evidence(info),
             stop_asked=self._stop_asked,
             hung_seconds=self._hung_seconds,
         )
@@ -74,6 +75,7 @@ class Attempt:
     def _watch(self) -> None:
         """Until the job has ended, or Ray under it."""
         line, hang = ProgressLine(), HangWatch(self.settings.hang_timeout)
+        before = self._progress()
         while True:
             match self.inbox.take(timeout=TICK_SECONDS):
                 case JobEnded(ended) if ended == self.submission:
@@ -86,8 +88,8 @@ class Attempt:
                     self._stop_asked = True
                     line.end()
                     self._stop(why)
-            progress = Progress.read(RunFiles(self.settings.run_dir).progress)
-            if progress is not None:
+            progress = self._progress()
+            if progress is not None and progress != before:
                 line.show(progress)
             silent = hang.silent_for(progress)
             if silent is not None and not (self._stop_asked or self._hung_seconds):
@@ -96,11 +98,17 @@ class Attempt:
                 self._stop(f"no progress for {silent:.0f} s")
         line.end()
 
+    def _progress(self) -> Progress | None:
+        return Progress.read(RunFiles(self.settings.run_dir).progress)
+
     def _stop(self, why: str) -> None:
         self.journal.record("stop", f"{why}: asking the job to save and to stop")
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
 
     def _last_status(self) -> JobInfo:
+        if self._ray_lost:
+            return JobInfo("LOST", "Ray on the head ended")
+
         def ended() -> JobInfo:
             info = self.jobs.info(self.submission)
             if not info.ended:
@@ -113,9 +121,13 @@ class Attempt:
                 "the job's last status", ended, timeout=LAST_STATUS_SECONDS, stop=never
             )
         except wait.GaveUpError:
-            return JobInfo("LOST")
+            return JobInfo("LOST", "Ray does not say how the job ended")
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
+def _evidence(info: JobInfo) -> str:
+    """The signal that ended the driver, else the last line of Ray's message, else the status."""
+    code = info.driver_exit_code
+    if code is not None and code < 0:
+        return f"the driver was ended by signal {-code} ({signal.strsignal(-code)})"
+    lines = info.message.strip().splitlines()
+    return lines[-1].strip() if lines else info.status

@@ -67,6 +67,11 @@ def show_report(report: Report) -> None:
             log.info("%s", line)
 
 
+def say_unfit(report: Report) -> None:
+    names = ", ".join(result.name for result in report.fails)
+    log.error("this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)", names)
+
+
 class ProgressLine:
     """The newest progress: redrawn in place on a terminal, else a line now and then."""
 

@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from types import TracebackType
@@ -93,12 +94,18 @@ class Control:
         with self._lock:
             return roll.call(self._entries, self._expected, time.monotonic(), self._began)
 
+    def begin_anew(self) -> None:
+        """Take another incarnation: every worker leaves its Ray and joins again."""
+        with self._lock:
+            self.incarnation = uuid.uuid4().hex[:12]
+            self._entries.clear()
+        self._in_loop(self._answer_running)
+
     def announce(self, outcome: str, exit_code: int) -> None:
         """Answer every worker's question, now and from now on."""
         with self._lock:
             self._outcome = {"outcome": outcome, "exit_code": exit_code}
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._announced.set)
+        self._in_loop(self._announced.set)
 
     def wait_until_told(self, timeout: float) -> None:
         """Until every worker that is present knows the outcome."""
@@ -140,6 +147,15 @@ class Control:
             "progress": progress and progress.as_dict(),
             "outcome": self._outcome,
         }
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _answer_running(self) -> None:
+        """End all open questions, not those to come."""
+        self._announced.set()
+        self._announced = asyncio.Event()
 
     def _serve(self) -> None:
         asyncio.run(self._run_server())
@@ -188,7 +204,7 @@ class Control:
             news = known is None or known.card.joined != card.joined or not known.present(now)
             if reason is None:
                 entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
-                entry.card, entry.seen_at = card, now
+                entry.card, entry.seen_at, entry.hung_up = card, now, False
                 self._told.discard(card.node)
         if news or reason:
             self._on_check_in(card, reason)
@@ -207,27 +223,30 @@ class Control:
             if entry is None:
                 return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
             entry.asking += 1
+        hung_up = True
         try:
-            await self._wait_for_outcome(request)
+            hung_up = await self._wait_for_outcome(request)
         finally:
             with self._lock:
                 entry.asking -= 1
-                entry.seen_at = time.monotonic()
+                entry.seen_at, entry.hung_up = time.monotonic(), hung_up
         with self._lock:
             if self._outcome is None:
                 return JSONResponse({"outcome": "running", "incarnation": self.incarnation})
             self._told.add(node)
             return JSONResponse({**self._outcome, "incarnation": self.incarnation})
 
-    async def _wait_for_outcome(self, request: Request) -> None:
+    async def _wait_for_outcome(self, request: Request) -> bool:
+        """Whether the asker is gone before there is an answer."""
         announced = asyncio.create_task(self._announced.wait())
         gone = asyncio.create_task(_disconnected(request))
         try:
-            await asyncio.wait(
+            ended, _ = await asyncio.wait(
                 {announced, gone},
                 timeout=LONGEST_QUESTION_SECONDS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            return gone in ended
         finally:
             announced.cancel()
             gone.cancel()

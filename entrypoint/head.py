@@ -43,6 +43,8 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
                 return ExitCode.FINISHED
             token = run_token.for_head(settings)
             journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
+            if settings.wandb_api_key is None:
+                log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             return _lead(settings, role, warnings, inbox, journal, lease.incarnation, token)
     except HeldError as error:
         log.error("%s", error)

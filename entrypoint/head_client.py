@@ -54,7 +54,7 @@ class HeadClient:
         """Raises WrongTokenError, and NotYetError where there is no usable answer."""
         try:
             answer = self._http.request(method, path, **options)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
             raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
@@ -77,7 +77,7 @@ class HeadClient:
                 )
             except (wait.NotYetError, WrongTokenError) as error:
                 failures += 1
-                if failures == TRIES:
+                if failures == TRIES or self._http.is_closed:
                     return HeadLost(str(error))
                 threading.Event().wait(wait.backoff(failures, first=0.3))
                 continue

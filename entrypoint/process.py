@@ -38,6 +38,7 @@ class Process:
     ):
         self.name = name
         self.log_path = log_to
+        self._log_start = log_to.stat().st_size if log_to and log_to.exists() else 0
         with _open_log(log_to) as output:
             try:
                 self._popen = subprocess.Popen(
@@ -97,10 +98,13 @@ class Process:
         end(descendants, grace=1.0)
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of its log."""
+        """The last lines of its output; not those of an earlier process with the same log."""
         if self.log_path is None:
             return ""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        with self.log_path.open("rb") as file:
+            file.seek(self._log_start)
+            text = file.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
 
 
 def _open_log(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:

@@ -26,7 +26,7 @@ from trainer.contract import RunFiles
 log = logging.getLogger(__name__)
 
 READY_TIMEOUT_SECONDS = 300.0
-STOP_GRACE_SECONDS = 4.0
+STOP_GRACE_SECONDS = 2.0
 HEALTH_THRESHOLD = 3
 
 
@@ -49,6 +49,7 @@ class RayNode:
     ) -> None:
         self._mark = settings.node_mark
         remove_stale(self._mark)
+        forget_cluster(settings)
         process.raise_open_files_limit()
         self.address = address
         self._process = process.Process(
@@ -157,6 +158,8 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
         "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
         "PYTHONUNBUFFERED": "1",
+        # Titles such as ray::DashboardAgent would else be written over the node's mark.
+        "SPT_NOENV": "1",
     }
     ours = {
         "RAY_AUTH_MODE": "token",
@@ -187,9 +190,19 @@ def alive_nodes(dashboard: str, token: str) -> set[str]:
 
 def remove_stale(mark: str) -> None:
     """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
-    ended = process.end(process.marked(mark), grace=2.0)
+    ended = process.end(process.marked(mark), grace=0.5)
     if ended:
         log.info("ended %d processes of an earlier Ray on this node", ended)
+
+
+def forget_cluster(settings: Settings) -> None:
+    """Remove Ray's note of the cluster that this node belonged to.
+
+    With it a head does not start again at its address, as long as any process of the machine, one
+    of another node's too, has that address on its command line.
+    """
+    temp_dir = settings.ray_temp_dir or Path("/tmp/ray")
+    (temp_dir / "ray_current_cluster").unlink(missing_ok=True)
 
 
 def ray_program() -> str:

@@ -57,9 +57,12 @@ class Entry:
     seen_at: float
     asking: int = 0
     """Open outcome questions of this node."""
+    hung_up: bool = False
+    """Whether its last question ended with its connection, as it does when the node dies."""
 
     def present(self, now: float) -> bool:
-        return self.asking > 0 or now - self.seen_at < SILENT_SECONDS
+        heard = not self.hung_up and now - self.seen_at < SILENT_SECONDS
+        return self.asking > 0 or heard
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,8 @@ class Supervisor:
         """Bring the cluster back to where a job can be submitted."""
         self.control.phase = "recovering"
         if ending.status == "LOST":
+            # The workers' Ray would take a minute to notice that the head's is another one.
+            self.control.begin_anew()
             self.cluster.revive()
         if decision.delayed:
             pause = wait.backoff(self._fruitless)

@@ -101,8 +101,8 @@ def variable(
 
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 SECRET_OPTION = re.compile(
-    r"((?<![\w.+/-])[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)(?:\s*=\s*|\s+))"
-    r"""(?!-)("[^"]*"|'[^']*'|\S+)""",
+    r"((?<![\w.+/-])(?:-[\w.+/-]*{0}\s+|[\w.+/-]*{0}\s*=\s*))"
+    r"""(?!-)("[^"]*"|'[^']*'|\S+)""".format("(?:key|token|secret|password|passwd|use_wandb)"),
     re.IGNORECASE,
 )
 SHORTEST_SECRET = 6

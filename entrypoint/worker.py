@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from entrypoint import ray_node, run_token, wait
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
 from entrypoint.preflight.versions import inventory, versions
 from entrypoint.ray_node import RayNode
-from entrypoint.role import Worker
+from entrypoint.role import Worker, head_address
 from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from trainer.contract import ExitCode
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: Inbox) -> int:
@@ -66,36 +69,32 @@ class _Membership:
 
     def _join_once(self) -> Message:
         """One membership, from finding the head to whatever ended it."""
-        settings, stop, head = self.settings, self.inbox.stop, self.role.head_address
+        settings, head = self.settings, self.role.head_address
         put, over = self.inbox.put, threading.Event()
-        host = wait.until(
-            f"the head's name {head}",
-            lambda: wait.resolve(head),
-            timeout=settings.head_timeout,
-            stop=stop,
-        )
+        host = self._wait_for(f"the head's name {head}", lambda: wait.resolve(head))
         card = self._card(ray_node.own_address(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
         try:
-            incarnation = wait.until(
-                f"the head at {head}",
-                lambda: client.check_in(card),
-                timeout=settings.head_timeout,
-                stop=stop,
-            )
+            incarnation = self._wait_for(f"the head at {head}", lambda: client.check_in(card))
             log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
             self.inbox.forget()
             client.watch(card.node, incarnation, lambda m: None if over.is_set() else put(m))
-            wait.until(
-                "the head's Ray",
-                lambda: wait.connect(host, settings.ray_port),
-                timeout=settings.head_timeout,
-                stop=stop,
-            )
+            self._wait_for("the head's Ray", lambda: wait.connect(host, settings.ray_port))
             return self._belong(client, card, host)
         finally:
             over.set()
             client.close()
+
+    def _wait_for(self, what: str, probe: Callable[[], T]) -> T:
+        """Raises GaveUpError, whose sentence names the variable that named the head."""
+        settings = self.settings
+        try:
+            return wait.until(what, probe, timeout=settings.head_timeout, stop=self.inbox.stop)
+        except wait.GaveUpError as error:
+            named = head_address(settings)
+            assert named is not None  # a worker has a head
+            remedy = f"check {named.source}, and that the head runs and can be reached from here"
+            raise wait.GaveUpError(f"{error}: {remedy}") from None
 
     def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.contract import RunFiles
@@ -211,11 +211,21 @@ class Config:
 def parse(argv: Sequence[str]) -> Config:
     """The command line as a Config. Raises ConfigError with every fault, each with its remedy."""
     config, faults = read(Config, argv, PROG, DESCRIPTION)
+    config = replace(
+        config,
+        pretrain=_located(config.pretrain),
+        critic_pretrain=_located(config.critic_pretrain),
+    )
     at_fault = {fault.flag for fault in faults}
     faults += [fault for fault in _faults(config) if fault.flag not in at_fault]
     if faults:
         raise ConfigError(faults)
     return config
+
+
+def _located(model: str) -> str:
+    """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
+    return str(Path(model).absolute()) if model and Path(model).exists() else model
 
 
 def _faults(config: Config) -> Iterator[Fault]:

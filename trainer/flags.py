@@ -161,6 +161,8 @@ def _convert(kind: Any, raw: Any) -> Any:
             _convert(part, text) for part, text in zip(typing.get_args(kind), raw, strict=True)
         )
     kind = _plain(kind)
+    if kind is Path:
+        return Path(raw).absolute()  # actors may have another working directory
     return raw if kind in (bool, str) else kind(raw)
 
 

@@ -14,14 +14,15 @@ from trainer.contract import RunFiles, newest_checkpoint
 
 class Builtin:
     def faults(self, settings: Settings) -> Sequence[str]:
+        from trainer.checks import data_faults
         from trainer.config import parse
         from trainer.flags import ConfigError
 
         try:
-            parse(_arguments(settings))
+            config = parse(_arguments(settings))
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
-        return ()
+        return data_faults(config)
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
         return Command((sys.executable, "-m", "trainer", *_arguments(settings)))

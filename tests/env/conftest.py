@@ -13,14 +13,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from hypothesis import settings
 from starlette.applications import Starlette
 
 from env.types import RewardRequest
-
-# The same examples in every run, and no limit that a busy machine could break.
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
-settings.load_profile("fixed")
 
 Answer = tuple[int, Any]
 """Status and body: bytes as they are, anything else as JSON."""

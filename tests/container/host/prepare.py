@@ -41,7 +41,9 @@ BASE = f"localhost/base:{SUITE}"
 IMAGES = {
     "localhost/rollcall:cpu": ("Dockerfile", "cpu"),
     "localhost/rollcall:rocm-layers": ("Dockerfile.rocm", "rocm"),
+    "localhost/rollcall:other-ray": ("tests/container/host/Dockerfile.other-ray", ""),
 }
+"""Tag → Dockerfile and target."""
 
 
 def main() -> int:
@@ -96,8 +98,8 @@ def pip_mounts() -> Iterator[list[str]]:
     for line in lines:  # files first, then variables: the later, the stronger
         name, _, value = line.partition("=")
         settings[name.rpartition(".")[2]] = ast.literal_eval(value)
-    words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
-    paths = sorted({word for word in words if word.startswith("/") and Path(word).exists()})
+    words = [word for value in settings.values() for word in value.split()]
+    paths = sorted({path for word in words if (path := local(word)) and path.exists()})
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write("[global]\n")
         for name, value in settings.items():
@@ -105,6 +107,13 @@ def pip_mounts() -> Iterator[list[str]]:
         file.flush()
         mounts = [f"--volume={path}:{path}:ro" for path in paths]
         yield [*mounts, f"--volume={file.name}:/etc/pip.conf:ro"]
+
+
+def local(word: str) -> Path | None:
+    """The file or directory that a word of pip's configuration means, where it means one."""
+    if word.startswith("file://"):  # an index: its packages lie beside it
+        return Path(word.removeprefix("file://")).parent
+    return Path(word) if word.startswith("/") else None
 
 
 def build(image: str, dockerfile: str, target: str, mounts: Sequence[str]) -> None:
@@ -119,7 +128,7 @@ def build(image: str, dockerfile: str, target: str, mounts: Sequence[str]) -> No
             "--network=host",
             f"--build-arg=BASE_IMAGE={BASE}",
             f"--file={dockerfile}",
-            f"--target={target}",
+            *([f"--target={target}"] if target else []),
             f"--tag={image}",
             *mounts,
             ".",

@@ -1,0 +1,167 @@
+"""Real nodes on loopback, as `rollcall demo` lays them out, running the job of `job.py`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from entrypoint.demo import WORKERS, Layout, free_ports, inherited
+from entrypoint.process import Process, kill, marked
+from trainer.contract import Progress, read_events
+
+JOB = Path(__file__).with_name("job.py")
+HEAD = 0
+
+
+class Cluster:
+    """A head and its workers; nodes are numbered, 0 is the head."""
+
+    def __init__(self, root: Path, workers: int = WORKERS, **env: str) -> None:
+        self.layout = Layout(root, free_ports())
+        self.run = self.layout.run
+        self.run.root.mkdir(parents=True)
+        self._env = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers), **env}
+        self.nodes: dict[int, Process] = {}
+
+    def environment(self, number: int) -> dict[str, str]:
+        return inherited() | self.layout.node(number) | self._env
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers:
+            job = ["--", sys.executable, str(JOB)] if number == HEAD else []
+            self.nodes[number] = Process(
+                f"node-{number}",
+                [sys.executable, "-m", "entrypoint", "up", *job],
+                env=self.environment(number),
+                log_to=self.console(number),
+            )
+
+    def close(self) -> None:
+        for number, node in self.nodes.items():
+            self.kill(number)
+            node.wait(10)
+            shutil.rmtree(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
+
+    def console(self, number: int) -> Path:
+        return self.layout.root / f"console-{number}.log"
+
+    def said(self, number: int) -> str:
+        """All that the node has written to its console."""
+        return self.console(number).read_text()
+
+    def processes(self, number: int) -> list[psutil.Process]:
+        """What the node has started, and what that started in turn."""
+        env = self.environment(number)
+        return marked(f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}")
+
+    def kill(self, number: int) -> None:
+        """SIGKILL to everything on the node at once, as when its machine loses power."""
+        entrypoint = self.nodes[number]
+        kill([psutil.Process(entrypoint.pid)] if entrypoint.running else [])
+        kill(self.processes(number))
+        entrypoint.wait(10)
+
+    def terminate(self, number: int) -> None:
+        psutil.Process(self.nodes[number].pid).send_signal(signal.SIGTERM)
+
+    def named(self, number: int, word: str) -> list[psutil.Process]:
+        """The node's processes whose command line has `word`, or a path that ends in it."""
+        return [
+            process
+            for process in self.processes(number)
+            if any(part == word or part.endswith(f"/{word}") for part in command_line(process))
+        ]
+
+    @property
+    def step(self) -> int:
+        progress = Progress.read(self.run.progress)
+        return progress.step if progress else 0
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.run.journal) if event["kind"] == kind]
+
+    def goes_on(self, *, within: float) -> None:
+        """Wait until a step is finished that was not finished when this was called."""
+        before = len(self.events("step"))
+        self._step_comes(lambda: len(self.events("step")) > before, within)
+
+    def resumes(self, attempts: int, *, within: float) -> None:
+        """Wait until a step is finished by an attempt later than the first `attempts`."""
+        self._step_comes(
+            lambda: any(event["attempt"] > attempts for event in self.events("step")[-1:]), within
+        )
+
+    def _step_comes(self, done: Callable[[], bool], within: float) -> None:
+        head = self.nodes[HEAD]
+        self.wait(lambda: done() or not head.running, within, "step")
+        assert done(), f"the head ended with {head.exit_code}\n{self.consoles()}"
+
+    def wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {what} within {seconds:.0f} s\n{self.consoles()}")
+            time.sleep(0.1)
+
+    def exit_codes(self, *, within: float) -> dict[int, int]:
+        """The exit code of every node, once all have ended."""
+        ended = lambda: not any(node.running for node in self.nodes.values())  # noqa: E731
+        self.wait(ended, within, "end of all nodes")
+        return {number: node.exit_code or 0 for number, node in self.nodes.items()}
+
+    def left(self) -> list[str]:
+        """Command lines of what still runs of any node."""
+        return [" ".join(command_line(p)) for n in self.nodes for p in self.processes(n)]
+
+    def ask(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """A command of the image, on the head's machine."""
+        return subprocess.run(
+            [sys.executable, "-m", "entrypoint", *words],
+            env=self.environment(HEAD) | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def consoles(self) -> str:
+        """The end of every node's console, for the message of a failed test."""
+        tails = (self.said(number).splitlines()[-25:] for number in sorted(self.nodes))
+        return "\n".join(f"--- node {n}\n" + "\n".join(tail) for n, tail in enumerate(tails))
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def assert_no_step_is_lost_or_done_twice(cluster: Cluster) -> None:
+    """An attempt counts on from the step that it resumed from, which a checkpoint holds."""
+    saved = {0}
+    at: dict[int, int] = {}
+    for event in read_events(cluster.run.journal):
+        kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
+        if kind == "checkpoint":
+            saved.add(step)
+        elif kind == "resume":
+            assert step in saved, f"attempt {attempt} resumes from step {step}, never saved"
+            at[attempt] = step
+        elif kind == "step":
+            assert step == at[attempt] + 1, f"attempt {attempt}: step {step} after {at[attempt]}"
+            at[attempt] = step
+
+
+def result(cluster: Cluster) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(cluster.run.result.read_text())
+    return row

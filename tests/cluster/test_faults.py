@@ -1,0 +1,158 @@
+"""One cluster of three real nodes, one fault after the other; the run outlives them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from entrypoint.process import kill
+from tests.cluster.harness import HEAD, Cluster, assert_no_step_is_lost_or_done_twice, result
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+BOOT_SECONDS = 120
+FIRST, SECOND = 1, 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Standing, its job at work, after a start in the least convenient order."""
+    cluster = Cluster(tmp_path_factory.mktemp("faults"), DEBUG_RAY="1")
+    try:
+        cluster.start(FIRST)
+        waiting = "waiting for the cluster's token"
+        cluster.wait(lambda: waiting in cluster.said(FIRST), 30, "waiting worker")
+        cluster.start(HEAD, SECOND)
+        cluster.goes_on(within=BOOT_SECONDS)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_a_worker_started_before_the_head_is_in_the_cluster_that_then_forms(
+    cluster: Cluster,
+) -> None:
+    (roll,) = cluster.events("roll")[:1]
+    assert sorted(roll["details"]["present"]) == ["worker-1", "worker-2"]
+    assert "joined the Ray cluster" in cluster.said(FIRST)
+
+
+def test_the_legacy_debugger_is_reachable_from_outside_on_every_node(cluster: Cluster) -> None:
+    for number in cluster.nodes:
+        (raylet,) = cluster.named(number, "raylet")
+        assert "--ray-debugger-external=1" in raylet.cmdline()
+        assert raylet.environ()["RAY_DEBUG"] == "legacy"
+
+
+def test_a_missing_wandb_key_is_one_line_on_the_head(cluster: Cluster) -> None:
+    lines = [line for line in cluster.said(HEAD).splitlines() if "WANDB_API_KEY" in line]
+    assert len(lines) == 1
+
+
+def test_status_says_who_is_there_and_how_far_the_run_is(cluster: Cluster) -> None:
+    cluster.goes_on(within=60)
+    state = json.loads(cluster.ask("status", "--json").stdout)
+    assert (state["phase"], state["present"], state["missing"]) == ("training", 2, [])
+    assert state["progress"]["step"] > 0
+    said = cluster.ask("status")
+    assert said.returncode == 0
+    assert "head head: training; 2 of 2 workers" in said.stdout
+    assert "worker-1 at 127.0.0.3: there" in said.stdout
+
+
+def test_logs_shows_the_end_of_every_nodes_log(cluster: Cluster) -> None:
+    said = cluster.ask("logs")
+    assert said.returncode == 0
+    for name in ("head.log", "worker-1.log", "worker-2.log", "attempt-1.log"):
+        assert f"==> {name}" in said.stdout
+
+
+def test_a_wrong_token_is_told_apart_from_no_head(cluster: Cluster) -> None:
+    assert cluster.ask("status", ROLLCALL_TOKEN="of-another-cluster").returncode == 77
+    assert cluster.ask("status", ROLLCALL_CONTROL_PORT="20999").returncode == 69
+
+
+def test_a_second_head_on_the_run_directory_is_refused_while_the_first_lives(
+    cluster: Cluster,
+) -> None:
+    second = cluster.ask(
+        *("up", "--", "true"),
+        ROLLCALL_NODE_NAME="second",
+        ROLLCALL_RAY_TEMP_DIR=cluster.environment(SECOND)["ROLLCALL_RAY_TEMP_DIR"] + "x",
+        ROLLCALL_RAY_PORT="20990",
+        ROLLCALL_DASHBOARD_PORT="20991",
+        ROLLCALL_CONTROL_PORT="20992",
+        ROLLCALL_WORKER_PORTS="20800-20899",
+    )
+    assert second.returncode == 73
+    assert "is held by a living head" in second.stdout
+    cluster.goes_on(within=30)
+
+
+def test_a_killed_driver_is_started_again_within_60_seconds(cluster: Cluster) -> None:
+    attempts = len(cluster.events("attempt"))
+    kill(cluster.named(HEAD, "job.py"))
+    cluster.resumes(attempts, within=60)
+    assert cluster.events("resume")[-1]["details"]["step"] > 0
+
+
+def test_a_killed_worker_that_comes_back_is_taken_in_again_within_90_seconds(
+    cluster: Cluster,
+) -> None:
+    attempts = len(cluster.events("attempt"))
+    cluster.kill(SECOND)
+    cluster.wait(lambda: len(cluster.events("failure")) >= attempts, 45, "failure")
+    cluster.start(SECOND)
+    cluster.resumes(attempts, within=90)
+
+
+def test_a_head_whose_ray_dies_revives_it_and_the_run_goes_on_within_90_seconds(
+    cluster: Cluster,
+) -> None:
+    attempts = len(cluster.events("attempt"))
+    head = cluster.nodes[HEAD].pid
+    kill(cluster.named(HEAD, "raylet"))
+    cluster.resumes(attempts, within=90)
+    assert psutil.pid_exists(head)
+
+
+def test_a_killed_head_that_comes_back_goes_on_with_the_same_run_within_120_seconds(
+    cluster: Cluster,
+) -> None:
+    attempts = len(cluster.events("attempt"))
+    run = json.loads(cluster.run.run.read_text())
+    cluster.kill(HEAD)
+    cluster.start(HEAD)
+    cluster.resumes(attempts, within=120)
+    assert json.loads(cluster.run.run.read_text()) == run
+    assert "the head is lost" in cluster.said(FIRST)
+
+
+def test_sigterm_to_the_head_saves_and_ends_every_node_with_143_within_30_seconds(
+    cluster: Cluster,
+) -> None:
+    cluster.terminate(HEAD)
+    assert cluster.exit_codes(within=30) == {HEAD: 143, FIRST: 143, SECOND: 143}
+    assert cluster.left() == []
+    assert cluster.events("checkpoint")[-1]["details"]["step"] == cluster.step
+    assert result(cluster)["outcome"] == "stopped"
+
+
+def test_a_stopped_run_is_resumed_and_ends_with_0_on_every_node_and_nothing_left(
+    cluster: Cluster,
+) -> None:
+    stopped_at, attempts = cluster.step, len(cluster.events("attempt"))
+    cluster.start(HEAD, FIRST, SECOND)
+    cluster.resumes(attempts, within=BOOT_SECONDS)
+    assert cluster.events("resume")[-1]["details"]["step"] == stopped_at
+    (cluster.run.root / "finish").touch()
+    assert cluster.exit_codes(within=30) == {HEAD: 0, FIRST: 0, SECOND: 0}
+    assert cluster.left() == []
+    assert result(cluster)["steps"] == cluster.step
+
+
+def test_no_step_was_lost_or_done_twice_over_all_faults(cluster: Cluster) -> None:
+    assert_no_step_is_lost_or_done_twice(cluster)

@@ -1,0 +1,51 @@
+"""What the Dockerfiles promise, read from their text: no container is needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = {"cpu": "Dockerfile", "cuda": "Dockerfile", "rocm": "Dockerfile.rocm"}
+
+
+def stages(dockerfile: str) -> dict[str, str]:
+    """Name → lines after FROM, without the remarks that introduce the next stage."""
+    text = (ROOT / dockerfile).read_text()
+    parts = re.split(r"^FROM \S+ AS (\S+)\n", text, flags=re.MULTILINE)[1:]
+    bodies = (re.sub(r"(\n|^#.*)+\Z", "\n", body, flags=re.MULTILINE) for body in parts[1::2])
+    return dict(zip(parts[::2], bodies, strict=True))
+
+
+@pytest.mark.parametrize("target", ["cuda", "rocm"])
+@pytest.mark.parametrize("stage", ["", "-source"])
+def test_every_image_is_made_of_the_same_last_layers(target: str, stage: str) -> None:
+    cpu = stages("Dockerfile")[f"cpu{stage}"]
+    other = stages(TARGETS[target])[f"{target}{stage}"]
+    assert other.replace(f"{target}-", "cpu-") == cpu
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_package_comes_from_a_lock_with_hashes(target: str) -> None:
+    text = "".join(body for name, body in stages(TARGETS[target]).items() if target in name)
+    installs = re.findall(r"pip install(?:\\\n|[^&\n])*", text)
+    assert installs
+    for install in installs:
+        assert "--require-hashes" in install or "--no-index" in install, install
+        for lock in re.findall(r"-r /(requirements/\S+)", install):
+            assert (ROOT / lock).exists()
+
+
+def test_the_build_context_has_what_the_dockerfiles_copy_and_no_tests() -> None:
+    allowed = (ROOT / ".dockerignore").read_text().split()
+    assert allowed[0] == "*"
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", everything(), flags=re.MULTILINE)
+    for path in {word.split("/")[0] for line in copied for word in line.split()}:
+        assert f"!{path}" in allowed or f"!{path}/" in allowed
+    assert not any("tests" in line for line in allowed)
+
+
+def everything() -> str:
+    return "".join((ROOT / name).read_text() for name in sorted(set(TARGETS.values())))

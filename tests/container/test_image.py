@@ -1,0 +1,106 @@
+"""The image on its own: its commands, its health, what is in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.container.cluster import SHORT, Cluster
+from tests.container.podman import IMAGE, inspect, run_once
+from trainer.contract import RunFiles, newest_checkpoint
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
+
+ROCM = "localhost/rollcall:rocm-layers"
+"""The layers of Dockerfile.rocm on the CPU image's base."""
+
+
+def test_plan_says_what_a_node_would_do_and_does_nothing() -> None:
+    worker = ("--env=RAY_WORKER=1", "--env=HEAD_POD_ID=abc123")
+    said = run_once("--network=none", *worker, IMAGE, "plan", "--json")
+    assert said.returncode == 0
+    plan = json.loads(said.stdout)
+    assert (plan["role"], plan["head_address"]) == ("worker", "abc123.runpod.internal")
+    assert plan["run_dir"] == "/checkpoints"
+
+
+def test_plan_ends_with_64_where_a_setting_is_wrong() -> None:
+    said = run_once("--network=none", "--env=EXPECTED_WORKERS=two", IMAGE, "plan")
+    assert said.returncode == 64
+    assert "EXPECTED_WORKERS='two'" in said.stdout + said.stderr
+
+
+def test_doctor_finds_a_node_of_this_image_fit() -> None:
+    said = run_once("--shm-size=512m", IMAGE, "doctor", "--json")
+    report = json.loads(said.stdout)
+    assert said.returncode == 0
+    verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
+    assert verdicts["versions.ray"] == verdicts["versions.torch"] == "pass"
+    assert verdicts["host.reaper"] == "pass"
+
+
+def test_any_other_program_is_executed_as_it_is() -> None:
+    said = run_once("--network=none", IMAGE, "bash", "-c", "echo $0 $((6 * 7)); exit 3")
+    assert (said.stdout, said.returncode) == ("bash 42\n", 3)
+
+
+def test_a_word_that_is_neither_command_nor_program_ends_with_64() -> None:
+    said = run_once("--network=none", IMAGE, "docter")
+    assert said.returncode == 64
+    assert "did you mean doctor?" in said.stderr
+
+
+def test_tini_is_process_1_and_hands_on_the_exit_code_of_a_signalled_program() -> None:
+    said = run_once("--network=none", IMAGE, "bash", "-c", "cat /proc/1/comm; kill -TERM $$")
+    assert (said.stdout, said.returncode) == ("tini\n", 143)
+
+
+def test_neither_compiler_nor_package_cache_nor_test_is_left_in_the_image() -> None:
+    look = (
+        "for tool in cc gcc g++ make; do command -v $tool; done;"
+        "find /root/.cache /var/lib/apt/lists /build -type f 2>/dev/null;"
+        "find /opt/rollcall -name 'test*.py'"
+    )
+    assert run_once("--network=none", IMAGE, "bash", "-c", look).stdout == ""
+
+
+def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
+    image, rocm = inspect(IMAGE), inspect(ROCM)
+    assert rocm["Healthcheck"] == image["Healthcheck"]
+    for item in ("Entrypoint", "StopSignal", "ExposedPorts", "WorkingDir", "Labels"):
+        assert rocm["Config"][item] == image["Config"][item], item
+    said = run_once("--network=none", ROCM, "rollcall", "plan", "--json")
+    assert json.loads(said.stdout)["role"] == "head"
+
+
+def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a_run(
+    tmp_path: Path, data: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    options = ("--user=1234", "--read-only", "--cap-drop=ALL", "--tmpfs=/tmp", "--shm-size=512m")
+    volumes = (f"--volume={tmp_path}:/checkpoints", f"--volume={data}:/data:ro")
+    alone = ("--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4")
+    job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
+    said = run_once(*options, *volumes, *alone, IMAGE, *job, within=150)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert newest_checkpoint(RunFiles(tmp_path).checkpoints) == 10
+    assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {1234}
+
+
+def test_head_and_worker_are_healthy_and_a_head_whose_control_port_hangs_is_not(
+    tmp_path: Path, data: Path
+) -> None:
+    test = inspect(IMAGE)["Healthcheck"]["Test"]
+    assert test[0] == "CMD"
+    listen = "import socket, time; s = socket.create_server(('', 8267)); print(); time.sleep(60)"
+    with Cluster(tmp_path / "cluster", data) as cluster:
+        head = cluster.head("--remote_rm_url", "arithmetic", *SHORT, workers=1)
+        worker = cluster.worker(1)
+        cluster.watch.event("check-in", within=60)
+        assert head.execute(*test[1:]).returncode == 0
+        assert worker.execute(*test[1:]).returncode == 0
+        # In place of the head: something that listens, and never answers.
+        hung = worker.execute("sh", "-c", f'python -c "{listen}" & sleep 1; timeout 5 "$@"', *test)
+        assert hung.returncode != 0

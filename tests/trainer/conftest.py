@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from env.prepare.model import TinyModel, write_model
+from tests.trainer.harness import Tiny
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    root = tmp_path_factory.mktemp("tiny")
+    shape = TinyModel(hidden_size=16, layers=1, heads=2, max_length=32)
+    write_model(shape, "0123456789+=", root / "model")
+    for name, rows in (("train", range(24)), ("eval", range(24, 28))):
+        lines = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) for n in rows]
+        (root / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return Tiny(root / "model", root / "train.jsonl", root / "eval.jsonl")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"

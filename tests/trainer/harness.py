@@ -1,0 +1,83 @@
+"""A tiny run in this process: real models, real files, no Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from env.types import RewardFunction, RewardRequest, Score
+from trainer import data, loop, team
+from trainer.actors.group import LocalLauncher
+from trainer.checkpoint.write import RunState
+from trainer.config import Config, parse
+from trainer.contract import read_events
+from trainer.stop import StopRequest
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model of some thousand parameters and prompts for it."""
+
+    model: Path
+    prompts: Path
+    held_out: Path
+
+    def config(self, run: Path, **flags: Any) -> Config:
+        """A valid small configuration; `flags` replace or add (True: a flag without value)."""
+        values = {
+            "pretrain": self.model,
+            "prompt_data": self.prompts,
+            "input_key": "prompt",
+            "label_key": "answer",
+            "remote_rm_url": "arithmetic",
+            "run_dir": run,
+            "rollout_batch_size": 4,
+            "n_samples_per_prompt": 2,
+            "train_batch_size": 4,
+            "micro_train_batch_size": 2,
+            "micro_rollout_batch_size": 4,
+            "generate_max_len": 3,
+            "max_steps": 4,
+            "seed": 1,
+            "actor_learning_rate": 1e-3,
+            "critic_learning_rate": 1e-3,
+            **flags,
+        }
+        return parse(to_argv(values))
+
+
+def to_argv(flags: dict[str, Any]) -> list[str]:
+    argv: list[str] = []
+    for name, value in flags.items():
+        if value is not None:
+            argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return argv
+
+
+def share_of(character: str) -> RewardFunction:
+    """A bandit's reward: the share of one character in the completion."""
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.of(r.response.count(character) / max(1, len(r.response))) for r in requests]
+
+    return reward
+
+
+def train(
+    config: Config, reward: RewardFunction | None = None, stop: StopRequest | None = None
+) -> RunState:
+    config.files.root.mkdir(parents=True, exist_ok=True)
+    prompts = data.load(config)
+    crew = team.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
+    return loop.train(config, crew, prompts, reward or share_of("1"), stop or StopRequest())
+
+
+def events(config: Config, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(config.files.journal) if event["kind"] == kind]
+
+
+def metric_rows(config: Config) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in config.files.metrics.read_text().splitlines()]

@@ -1,0 +1,133 @@
+"""Advantages against the papers' sums, written out one token at a time in Python's floats."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer import advantages
+from trainer.advantages import Estimator
+from trainer.types import BoolArray, FloatArray
+
+
+def gae_by_hand(
+    rewards: list[float], values: list[float], gamma: float, lambd: float
+) -> list[float]:
+    """A_t = Σ_k (γλ)^k δ_{t+k}, over one sample's action tokens only."""
+    following = [*values, 0.0][1:]
+    deltas = [r + gamma * n - v for r, v, n in zip(rewards, values, following, strict=True)]
+    return [
+        sum((gamma * lambd) ** k * delta for k, delta in enumerate(deltas[t:]))
+        for t in range(len(deltas))
+    ]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[FloatArray, FloatArray, BoolArray, float, float]:
+    shape = (draw(st.integers(1, 4)), draw(st.integers(1, 7)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return (
+        rng.normal(size=shape).astype(np.float32),
+        rng.normal(size=shape).astype(np.float32),
+        rng.random(shape) < 0.6,
+        draw(st.sampled_from([0.0, 0.9, 1.0])),
+        draw(st.sampled_from([0.0, 0.95, 1.0])),
+    )
+
+
+@settings(max_examples=60)
+@given(batches())
+def test_gae_equals_its_definition_and_passes_over_what_the_policy_did_not_choose(
+    batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
+) -> None:
+    rewards, values, actions, gamma, lambd = batch
+    got, returns = advantages.gae(rewards, values, actions, gamma, lambd)
+    for row, chosen in enumerate(actions):
+        expected = gae_by_hand(
+            rewards[row, chosen].tolist(), values[row, chosen].tolist(), gamma, lambd
+        )
+        assert got[row, chosen] == pytest.approx(expected, abs=1e-5)
+        assert returns[row, chosen] == pytest.approx(expected + values[row, chosen], abs=1e-5)
+    assert not got[~actions].any()
+    assert not returns[~actions].any()
+
+
+def test_group_norm_compares_each_prompts_samples_by_their_sample_deviation() -> None:
+    rewards = [1.0, 0.0, 0.5, 4.0, 2.0, 3.0]
+    got = advantages.group_norm(np.array(rewards, dtype=np.float32), size=3)
+    for start in (0, 3):
+        group = rewards[start : start + 3]
+        expected = [(r - statistics.mean(group)) / statistics.stdev(group) for r in group]
+        assert got[start : start + 3] == pytest.approx(expected)
+
+
+def test_an_unknown_reward_takes_no_part_in_its_groups_baseline() -> None:
+    got = advantages.group_norm(np.array([1.0, np.nan, 0.0, 7.0, np.nan, np.nan]), size=3)
+    assert got == pytest.approx([2**-0.5, 0.0, -(2**-0.5), 0.0, 0.0, 0.0])
+
+
+def test_a_group_of_equal_rewards_teaches_nothing() -> None:
+    assert not advantages.group_norm(np.full(4, 0.3, dtype=np.float32), size=4).any()
+
+
+def test_the_reward_arrives_at_the_last_action() -> None:
+    actions = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
+    placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), actions)
+    assert placed.tolist() == [[0, 0, 2, 0], [0, 0, 0, 3], [0, 0, 0, 0]]
+
+
+def test_whitening_leaves_mean_zero_and_deviation_one_over_actions_only() -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.random((5, 6)) < 0.5
+    white = advantages.whiten(rng.normal(3, 2, (5, 6)).astype(np.float32), actions)
+    assert white[actions].mean() == pytest.approx(0, abs=1e-6)
+    assert white[actions].std() == pytest.approx(1, abs=1e-5)
+    assert not white[~actions].any()
+
+
+def test_kl_in_the_reward_is_charged_token_by_token() -> None:
+    actions = np.array([[False, True, True]])
+    log_probs = np.array([[0.0, -1.0, -2.0]], dtype=np.float32)
+    reference = np.array([[0.0, -1.5, -1.0]], dtype=np.float32)
+    _, returns = advantages.estimate(
+        Estimator(name="gae", group_size=1, kl_coef=0.1),
+        np.array([1.0], dtype=np.float32),
+        actions,
+        log_probs,
+        reference,
+        np.zeros((1, 3), dtype=np.float32),
+    )
+    # k1 = log π − log π_ref: 0.5, then −1.0.
+    assert returns[0] == pytest.approx([0.0, 1.0 - 0.1 * 0.5 + 0.1 * 1.0, 1.0 + 0.1 * 1.0])
+
+
+def test_rewards_are_clipped_to_their_range() -> None:
+    _, returns = advantages.estimate(
+        Estimator(name="gae", group_size=1, reward_range=(-1.0, 2.0)),
+        np.array([50.0, -50.0], dtype=np.float32),
+        np.array([[True], [True]]),
+        np.zeros((2, 1), dtype=np.float32),
+        None,
+        np.zeros((2, 1), dtype=np.float32),
+    )
+    assert returns[:, 0].tolist() == [2.0, -1.0]
+
+
+def test_a_sample_without_a_reward_changes_no_other_samples_advantage() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(4, 5)).astype(np.float32)
+    rewards = np.array([1.0, np.nan, 0.0, 0.5], dtype=np.float32)
+    known = ~np.isnan(rewards)
+    actions = np.ones((4, 5), dtype=np.bool_) & known[:, None]
+    estimator = Estimator(name="gae", group_size=1)
+    zeros = np.zeros((4, 5), dtype=np.float32)
+    got, _ = advantages.estimate(estimator, rewards, actions, zeros, None, values)
+    alone, _ = advantages.estimate(
+        estimator, rewards[known], actions[known], zeros[known], None, values[known]
+    )
+    assert np.array_equal(got[known], alone)
+    assert not got[~known].any()

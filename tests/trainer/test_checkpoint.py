@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.harness import Tiny, events, metric_rows, train
+from trainer.checkpoint import retention
+from trainer.checkpoint.resume import ResumeError
+from trainer.config import Config
+from trainer.contract import (
+    MANIFEST,
+    checkpoint_path,
+    fault_of,
+    newest_checkpoint,
+    steps_on_disk,
+    write_manifest,
+)
+
+
+@given(st.dictionaries(st.integers(1, 30), st.booleans()), st.integers(1, 5))
+def test_retention_keeps_the_newest_whole_ones_and_nothing_older(
+    whole: dict[int, bool], keep: int
+) -> None:
+    deleted = retention.superfluous(whole, keep)
+    left = set(whole) - set(deleted)
+    newest = sorted((step for step in whole if whole[step]), reverse=True)
+    assert left >= set(newest[:keep])
+    assert {step for step in left if whole[step]} == set(newest[:keep])
+    if newest:
+        # A torn one stays only where it is newer than every whole one.
+        assert all(whole[step] or step > newest[0] for step in left)
+    else:
+        assert not deleted
+
+
+def test_a_checkpoint_that_is_being_deleted_is_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        directory = checkpoint_path(tmp_path, step)
+        directory.mkdir()
+        (directory / "policy.pt").write_text("weights")
+        write_manifest(directory, step)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed right there
+    retention.apply(tmp_path, keep=1)
+    assert fault_of(checkpoint_path(tmp_path, 1)) == "no manifest: it was never finished"
+    assert newest_checkpoint(tmp_path) == 2
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    config = tiny.config(
+        tmp_path_factory.mktemp("trained") / "run",
+        max_steps=4,
+        save_steps=1,
+        max_ckpt_num=3,
+        save_hf_ckpt=True,
+        eval_dataset=tiny.held_out,
+    )
+    train(config)
+    return config
+
+
+def test_as_many_whole_checkpoints_stay_as_are_wanted(trained: Config) -> None:
+    assert steps_on_disk(trained.checkpoints) == [4, 3, 2]
+    assert [fault_of(checkpoint_path(trained.checkpoints, s)) for s in (4, 3, 2)] == [None] * 3
+
+
+def test_a_checkpoint_holds_the_exported_model_where_wanted(trained: Config) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for directory in (trained.exported, checkpoint_path(trained.checkpoints, 4) / "hf"):
+        AutoModelForCausalLM.from_pretrained(directory)
+        assert AutoTokenizer.from_pretrained(directory)("1+1=")["input_ids"]
+
+
+def test_starting_afresh_over_checkpoints_is_refused(tiny: Tiny, trained: Config) -> None:
+    with pytest.raises(ResumeError, match="--load_checkpoint"):
+        train(tiny.config(trained.files.root))
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda d: (d / MANIFEST).unlink(), "no manifest"),
+        (lambda d: (d / MANIFEST).write_text('{"step": 4, "fil'), "manifest is torn"),
+        (lambda d: (d / "critic.pt").unlink(), "critic.pt is missing"),
+        (lambda d: (d / "policy.pt").write_bytes(b"short"), "policy.pt has 5 bytes"),
+        (lambda d: flip_a_bit(d / "policy.pt"), "policy.pt does not have the checksum"),
+    ],
+)
+def test_a_broken_checkpoint_is_named_and_skipped(
+    tiny: Tiny, run_dir: Path, damage: object, fault: str
+) -> None:
+    train(tiny.config(run_dir, max_steps=2, save_steps=1))
+    damage(checkpoint_path(run_dir / "checkpoints", 2))  # type: ignore[operator]
+    config = tiny.config(run_dir, max_steps=2, load_checkpoint=True)
+    train(config)
+    skipped = events(config, "checkpoint-skipped")
+    assert [event["details"]["step"] for event in skipped] == [2]
+    assert fault in skipped[0]["sentence"]
+    assert events(config, "resume")[-1]["details"]["step"] == 1
+    assert fault_of(checkpoint_path(config.checkpoints, 2)) is None
+    # The curve has each step once, though step 2 was made twice.
+    assert [row["step"] for row in metric_rows(config) if "train/reward" in row] == [1, 2]
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_finished_run_resumes_to_its_end_and_changes_nothing(tiny: Tiny, trained: Config) -> None:
+    before = (checkpoint_path(trained.checkpoints, 4) / "policy.pt").read_bytes()
+    again = tiny.config(
+        trained.files.root, max_steps=4, load_checkpoint=True, eval_dataset=tiny.held_out
+    )
+    state = train(again)
+    assert state.step == 4
+    assert state.eval_before is not None
+    assert (checkpoint_path(trained.checkpoints, 4) / "policy.pt").read_bytes() == before
+    assert json.loads(trained.files.progress.read_text())["step"] == 4

@@ -1,0 +1,164 @@
+"""Whole runs in this process: what they learn, what they write, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from env.types import RewardRequest, Score
+from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
+from trainer.contract import newest_checkpoint
+from trainer.stop import Stopped, StopRequest
+from trainer.types import TrainingError
+
+BANDIT: dict[str, Any] = {
+    "rollout_batch_size": 16,
+    "n_samples_per_prompt": 4,
+    "train_batch_size": 32,
+    "micro_train_batch_size": 32,
+    "micro_rollout_batch_size": 64,
+    "actor_learning_rate": 2e-2,
+    "critic_learning_rate": 1e-2,
+    "lr_scheduler": "constant",
+    "init_kl_coef": 1e-3,
+    "max_steps": 20,
+}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"advantage_estimator": "gae"},
+        {"advantage_estimator": "group_norm"},
+        {"advantage_estimator": "group_norm", "use_kl_loss": True, "kl_estimator": "k3"},
+    ],
+    ids=["ppo", "grpo", "grpo-kl-loss"],
+)
+def test_a_bandit_is_learned(tiny: Tiny, run_dir: Path, algorithm: dict[str, Any]) -> None:
+    state = train(tiny.config(run_dir, **BANDIT, **algorithm))
+    assert state.reward_first is not None
+    assert state.reward_first < 0.3
+    assert state.reward > 0.8
+
+
+def test_the_policy_is_frozen_while_only_the_critic_learns(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, freezing_actor_steps=2, max_steps=3)
+    train(config)
+    rows = metric_rows(config)
+    assert ["train/policy_loss" in row for row in rows] == [False, False, True]
+    assert all("train/critic_loss" in row for row in rows)
+    assert [row["train/kl"] for row in rows] == [0.0, 0.0, 0.0]
+
+
+def test_a_run_tells_its_story(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, max_steps=3, save_steps=2, eval_dataset=tiny.held_out)
+    state = train(config)
+    progress = json.loads(config.files.progress.read_text())
+    assert (progress["step"], progress["total_steps"], progress["samples"]) == (3, 3, 24)
+    assert progress["checkpoint"] == 3
+    assert progress["reward_first"] == state.reward_first
+    assert progress["eval_before"] == events(config, "eval")[0]["details"]["accuracy"]
+    assert progress["eval"] == events(config, "eval")[-1]["details"]["accuracy"]
+    assert [event["details"]["step"] for event in events(config, "eval")] == [0, 3]
+    assert [event["details"]["step"] for event in events(config, "step")] == [1, 2, 3]
+    assert [event["details"]["step"] for event in events(config, "checkpoint")] == [2, 3]
+    assert [event["details"]["step"] for event in events(config, "resume")] == [0]
+    row = metric_rows(config)[1]
+    for name in ("train/reward", "train/policy_loss", "train/critic_loss", "train/kl"):
+        assert np.isfinite(row[name])
+
+
+class Flaky:
+    """Fails to score the samples at some places of each batch."""
+
+    def __init__(self, failing: set[int], wrong: float) -> None:
+        self.failing = failing
+        self.reward = share_of("1")
+        self.wrong = wrong
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        return [
+            Score.failed("no answer") if place in self.failing else score
+            for place, score in enumerate(self.reward(requests))
+        ]
+
+
+def test_a_failed_reward_is_left_out_and_never_a_zero(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, max_steps=1)
+    state = train(config, Flaky({1, 6}, 0.0))
+    row = metric_rows(config)[0]
+    assert row["train/reward_failed"] == pytest.approx(2 / 8)
+    assert state.samples == 6
+    whole = tiny.config(run_dir.with_name("whole"), max_steps=1)
+    train(whole)
+    # Same completions: the mean is that of the six, not of eight with two zeros.
+    assert row["train/reward_std"] >= 0
+    assert metric_rows(whole)[0]["train/reward_failed"] == 0
+
+
+def test_a_batch_without_any_reward_ends_the_run(tiny: Tiny, run_dir: Path) -> None:
+    with pytest.raises(TrainingError, match="none of 8 completions could be scored: no answer"):
+        train(tiny.config(run_dir), Flaky(set(range(8)), 0.0))
+
+
+def test_a_reward_that_is_not_finite_stops_and_leaves_the_checkpoint(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    calls = 0
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        return [Score.of(float("nan") if calls == 3 else 1.0) for _ in requests]
+
+    config = tiny.config(run_dir, save_steps=1)
+    with pytest.raises(TrainingError, match="reward of prompt .* is nan"):
+        train(config, reward)
+    assert newest_checkpoint(config.checkpoints) == 2
+
+
+def test_sigterm_saves_at_the_next_step_boundary(tiny: Tiny, run_dir: Path) -> None:
+    calls = 0
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return share_of("1")(requests)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stop = StopRequest()
+    stop.install()
+    config = tiny.config(run_dir)
+    try:
+        with pytest.raises(Stopped, match="after step 2 of 4"):
+            train(config, reward, stop)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert newest_checkpoint(config.checkpoints) == 2
+    assert json.loads(config.files.progress.read_text())["checkpoint"] == 2
+
+
+def test_wandb_goes_on_with_the_same_offline_run(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    flags = {"use_wandb": True, "advantage_estimator": "group_norm", "init_kl_coef": 0}
+    first = train(tiny.config(run_dir, max_steps=1, **flags))
+    second = train(tiny.config(run_dir, max_steps=2, load_checkpoint=True, **flags))
+    assert first.wandb_id
+    assert second.wandb_id == first.wandb_id
+    logs = list((run_dir / "wandb").rglob(f"run-{first.wandb_id}.wandb"))
+    assert len(logs) == 2
+    assert all(b"train/reward" in log.read_bytes() for log in logs)
