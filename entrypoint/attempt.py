@@ -40,7 +40,7 @@ class Attempt:
     _evidence: str = ""
     _stop_asked: bool = False
     _hung_seconds: float | None = None
-    _ray_lost: bool = False
+    _ray_lost: threading.Event = field(default_factory=threading.Event)
 
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
@@ -63,7 +63,7 @@ class Attempt:
 
     def _follow(self) -> None:
         log_to = RunFiles(self.settings.run_dir).logs / self.log_name
-        self.jobs.follow(self.submission, log_to, self._read)
+        self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
         self.inbox.put(JobEnded(self.submission))
 
     def _read(self, line: str) -> None:
@@ -81,7 +81,7 @@ class Attempt:
                 case JobEnded(ended) if ended == self.submission:
                     break
                 case RayEnded(exit_code):
-                    self._ray_lost = True
+                    self._ray_lost.set()
                     log.warning("Ray on the head ended with %d", exit_code)
                     break
                 case StopAsked(why):
@@ -106,7 +106,7 @@ class Attempt:
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
 
     def _last_status(self) -> JobInfo:
-        if self._ray_lost:
+        if self._ray_lost.is_set():
             return JobInfo("LOST", "Ray on the head ended")
 
         def ended() -> JobInfo:

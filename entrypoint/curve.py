@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 Rows = Sequence[dict[str, Any]]
 
-REWARD = "reward/mean"
+REWARD = "train/reward"
 ACCURACY = "eval/accuracy"
 
 
@@ -28,10 +29,11 @@ def in_terminal(rows: Rows, *, width: int = 90, height: int = 20) -> str:
     plotext.plot(*series(rows, ACCURACY), label="held-out accuracy", marker="x")
     plotext.xlabel("step")
     plotext.ylim(0, 1)
-    return str(plotext.build())
+    return str(plotext.uncolorize(plotext.build()))
 
 
 def as_png(rows: Rows, path: Path) -> None:
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

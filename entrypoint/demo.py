@@ -33,6 +33,7 @@ CRASH_WORKER_AT = 0.6
 """At these shares of the run's steps `--crash` kills the training driver and a worker."""
 WORKERS = 2
 PORTS_PER_NODE = 200
+WARM_UP_SUMS = "400"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,23 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _prepare(layout: Layout, seed: int) -> None:
-    """Data and a tiny model, then supervised steps until it half knows its sums."""
-    python = [sys.executable, "-m"]
-    log.info("making sums below 200 and a model of 0.8 M parameters in %s", layout.data)
-    subprocess.run(
-        [*python, "env.prepare", "arithmetic", "--out", layout.data, "--seed", str(seed)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    log.info("supervised warm-up")
-    subprocess.run(
-        [*python, "trainer.supervised", "sft", *warm_up_flags(layout, seed)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    """Data and a tiny model, then supervised steps on a few sums until it half knows them all."""
+    log.info("making sums below 100 and a tiny transformer in %s", layout.data)
+    _run_module("env.prepare", "arithmetic", *data_flags(layout, seed))
+    log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
+    _run_module("trainer.supervised", "sft", *warm_up_flags(layout, seed))
+
+
+def _run_module(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def data_flags(layout: Layout, seed: int) -> list[str]:
+    return [
+        *("--out", str(layout.data), "--seed", str(seed)),
+        *("--max-operand", "49", "--train-size", "2500", "--warmup-size", WARM_UP_SUMS),
+        *("--layers", "1", "--hidden-size", "128"),
+    ]
 
 
 def warm_up_flags(layout: Layout, seed: int) -> list[str]:
@@ -124,6 +128,8 @@ def warm_up_flags(layout: Layout, seed: int) -> list[str]:
         *("--pretrain", str(layout.data / "model")),
         *("--dataset", str(layout.data / "warmup.jsonl")),
         *("--save_path", str(layout.data / "warm")),
+        *("--max_steps", "170", "--max_epochs", "60", "--max_len", "16"),
+        *("--train_batch_size", "64", "--learning_rate", "2e-3"),
         *("--seed", str(seed)),
     ]
 
@@ -135,9 +141,15 @@ def job_flags(layout: Layout, seed: int) -> list[str]:
         *("--prompt_data", str(layout.data / "train.jsonl")),
         *("--eval_dataset", str(layout.data / "eval.jsonl")),
         *("--input_key", "prompt", "--label_key", "answer"),
+        *("--advantage_estimator", "gae", "--init_kl_coef", "0.001"),
+        *("--rollout_batch_size", "128", "--n_samples_per_prompt", "4"),
+        *("--train_batch_size", "128", "--max_epochs", "2"),
+        *("--micro_train_batch_size", "128", "--micro_rollout_batch_size", "256"),
+        *("--actor_learning_rate", "5e-4", "--critic_learning_rate", "1e-3"),
+        *("--lr_warmup_ratio", "0.1", "--freezing_actor_steps", "5"),
+        *("--generate_max_len", "5", "--vllm_num_engines", "2"),
+        *("--max_steps", "220", "--eval_steps", "10", "--save_steps", "5"),
         *("--seed", str(seed)),
-        *("--advantage_estimator", "gae"),
-        *("--generate_max_len", "5"),
     ]
 
 
@@ -164,7 +176,7 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
     log_to = layout.run.logs / f"console-{number}.log"
     if number == 0:
         reward = f"127.0.0.1:{layout.reward_port}"
-        server = [sys.executable, "-m", "env.server", "--task", "arithmetic"]
+        server = [sys.executable, "-m", "env.server", "--task", "arithmetic-partial"]
         env["ROLLCALL_REWARD_URL"] = f"http://{reward}/get_reward"
         env["ROLLCALL_REWARD_COMMAND"] = " ".join(
             [*server, "--host", "127.0.0.1", "--port", str(layout.reward_port)]
@@ -209,7 +221,8 @@ def _wait_for_share(layout: Layout, share: float) -> None:
 
 def _on_node(layout: Layout, number: int) -> list[psutil.Process]:
     env = layout.node(number)
-    return marked(f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}")
+    mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
+    return [*marked(mark), *marked(f"{mark}/service")]
 
 
 def _words(process: psutil.Process) -> list[str]:

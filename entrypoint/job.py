@@ -103,13 +103,23 @@ class JobClient:
         except httpx.HTTPError as error:
             log.warning("Ray did not take the request to stop the job: %s", error)
 
-    def follow(self, submission_id: str, log_to: Path, tell: Callable[[str], None]) -> None:
-        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends."""
+    def follow(
+        self,
+        submission_id: str,
+        log_to: Path,
+        tell: Callable[[str], None],
+        lost: threading.Event,
+    ) -> None:
+        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends.
+
+        `lost` ends it too: the Ray that had the job is gone, and its end will never be known.
+        """
         with log_to.open("a") as file:
             copy = _Copy(file, tell)
             while not self._over(submission_id):
                 self._tail(submission_id, copy)
-                threading.Event().wait(POLL_SECONDS)
+                if lost.wait(POLL_SECONDS):
+                    return
             # A tail that broke off, or came too late for a short job, missed the end.
             copy.restart()
             copy.take(self._whole_log(submission_id))

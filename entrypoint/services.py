@@ -42,6 +42,11 @@ def specs(settings: Settings, *, is_head: bool) -> list[ServiceSpec]:
     return wanted
 
 
+def mark(settings: Settings) -> str:
+    """What services carry: not the mark of the node's Ray, which they outlive."""
+    return f"{settings.node_mark}/service"
+
+
 class Service:
     """One service; with a command, a thread starts it and starts it again whenever it ends."""
 
@@ -115,6 +120,8 @@ class Services:
         tell: Callable[[str], None],
     ) -> None:
         self._timeout = settings.service_timeout
+        self._mark = mark(settings)
+        env = {**env, process.NODE_MARK: self._mark}
         logs = RunFiles(settings.run_dir).logs
         suffix = "" if is_head else f"-{settings.node_name}"
         self._services = [
@@ -123,6 +130,7 @@ class Services:
         ]
 
     def __enter__(self) -> Services:
+        process.end(process.marked(self._mark), grace=1.0)  # of an earlier life of this node
         for service in self._services:
             service.start()
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,6 +22,10 @@ from trainer.contract import ExitCode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+TRIES = 5
+STEADY_SECONDS = 60.0
+"""A membership that lasted for so long starts the count of failures anew."""
 
 
 def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: Inbox) -> int:
@@ -54,7 +59,9 @@ class _Membership:
     inbox: Inbox
 
     def keep(self) -> int:
+        failures = 0
         while True:
+            began = time.monotonic()
             match self._join_once():
                 case HeadSaid(outcome, exit_code):
                     log.info("the run has %s", outcome)
@@ -65,7 +72,13 @@ class _Membership:
                 case HeadLost(why):
                     log.warning("the head is lost (%s); waiting for it", why)
                 case RayEnded(exit_code):
+                    steady = time.monotonic() - began > STEADY_SECONDS
+                    failures = 1 if steady else failures + 1
+                    if failures == TRIES:
+                        log.error("Ray on this node ended %d times in a row: giving up", failures)
+                        return ExitCode.RETRY
                     log.warning("Ray on this node ended with %d; joining again", exit_code)
+                    self.inbox.stop.wait(wait.backoff(failures))
 
     def _join_once(self) -> Message:
         """One membership, from finding the head to whatever ended it."""

@@ -179,13 +179,20 @@ def append_event(
         "sentence": sentence,
         "details": dict(details or {}),
     }
-    descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, (json.dumps(event) + "\n").encode())
+        # A line that a crash tore has no end: it must not take this one with it.
+        start = "\n" if _is_torn(descriptor) else ""
+        os.write(descriptor, f"{start}{json.dumps(event)}\n".encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return event
+
+
+def _is_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
 def read_events(journal: Path) -> Iterator[dict[str, Any]]:

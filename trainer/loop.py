@@ -57,14 +57,17 @@ class _Run:
         publish.weights(self.team.policy, self.team.engines, version=state.step)
         if state.step == 0:
             state = self._evaluate(state)
+        if stop.requested:
+            raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
         for step in range(state.step + 1, total + 1):
-            if stop.requested:
-                raise Stopped(f"Stopped after step {state.step} of {total}.")
             state = self._step(state, step)
-            if step == total or _due(step, self.config.eval_steps):
+            last, stopping = step == total, stop.requested
+            if last or _due(step, self.config.eval_steps):
                 state = self._evaluate(state)
-            if step == total or _due(step, self.config.save_steps) or stop.requested:
+            if last or _due(step, self.config.save_steps) or stopping:
                 self._save(state)
+            if stopping and not last:
+                raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
         self.team.policy.first(Policy.export, self.config.exported).result()
         return state
 

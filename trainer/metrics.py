@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,15 @@ def _drop_after(path: Path, step: int) -> None:
     write_atomically(path, "".join(kept))
 
 
-class Wandb:
-    """A W&B run, the same one after a resume. Honours WANDB_MODE=offline."""
+def connect(config: Config, run_id: str | None) -> Wandb | None:
+    """The W&B run of `run_id`, or a new one; None, with a sentence, where W&B does not answer.
 
-    def __init__(self, config: Config, run_id: str | None) -> None:
-        import wandb
+    Honours WANDB_MODE=offline.
+    """
+    import wandb
 
-        self._run = wandb.init(
+    try:
+        run = wandb.init(
             project=config.wandb_project,
             name=config.wandb_run_name,
             group=config.wandb_group,
@@ -54,8 +57,19 @@ class Wandb:
             dir=config.run_dir,
             id=run_id,
             resume="allow",
-            config={name: str(getattr(config, name)) for name in config.__slots__},
+            config={name: str(value) for name, value in asdict(config).items()},
         )
+    except wandb.Error as error:
+        print(f"No W&B in this attempt: {error}. Metrics go to metrics.jsonl.", flush=True)
+        return None
+    return Wandb(run)
+
+
+class Wandb:
+    """A W&B run, the same one after a resume."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
         # A resumed run repeats steps: they must not be W&B's own, which never go back.
         self._run.define_metric("train/global_step")
         self._run.define_metric("*", step_metric="train/global_step")

@@ -34,7 +34,8 @@ def join(actors: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=True)
     else:
-        ray.init(num_cpus=max(actors, os.cpu_count() or 1), include_dashboard=False)
+        cpus = max(actors, os.cpu_count() or 1)
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False)
 
 
 def cpu_share(actors: int, cpus: float) -> float:

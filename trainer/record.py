@@ -10,7 +10,7 @@ from statistics import fmean
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Progress, append_event
-from trainer.metrics import JsonLines, Row, Wandb
+from trainer.metrics import JsonLines, Row, Wandb, connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self._lines = JsonLines(self.config.files.metrics, self.state.step)
         if self.config.wandb_wanted:
-            self._wandb = Wandb(self.config, self.state.wandb_id)
+            self._wandb = connect(self.config, self.state.wandb_id)
         step = self.state.step
         self._checkpoint = step or None
         sentence = (
@@ -58,7 +58,7 @@ class Recorder:
 
     @property
     def wandb_id(self) -> str | None:
-        return self._wandb.run_id if self._wandb else None
+        return self._wandb.run_id if self._wandb else self.state.wandb_id
 
     def step(self, state: RunState, step: Step) -> None:
         self._last = step

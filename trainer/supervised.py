@@ -63,13 +63,14 @@ def parse(argv: Sequence[str]) -> SFTFlags:
 def sft(flags: SFTFlags) -> None:
     """Train with TRL's SFTTrainer, on completions only, and save model and tokeniser."""
     import torch
-    from datasets import Dataset
+    from datasets import Dataset, disable_progress_bars
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
     from trainer.actors.model import load_causal_lm, prepare_process
 
     device = prepare_process()
+    disable_progress_bars()
     rows = Dataset.from_json(str(flags.dataset), keep_in_memory=True)
     if flags.max_samples:
         rows = rows.select(range(min(flags.max_samples, len(rows))))

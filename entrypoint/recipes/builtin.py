@@ -43,6 +43,8 @@ def _arguments(settings: Settings) -> list[str]:
     given = {word.partition("=")[0] for word in settings.job}
     if settings.reward_url and "--remote_rm_url" not in given:
         arguments += ["--remote_rm_url", settings.reward_url]
+    if "--remote_rm_deadline" not in given:
+        arguments += ["--remote_rm_deadline", f"{settings.service_timeout:g}"]
     return arguments
 
 

@@ -61,7 +61,8 @@ class Cluster:
     def processes(self, number: int) -> list[psutil.Process]:
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
-        return marked(f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}")
+        mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
+        return [*marked(mark), *marked(f"{mark}/service")]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""

@@ -99,12 +99,11 @@ def test_a_killed_driver_is_started_again_within_60_seconds(cluster: Cluster) ->
     assert cluster.events("resume")[-1]["details"]["step"] > 0
 
 
-def test_a_killed_worker_that_comes_back_is_taken_in_again_within_90_seconds(
+def test_a_killed_worker_that_comes_back_at_once_is_taken_in_again_within_90_seconds(
     cluster: Cluster,
 ) -> None:
     attempts = len(cluster.events("attempt"))
     cluster.kill(SECOND)
-    cluster.wait(lambda: len(cluster.events("failure")) >= attempts, 45, "failure")
     cluster.start(SECOND)
     cluster.resumes(attempts, within=90)
 

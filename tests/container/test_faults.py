@@ -61,37 +61,51 @@ def standing(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[S
 
 @pytest.fixture
 def cluster(standing: Standing) -> Iterator[Cluster]:
+    """Training, and with a checkpoint that this test's fault must not lose."""
     cluster = standing.cluster()
+    cluster.watch.event("checkpoint", within=60, after=len(cluster.watch.events("checkpoint")))
     yield cluster
     assert_no_step_is_lost_or_done_twice(cluster.run)
+
+
+def so_far(cluster: Cluster) -> tuple[int, int]:
+    """Attempts, and the step of the newest checkpoint."""
+    checkpoint = cluster.watch.events("checkpoint")[-1]
+    return len(cluster.watch.events("attempt")), checkpoint["details"]["step"]
+
+
+def resumes(cluster: Cluster, attempts: int, saved: int, *, within: float) -> None:
+    """A step is done by an attempt after the first `attempts`, from step `saved` or a later one."""
+    cluster.watch.resumes(attempts, within=within)
+    assert cluster.watch.events("resume")[-1]["details"]["step"] >= saved
 
 
 def test_after_the_driver_is_killed_the_next_step_is_done_within_45_seconds(
     cluster: Cluster,
 ) -> None:
-    attempts = len(cluster.watch.events("attempt"))
+    attempts, saved = so_far(cluster)
     for pid in cluster.nodes["head"].pids("python -m trainer"):
         os.kill(pid, signal.SIGKILL)
-    cluster.watch.resumes(attempts, within=45)
+    resumes(cluster, attempts, saved, within=45)
     assert len(cluster.watch.events("attempt")) == attempts + 1
 
 
 def test_after_a_worker_is_killed_and_started_again_the_next_step_is_done_within_90_seconds(
     cluster: Cluster,
 ) -> None:
-    attempts = len(cluster.watch.events("attempt"))
+    attempts, saved = so_far(cluster)
     cluster.nodes["worker-1"].kill()
     cluster.nodes["worker-1"].start_again()
-    cluster.watch.resumes(attempts, within=90)
+    resumes(cluster, attempts, saved, within=90)
 
 
 def test_after_the_head_is_killed_and_started_again_the_next_step_is_done_within_90_seconds(
     cluster: Cluster,
 ) -> None:
-    attempts = len(cluster.watch.events("attempt"))
+    attempts, saved = so_far(cluster)
     cluster.nodes["head"].kill()
     cluster.nodes["head"].start_again()
-    cluster.watch.resumes(attempts, within=90)
+    resumes(cluster, attempts, saved, within=90)
     assert cluster.nodes["worker-1"].running
     assert cluster.nodes["worker-2"].running
 

@@ -5,11 +5,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from entrypoint import control
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message
@@ -73,6 +75,18 @@ def head(tmp_path: Path) -> Iterator[Head]:
         yield head
 
 
+@contextmanager
+def asking(head: Head, node: str) -> Iterator[None]:
+    """A connection on which `node` asks for the outcome; its end is that of a killed process."""
+    with socket.create_connection(("127.0.0.1", head.port)) as asker:
+        asker.sendall(
+            f"GET /v1/outcome?node={node} HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        eventually(lambda: head.control._entries[node].asking == 1)
+        yield
+
+
 def answers(port: int) -> bool:
     try:
         return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
@@ -132,14 +146,52 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
 def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
     client = head.client()
     client.check_in(card("a"), joined=True)
-    with socket.create_connection(("127.0.0.1", head.port)) as asker:
-        asker.sendall(
-            b"GET /v1/outcome?node=a HTTP/1.1\r\nHost: x\r\n"
-            + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
-        )
-        entry = head.control._entries["a"]
-        eventually(lambda: entry.asking == 1)
+    entry = head.control._entries["a"]
+    with asking(head, "a"):
+        assert entry.asking == 1
     eventually(lambda: entry.asking == 0)
+    assert not entry.present(time.monotonic())
+    assert head.control.roll().present == ()
+
+
+def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Head) -> None:
+    client = head.client()
+    client.check_in(card("a", "127.0.0.3"), joined=True)
+    with asking(head, "a"), pytest.raises(RefusedError, match="another node"):
+        client.check_in(card("a", "127.0.0.9"))
+    eventually(lambda: head.control._entries["a"].asking == 0)
+    client.check_in(card("a", "127.0.0.9"))
+    assert head.control.state()["nodes"][0]["address"] == "127.0.0.9"
+
+
+def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "first", said.append)
+    eventually(lambda: head.control._entries["a"].asking == 1)
+    head.control.begin_anew()
+    eventually(lambda: said == [HeadLost("the head was started again")])
+    assert head.control.roll().present == ()
+    anew = client.check_in(card("a"), joined=True)
+    assert anew not in ("", "first")
+    client.watch("a", anew, said.append)
+    head.control.announce("finished", 0)
+    eventually(lambda: said[1:] == [HeadSaid("finished", 0)])
+
+
+def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LONGEST_QUESTION_SECONDS", 0.5)
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "first", said.append)
+    eventually(lambda: head.control._entries["a"].asking == 1)
+    client.close()
+    eventually(lambda: len(said) == 1)
+    assert isinstance(said[0], HeadLost)
 
 
 def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:

@@ -33,6 +33,13 @@ def test_output_of_both_kinds_is_appended_to_the_log(tmp_path: Path) -> None:
     assert (text.count("out"), text.count("err")) == (2, 2)
 
 
+def test_the_tail_of_a_log_is_not_that_of_an_earlier_process(tmp_path: Path) -> None:
+    start(tmp_path, "print('Ray runtime started')").wait(10)
+    again = start(tmp_path, "print('starting')")
+    again.wait(10)
+    assert again.tail() == "starting"
+
+
 def test_an_exit_by_signal_reads_as_a_shell_would_say_it(tmp_path: Path) -> None:
     child = start(tmp_path, "import os; os.kill(os.getpid(), 9)")
     assert child.wait(10) == 128 + signal.SIGKILL
@@ -91,7 +98,9 @@ def test_a_node_finds_its_own_processes_and_nobody_elses(tmp_path: Path) -> None
     other = start(tmp_path, code, **{NODE_MARK: f"other-{os.getpid()}"})
     try:
         wait_for_line(mine, "up")
-        found = process.marked(f"mine-{os.getpid()}")
+        deadline = time.monotonic() + 10  # a process that was just started may show no environment
+        while len(found := process.marked(f"mine-{os.getpid()}")) < 2:
+            assert time.monotonic() < deadline
         assert len(found) == 2
         assert mine.pid in {one.pid for one in found}
         assert process.end(found, grace=5) == 2

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.services import Service, ServiceSpec, specs
+from entrypoint import process
+from entrypoint.services import Service, Services, ServiceSpec, mark, specs
 from entrypoint.settings import Settings
 from entrypoint.wait import GaveUpError
 
@@ -99,3 +100,29 @@ def test_every_node_starts_the_retriever() -> None:
         ROLLCALL_RETRIEVER_URL="http://127.0.0.1:8000/retrieve", ROLLCALL_RETRIEVER_COMMAND="bash x"
     )
     assert [one.name for one in specs(given, is_head=False)] == ["retriever"]
+
+
+def test_a_server_left_by_a_killed_node_is_ended_before_its_successor_starts(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    port = free_port()
+    given = settings(
+        ROLLCALL_RUN_DIR=str(tmp_path),
+        ROLLCALL_REWARD_URL=f"http://127.0.0.1:{port}/get_reward",
+        ROLLCALL_REWARD_COMMAND=f"{sys.executable} {script} {port} 0",
+        ROLLCALL_NODE_NAME=f"head-{os.getpid()}",
+    )
+    left = process.Process(
+        "reward",
+        given.reward_command or (),
+        env=dict(os.environ) | {process.NODE_MARK: mark(given)},
+        log_to=tmp_path / "left.log",
+    )
+    told: list[str] = []
+    with Services(given, is_head=True, env=dict(os.environ), tell=told.append) as services:
+        assert not left.running
+        services.wait_ready(threading.Event())
+    assert told == []
+    assert process.marked(mark(given)) == []

@@ -207,6 +207,8 @@ def test_a_secret_is_masked_however_it_is_printed() -> None:
         ("--logger.wandb.key=abcd", f"--logger.wandb.key={MASK}"),
         ("--hf-token 'a b' x", f"--hf-token {MASK} x"),
         ("--use_wandb --seed 1", "--use_wandb --seed 1"),
+        ("HF_TOKEN=abcd run", f"HF_TOKEN={MASK} run"),
+        ("the same ROLLCALL_TOKEN on all nodes", "the same ROLLCALL_TOKEN on all nodes"),
         ("http://me:abcd@head:5000/x", f"http://me:{MASK}@head:5000/x"),
         (f"run {SECRET}", f"run {MASK}"),
     ],

@@ -149,31 +149,43 @@ def test_a_token_that_never_comes_names_both_remedies(node: Node) -> None:
     assert "set the same ROLLCALL_TOKEN on all" in line
 
 
-def test_a_wrong_token_is_not_waited_with(node: Node) -> None:
-    control = Control(
-        me=Card(node="head", address="127.0.0.1", versions={}),
+@contextlib.contextmanager
+def control(node: Node, me: Card) -> Iterator[int]:
+    """A head's control port, without the rest of the head."""
+    port = free_port()
+    with Control(
+        me=me,
         expected_workers=1,
         incarnation="first",
         run=node.run,
         token=SECRET,
-        port=free_port(),
+        port=port,
         on_stop=print,
-        on_check_in=print,
-    )
-    with control:
-        done = node.up(
-            WORKER
-            | NO_PREFLIGHT
-            | {
-                "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
-                "ROLLCALL_CONTROL_PORT": str(control._socket.getsockname()[1]),
-                "ROLLCALL_TOKEN": OTHER_SECRET,
-            }
-        )
+        on_check_in=lambda card, refusal: None,
+    ):
+        yield port
+
+
+def worker_of(port: int) -> dict[str, str]:
+    head = {"ROLLCALL_HEAD_ADDRESS": "127.0.0.1", "ROLLCALL_CONTROL_PORT": str(port)}
+    return WORKER | NO_PREFLIGHT | head
+
+
+def test_a_wrong_token_is_not_waited_with(node: Node) -> None:
+    with control(node, me=Card(node="head", address="127.0.0.1", versions={})) as port:
+        done = node.up(worker_of(port) | {"ROLLCALL_TOKEN": OTHER_SECRET})
     line = message(done, 77, "does not know this node's token")
     assert "set the head's ROLLCALL_TOKEN, or share its run directory" in line
     assert SECRET not in done.stdout
     assert OTHER_SECRET not in done.stdout
+
+
+def test_a_node_from_another_image_is_refused_with_both_versions(node: Node) -> None:
+    head = Card(node="head", address="127.0.0.1", versions={"image": "sha256:aaaa"})
+    with control(node, me=head) as port:
+        given = {"ROLLCALL_TOKEN": SECRET, "ROLLCALL_IMAGE": "sha256:bbbb"}
+        line = message(node.up(worker_of(port) | given), 76, "the head refuses this node")
+    assert "image sha256:bbbb here, sha256:aaaa on the head; use one image everywhere" in line
 
 
 def test_a_missing_run_directory_is_not_made(node: Node) -> None:

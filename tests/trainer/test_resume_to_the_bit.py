@@ -1,7 +1,7 @@
 """Killed anywhere and resumed, a run ends with the very weights of one that never was.
 
 Each life is a forked child of this process, killed by SIGKILL at its n-th operation on the run
-directory: in the middle of a checkpoint, between a manifest and its event, while old ones are
+directory: in the middle of a checkpoint, between a manifest and its event, while an old one is
 being deleted. The kill points are every open, rename, mkdir, unlink and rmtree there.
 """
 
@@ -12,30 +12,33 @@ import shutil
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.harness import Tiny, events, metric_rows, train
+from tests.trainer.harness import Tiny, metric_rows, train
 from trainer.config import Config
-from trainer.contract import checkpoint_path, fault_of
+from trainer.contract import checkpoint_path, fault_of, read_events
 
 STEPS = 5
-KILLED = -signal.SIGKILL
+OPERATIONS = 135
+"""On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
 def one_life(config: Config, kill_at: int | None = None) -> int:
-    """Train in a child. Returns its exit code; killed at the given operation, if it gets there."""
+    """Train in a child, killed at its operation number `kill_at`. Returns its exit code."""
     child = os.fork()
     if child == 0:
         try:
             if kill_at is not None:
-                sys.addaudithook(killer(str(config.run_dir), kill_at))
+                sys.addaudithook(on_operation(config.files.root, kill_at, die))
             train(config)
             os._exit(0)
         except BaseException:
@@ -44,25 +47,28 @@ def one_life(config: Config, kill_at: int | None = None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killer(directory: str, kill_at: int):  # type: ignore[no-untyped-def]
-    count = 0
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal count
-        if event in WATCHED and directory in str(arguments[0]):
-            count += 1
-            if count == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+
+def on_operation(directory: Path, number: int, act: Callable[[], None]) -> Callable[..., None]:
+    """An audit hook that acts at one operation on `directory`, before it is done."""
+    left = number
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in WATCHED and str(directory) in str(arguments[0]):
+            left -= 1
+            if left == 0:
+                act()
 
     return hook
 
 
 @dataclass(frozen=True)
 class Uninterrupted:
-    config: Config
     final: dict[str, bytes]
     rewards: list[float]
-    operations: int
 
 
 def configure(tiny: Tiny, run: Path) -> Config:
@@ -78,66 +84,64 @@ def configure(tiny: Tiny, run: Path) -> Config:
 
 
 def final_state(config: Config) -> dict[str, bytes]:
-    """Every number of the last checkpoint: weights, moments, counters."""
+    """Every number of the last checkpoint: weights, moments, counters, learning rates."""
     directory = checkpoint_path(config.checkpoints, STEPS)
     assert fault_of(directory) is None
     return {
-        f"{role}/{name}": value.numpy().tobytes()
+        name: content
         for role in ("policy", "critic")
-        for name, value in tensors(torch.load(directory / f"{role}.pt", weights_only=True))
+        for name, content in leaves(torch.load(directory / f"{role}.pt", weights_only=True), role)
     }
 
 
-def tensors(content: object, at: str = "") -> list[tuple[str, torch.Tensor]]:
+def leaves(content: Any, at: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(content, torch.Tensor):
-        return [(at, content)]
-    if isinstance(content, dict):
-        parts = content.items()
-    elif isinstance(content, list | tuple):
-        parts = dict(enumerate(content)).items()
+        yield at, content.numpy().tobytes()
+    elif isinstance(content, dict | list | tuple):
+        pairs = content.items() if isinstance(content, dict) else enumerate(content)
+        for name, part in pairs:
+            yield from leaves(part, f"{at}/{name}")
     else:
-        return [(f"{at}={content}", torch.zeros(0))]
-    return [pair for name, part in parts for pair in tensors(part, f"{at}/{name}")]
+        yield at, repr(content).encode()
 
 
 def rewards_of(config: Config) -> list[float]:
     return [row["train/reward"] for row in metric_rows(config) if "train/reward" in row]
 
 
+def assert_no_step_is_lost_or_made_twice(config: Config) -> None:
+    """Each attempt makes the steps after the confirmed one that it resumed from, one by one."""
+    confirmed, next_step = {0}, 1
+    for event in read_events(config.files.journal):
+        step = event["details"].get("step")
+        if event["kind"] == "resume":
+            assert step in confirmed
+            next_step = step + 1
+        elif event["kind"] == "step":
+            assert step == next_step
+            next_step += 1
+        elif event["kind"] == "checkpoint":
+            confirmed.add(step)
+    assert next_step == STEPS + 1
+    assert [row["step"] for row in metric_rows(config) if "train/reward" in row] == [1, 2, 3, 4, 5]
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     torch.set_num_threads(1)  # a child of a process with a pool of threads would hang
     config = configure(tiny, tmp_path_factory.mktemp("uninterrupted") / "run")
-    counted = config.run_dir
-    assert counted is not None
     assert one_life(config) == 0
-    return Uninterrupted(config, final_state(config), rewards_of(config), 170)
+    return Uninterrupted(final_state(config), rewards_of(config))
 
 
-def assert_journal_is_gapless(config: Config) -> None:
-    """Each attempt makes the steps after the one it resumed from, one by one."""
-    confirmed, expected = {0}, 1
-    for event in (e for kind in [None] for e in all_events(config, kind)):
-        step = event["details"].get("step")
-        if event["kind"] == "resume":
-            assert step in confirmed
-            expected = step + 1
-        elif event["kind"] == "step":
-            assert step == expected
-            expected += 1
-        elif event["kind"] == "checkpoint":
-            confirmed.add(step)
-    assert expected == STEPS + 1
+def test_every_operation_of_a_run_is_a_kill_point(tiny: Tiny, run_dir: Path) -> None:
+    config = configure(tiny, run_dir)
+    assert one_life(config, kill_at=OPERATIONS) == -signal.SIGKILL
+    assert one_life(configure(tiny, run_dir.with_name("other")), kill_at=OPERATIONS + 1) == 0
 
 
-def all_events(config: Config, _: None):  # type: ignore[no-untyped-def]
-    from trainer.contract import read_events
-
-    return read_events(config.files.journal)
-
-
-@settings(max_examples=12)
-@given(kills=st.lists(st.integers(1, 110), min_size=1, max_size=2))
+@settings(max_examples=10)
+@given(kills=st.lists(st.integers(1, OPERATIONS), min_size=1, max_size=2))
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
     tiny: Tiny,
     uninterrupted: Uninterrupted,
@@ -147,9 +151,9 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
     root = tmp_path_factory.mktemp("killed")
     config = configure(tiny, root / "run")
     for kill_at in kills:
-        assert one_life(config, kill_at) in (KILLED, 0)
+        assert one_life(config, kill_at) in (-signal.SIGKILL, 0)
     assert one_life(config) == 0
     assert final_state(config) == uninterrupted.final
     assert rewards_of(config) == uninterrupted.rewards
-    assert_journal_is_gapless(config)
+    assert_no_step_is_lost_or_made_twice(config)
     shutil.rmtree(root)

@@ -1,0 +1,82 @@
+"""`make demo`, the main job, as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trainer.contract import read_events
+
+pytestmark = pytest.mark.cluster
+
+
+def start(directory: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "entrypoint", "demo", "--dir", str(directory), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def of_the_demo(directory: Path) -> list[psutil.Process]:
+    """Every living process that carries the demo's directory in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(directory) in process.environ().get("ROLLCALL_RUN_DIR", ""):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return [process for process in found if process.pid != os.getpid()]
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(tmp_path: Path) -> None:
+    demo = start(tmp_path)
+    try:
+        journal = tmp_path / "run" / "journal.jsonl"
+        deadline = time.monotonic() + 200
+        while not any(event["kind"] == "step" for event in read_events(journal)):
+            assert demo.poll() is None, demo.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert len(of_the_demo(tmp_path)) > 3
+        began = time.monotonic()
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.communicate(timeout=30)
+        assert time.monotonic() - began < 10
+        assert demo.returncode == 130
+        assert of_the_demo(tmp_path) == []
+    finally:
+        for process in of_the_demo(tmp_path):
+            process.kill()
+        demo.kill()
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_learns_its_sums_through_two_crashes(tmp_path: Path) -> None:
+    demo = start(tmp_path, "--crash")
+    try:
+        output, _ = demo.communicate(timeout=850)
+    finally:
+        for process in of_the_demo(tmp_path):
+            process.kill()
+    assert demo.returncode == 0, output[-3000:]
+    last = output.strip().splitlines()[-1]
+    result = json.loads(Path(last).read_text())
+    assert result["outcome"] == "finished"
+    assert result["attempts"] == 3
+    assert result["eval_before"] < 0.5
+    assert result["eval_after"] >= 0.8
+    assert (tmp_path / "run" / "learning_curve.png").stat().st_size > 10_000
+    assert "held-out accuracy" in output

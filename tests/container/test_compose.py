@@ -1,0 +1,77 @@
+"""The compose file, by podman-compose."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.container.podman import CONFIGURATION, IMAGE, podman
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "compose" / "cpu.yaml"
+
+
+def test_one_volume_one_image_a_reward_server_and_as_many_workers_as_the_head_expects() -> None:
+    compose: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    services = compose["services"]
+    assert len(compose["volumes"]) == 1
+    assert {service["image"] for service in services.values()} == {"${IMAGE:-rollcall:cpu}"}
+    workers = [
+        name for name, one in services.items() if one.get("environment", {}).get("RAY_WORKER")
+    ]
+    assert len(workers) == int(services["head"]["environment"]["EXPECTED_WORKERS"]) == 2
+    assert "//reward:5000/" in services["head"]["environment"]["ROLLCALL_REWARD_URL"]
+
+
+class Project:
+    """The services of the compose file under a name, and on a port, of this test's own."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self.name = f"rollcall-{uuid.uuid4().hex[:8]}"
+        with socket.create_server(("", 0)) as probe:
+            self._port = probe.getsockname()[1]
+
+    def compose(self, *words: str) -> None:
+        few = {"PORT": str(self._port), "WARM_UP_STEPS": "2", "MAX_STEPS": "2"}
+        done = subprocess.run(
+            [self._program, "--project-name", self.name, "--file", str(FILE), *words],
+            env={**os.environ, **few, "IMAGE": IMAGE, "CONTAINERS_CONF": str(CONFIGURATION)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def project() -> Iterator[Project]:
+    beside = Path(sys.executable).with_name("podman-compose")
+    program = str(beside) if beside.exists() else shutil.which("podman-compose")
+    if program is None:
+        pytest.skip("no podman-compose here")
+    project = Project(program)
+    yield project
+    project.compose("down", "--volumes", "--timeout", "0")
+
+
+@pytest.mark.container
+@pytest.mark.timeout(300)
+def test_compose_up_trains_and_every_node_exits_0_within_150_seconds(project: Project) -> None:
+    project.compose("up", "--detach", "--no-build")
+    nodes = [f"{project.name}_{service}_1" for service in ("head", "worker-1", "worker-2")]
+    codes = [podman("wait", node, within=150).stdout.strip() for node in nodes]
+    said = podman("logs", nodes[0])
+    assert codes == ["0", "0", "0"], said.stdout + said.stderr
+    assert "2 of 2 workers are there" in said.stdout + said.stderr

@@ -1,0 +1,95 @@
+"""What the words after the image's name mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from entrypoint import cli
+from entrypoint.cli import COMMANDS, Invocation, UsageError, parse
+
+
+@pytest.mark.parametrize(
+    ("words", "meaning"),
+    [
+        ("", Invocation("up")),
+        ("up", Invocation("up")),
+        ("up -- --pretrain m", Invocation("up", ("--pretrain", "m"))),
+        ("up --pretrain m", Invocation("up", ("--pretrain", "m"))),
+        ("-- --pretrain m", Invocation("up", ("--pretrain", "m"))),
+        ("--pretrain m --json", Invocation("up", ("--pretrain", "m", "--json"))),
+        ("-c 1", Invocation("up", ("-c", "1"))),
+        ("plan", Invocation("plan")),
+        ("plan --json", Invocation("plan", (), as_json=True)),
+        ("plan --json -- --pretrain m", Invocation("plan", ("--pretrain", "m"), as_json=True)),
+        ("doctor --json", Invocation("doctor", (), as_json=True)),
+        ("status", Invocation("status")),
+        ("logs --json", Invocation("logs", (), as_json=True)),
+        ("stop", Invocation("stop")),
+        ("prepare arithmetic --out d", Invocation("prepare", ("arithmetic", "--out", "d"))),
+        ("demo --crash", Invocation("demo", ("--crash",))),
+        ("--help", Invocation("help")),
+        ("-h", Invocation("help")),
+        ("help", Invocation("help")),
+        ("sh -c true", Invocation("exec", ("sh", "-c", "true"))),
+        ("/bin/sh", Invocation("exec", ("/bin/sh",))),
+    ],
+)
+def test_words_mean(words: str, meaning: Invocation) -> None:
+    assert parse(words.split()) == meaning
+
+
+@pytest.mark.parametrize("words", ["sh -c true", "no-such-program --flag"])
+def test_with_the_command_recipe_any_other_program_is_the_job(words: str) -> None:
+    meaning = Invocation("up", tuple(words.split()))
+    assert parse(words.split(), recipe_takes_command=True) == meaning
+
+
+def test_with_the_command_recipe_a_command_is_still_a_command() -> None:
+    assert parse(["status"], recipe_takes_command=True) == Invocation("status")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("statsu", "did you mean status?"),
+        ("qqqqqq", "the commands are up, plan, doctor"),
+        ("status now", "status does not take now; it takes --json"),
+        ("stop --force", "stop does not take --force"),
+    ],
+)
+def test_words_that_mean_nothing_are_answered_with_what_would(words: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words.split())
+    assert said in str(caught.value)
+
+
+def test_the_help_names_every_command() -> None:
+    assert [name for name in COMMANDS if f"  {name} " not in cli.help_text()] == []
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "entrypoint", *words],
+        env={"PATH": os.environ["PATH"], "RAY_WORKER": "maybe"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_another_program_is_executed_as_it_is_whatever_the_settings() -> None:
+    done = run("sh", "-c", "echo $RAY_WORKER; exit 7")
+    assert (done.returncode, done.stdout) == (7, "maybe\n")
+
+
+def test_words_that_mean_nothing_end_with_64_and_one_line() -> None:
+    done = run("statsu")
+    assert done.returncode == 64
+    assert done.stderr.splitlines() == [
+        "statsu is neither a command nor a program in this image: did you mean status?"
+    ]

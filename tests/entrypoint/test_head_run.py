@@ -1,0 +1,98 @@
+"""What a head makes of the run directory that it finds, before it starts anything."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from entrypoint import head
+from entrypoint.inbox import Inbox
+from entrypoint.journal import Journal
+from entrypoint.role import Head
+from entrypoint.settings import Settings
+from trainer.contract import ExitCode, RunFiles, read_events
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFiles:
+    return RunFiles(tmp_path)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A control port on which no head can listen: it ends there, with everything decided."""
+    with socket.create_server(("", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def serve(run: RunFiles, port: int, *job: str) -> int:
+    settings = Settings.read(
+        {
+            "ROLLCALL_RUN_DIR": str(run.root),
+            "ROLLCALL_RECIPE": "command",
+            "ROLLCALL_CONTROL_PORT": str(port),
+        },
+        job,
+    )
+    return head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+
+
+def finish(run: RunFiles) -> None:
+    """As the head that was here last did it."""
+    fingerprint = json.loads(run.run.read_text())["fingerprint"]
+    Journal(run.journal, "head").record(
+        "outcome", "the job has finished", exit_code=0, command=fingerprint
+    )
+
+
+def test_the_first_head_gives_the_run_its_identity_and_a_later_one_keeps_it(
+    run: RunFiles, taken: int
+) -> None:
+    assert serve(run, taken, "python", "train.py") == ExitCode.UNFIT
+    identity = json.loads(run.run.read_text())
+    assert identity["recipe"] == "command"
+    assert set(identity["versions"]) >= {"python", "ray"}
+    assert run.token.stat().st_mode & 0o777 == 0o600
+    token = run.token.read_text()
+    assert serve(run, taken, "python", "train.py") == ExitCode.UNFIT
+    assert json.loads(run.run.read_text()) == identity
+    assert run.token.read_text() == token
+    assert [event["kind"] for event in read_events(run.journal)] == ["start", "start"]
+
+
+def test_a_finished_run_is_not_begun_again(
+    run: RunFiles, taken: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    serve(run, taken, "python", "train.py")
+    finish(run)
+    assert serve(run, taken, "python", "train.py") == ExitCode.FINISHED
+    assert "a new run needs another ROLLCALL_RUN_DIR" in caplog.messages[-1]
+
+
+def test_a_finished_run_goes_on_with_another_command(
+    run: RunFiles, taken: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(run, taken, "python", "train.py")
+    finish(run)
+    assert serve(run, taken, "python", "train.py", "--longer") == ExitCode.UNFIT
+    assert "this run was begun with another command; going on with the new one" in caplog.messages
+
+
+def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:
+    serve(run, taken, "true")
+    assert run.lease.read_text() == ""
+
+
+def test_a_token_that_was_given_is_not_written_down(run: RunFiles, taken: int) -> None:
+    given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_CONTROL_PORT": str(taken)}
+    settings = Settings.read(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
+    head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+    assert not run.token.exists()
+    written = "".join(path.read_text() for path in run.root.iterdir() if path.is_file())
+    assert "correct-horse-battery" not in written

@@ -1,0 +1,93 @@
+"""The run's history on disk: what is written is there, and what is torn does no harm."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from entrypoint.journal import Journal
+from trainer.contract import append_event, read_events
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.jsonl", "head")
+
+
+def test_an_event_is_a_line_and_a_sentence_on_the_console(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    journal.attempt = 2
+    journal.record("roll", "2 of 2 workers are there", present=["a", "b"])
+    (line,) = journal.path.read_text().splitlines()
+    event = json.loads(line)
+    assert event.pop("at").endswith("+00:00")
+    assert event == {
+        "node": "head",
+        "attempt": 2,
+        "kind": "roll",
+        "sentence": "2 of 2 workers are there",
+        "details": {"present": ["a", "b"]},
+    }
+    assert [record.message for record in caplog.records] == ["2 of 2 workers are there"]
+
+
+@pytest.mark.parametrize(("kind", "level"), [("failure", "WARNING"), ("roll", "INFO")])
+def test_what_went_wrong_is_a_warning(
+    journal: Journal, caplog: pytest.LogCaptureFixture, kind: str, level: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    journal.record(kind, "so it is")
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_attempts_are_counted_over_all_heads_of_the_run(journal: Journal) -> None:
+    assert journal.attempts() == 0
+    journal.record("attempt", "attempt 1 starts")
+    journal.record("failure", "the job died")
+    later = Journal(journal.path, "another-head")
+    later.record("attempt", "attempt 2 starts")
+    assert (journal.attempts(), later.attempts()) == (2, 2)
+
+
+def test_events_are_found_by_kind_oldest_first(journal: Journal) -> None:
+    for kind, sentence in (("start", "1"), ("roll", "2"), ("start", "3")):
+        journal.record(kind, sentence)
+    assert [event["sentence"] for event in journal.events("start")] == ["1", "3"]
+    assert [event["sentence"] for event in journal.events()] == ["1", "2", "3"]
+
+
+def test_a_line_torn_by_a_crash_costs_that_line_alone(journal: Journal) -> None:
+    journal.record("attempt", "attempt 1 starts")
+    with journal.path.open("a") as file:
+        file.write('{"kind": "attempt", "sen')
+    journal.record("start", "a head again")
+    journal.record("attempt", "attempt 2 starts")
+    assert [event["sentence"] for event in journal.events()] == [
+        "attempt 1 starts",
+        "a head again",
+        "attempt 2 starts",
+    ]
+
+
+def test_head_and_driver_write_at_once_and_no_line_is_lost(journal: Journal) -> None:
+    def drive() -> None:
+        for step in range(50):
+            append_event(journal.path, "step", "x" * 300, {"step": step}, node="driver")
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    for number in range(50):
+        journal.record("check-in", str(number))
+    driver.join(20)
+    assert len(list(read_events(journal.path))) == 100
+
+
+def test_a_run_directory_that_takes_no_event_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Journal(tmp_path / "gone" / "journal.jsonl", "head").record("start", "so it begins")

@@ -1,0 +1,113 @@
+"""How a Ray node is started: its command line, its environment, its address."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from entrypoint import ray_node
+from entrypoint.settings import Settings
+
+ADDRESS = "10.0.0.2"
+
+
+def settings(**environ: str) -> Settings:
+    return Settings.read({"ROLLCALL_WORKER_PORTS": "10002-10999", **environ})
+
+
+def arguments(**environ: str) -> list[str]:
+    return ray_node.common_arguments(settings(**environ), ADDRESS, gpus=0)
+
+
+def environment(**environ: str) -> dict[str, str]:
+    return ray_node.environment(settings(**environ), "the-token")
+
+
+def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
+    given = [*ray_node.head_arguments(settings()), *arguments()]
+    ports = [word.partition("=")[2] for word in given if "-port=" in word]
+    assert len(ports) == 11
+    assert len(set(ports)) == len(ports)
+    assert {"6379", "8265"} < set(ports)
+
+
+def test_a_worker_is_told_the_heads_address_with_brackets_where_it_is_ipv6() -> None:
+    assert ray_node.worker_arguments(settings(), "10.0.0.1") == ["--address=10.0.0.1:6379"]
+    assert ray_node.worker_arguments(settings(), "fd00::1") == ["--address=[fd00::1]:6379"]
+
+
+def test_gpus_are_always_said_and_other_resources_where_given() -> None:
+    assert "--num-gpus=0" in arguments()
+    given = arguments(ROLLCALL_NUM_CPUS="2", ROLLCALL_RESOURCES='{"v100": 8}')
+    assert "--num-cpus=2" in given
+    assert '--resources={"v100": 8}' in given or '--resources={"v100": 8.0}' in given
+
+
+@pytest.mark.parametrize(
+    ("debug_ray", "flag", "variables"),
+    [
+        ("0", False, {}),
+        ("1", True, {"RAY_DEBUG": "legacy"}),
+        ("post-mortem", False, {"RAY_DEBUG_POST_MORTEM": "1"}),
+    ],
+)
+def test_each_debugger_reaches_ray_alone(
+    debug_ray: str, flag: bool, variables: dict[str, str]
+) -> None:
+    assert ("--ray-debugger-external" in arguments(DEBUG_RAY=debug_ray)) is flag
+    given = environment(DEBUG_RAY=debug_ray)
+    assert {name: v for name, v in given.items() if name.startswith("RAY_DEBUG")} == variables
+
+
+def test_ray_asks_for_the_token_and_knows_it() -> None:
+    given = environment()
+    assert (given["RAY_AUTH_MODE"], given["RAY_AUTH_TOKEN"]) == ("token", "the-token")
+
+
+def test_a_silent_node_is_dead_for_ray_after_the_nodes_timeout() -> None:
+    given = environment(ROLLCALL_NODE_TIMEOUT="15s")
+    period = int(given["RAY_health_check_period_ms"]) / 1000
+    timeout = int(given["RAY_health_check_timeout_ms"]) / 1000
+    assert int(given["RAY_health_check_failure_threshold"]) * (period + timeout) == 15
+
+
+def test_what_the_user_set_for_ray_and_nccl_is_kept() -> None:
+    given = environment(RAY_health_check_period_ms="5000", NCCL_DEBUG="INFO")
+    assert given["RAY_health_check_period_ms"] == "5000"
+    assert given["NCCL_DEBUG"] == "INFO"
+
+
+def test_a_wandb_key_from_a_file_reaches_the_job(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("9f86d081884c7d659a2f\n")
+    assert environment(WANDB_API_KEY_FILE=str(file))["WANDB_API_KEY"] == "9f86d081884c7d659a2f"
+    assert "WANDB_API_KEY" not in environment()
+
+
+def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
+    """With it Ray's head does not start anew beside a node that still speaks to the old one."""
+    given = settings(ROLLCALL_RAY_TEMP_DIR=f"/tmp/rollcall-note-{os.getpid()}")
+    assert given.ray_temp_dir is not None
+    given.ray_temp_dir.mkdir()
+    try:
+        note = given.ray_temp_dir / "ray_current_cluster"
+        note.write_text("127.0.0.2:6379")
+        ray_node.forget_cluster(given)
+        assert not note.exists()
+        ray_node.forget_cluster(given)
+    finally:
+        given.ray_temp_dir.rmdir()
+
+
+def test_a_nodes_own_address_is_that_of_the_route_to_its_peer() -> None:
+    assert ray_node.own_address(settings(), "127.0.0.1") == "127.0.0.1"
+    assert ray_node.own_address(settings(ROLLCALL_NODE_ADDRESS="10.1.2.3"), "127.0.0.1") == (
+        "10.1.2.3"
+    )
+
+
+def test_the_ray_of_this_interpreter_is_used() -> None:
+    assert Path(ray_node.ray_program()).name == "ray"
+    assert Path(ray_node.ray_program()).is_absolute()

@@ -1,0 +1,50 @@
+"""What a worker makes of whatever ends its membership."""
+
+from __future__ import annotations
+
+import pytest
+
+from entrypoint import wait, worker
+from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
+from entrypoint.role import Worker
+from entrypoint.settings import Settings
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = False) -> int:
+    """The exit code of a worker whose memberships end so, one after the other."""
+    left = iter(endings)
+    monkeypatch.setattr(worker._Membership, "_join_once", lambda self: next(left))
+    monkeypatch.setattr(wait, "backoff", lambda failures: 0.0)
+    monkeypatch.setattr(worker, "STEADY_SECONDS", -1.0 if steady else 60.0)
+    settings = Settings.read({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
+    role = Worker("abc.runpod.internal", "a test")
+    return worker._Membership(settings, role, (), "token", Inbox()).keep()
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70), ("stopped", 143)])
+def test_it_ends_with_the_outcomes_code(
+    monkeypatch: pytest.MonkeyPatch, outcome: str, code: int
+) -> None:
+    assert kept(monkeypatch, HeadSaid(outcome, code)) == code
+
+
+def test_it_ends_with_143_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(monkeypatch, StopAsked("SIGTERM")) == 143
+
+
+def test_it_joins_again_when_the_head_or_its_own_ray_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = (HeadLost("gone"), RayEnded(1), HeadLost("started again"))
+    assert kept(monkeypatch, *lost, HeadSaid("finished", 0)) == 0
+
+
+def test_it_gives_up_on_a_ray_that_ends_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(monkeypatch, *[RayEnded(1)] * worker.TRIES) == 75
+
+
+def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endings = [RayEnded(1)] * (2 * worker.TRIES)
+    assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0

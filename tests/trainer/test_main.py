@@ -1,0 +1,74 @@
+"""How the program ends, without a cluster: what is wrong is found before one is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.harness import Tiny, to_argv
+from trainer import placement
+from trainer.__main__ import main
+from trainer.contract import ExitCode
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(actors: int) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr(placement, "join", refuse)
+
+
+def end_of(tiny: Tiny, run_dir: Path, **flags: Any) -> int:
+    values = {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "remote_rm_url": "arithmetic",
+        "run_dir": run_dir,
+        "rollout_batch_size": 8,
+        "train_batch_size": 8,
+        **flags,
+    }
+    return main(to_argv(values))
+
+
+def test_broken_prompts_end_with_file_and_line(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": \n')
+    assert end_of(tiny, run_dir, prompt_data=broken) == ExitCode.USAGE
+    assert f"{broken}:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"prompt_data": "/nowhere.jsonl"}, "/nowhere.jsonl"),
+        ({"remote_rm_url": "arithmatic"}, "did you mean 'arithmetic'"),
+        ({"train_batch_size": 3}, "2 or 4 would"),
+        ({"eps_clp": 3}, "Did you mean --eps_clip?"),
+        ({"input_key": "prmpt"}, "prmpt"),
+    ],
+)
+def test_bad_usage_is_one_message_and_64(
+    tiny: Tiny,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: dict[str, Any],
+    said: str,
+) -> None:
+    assert end_of(tiny, run_dir, **flags) == ExitCode.USAGE
+    message = capsys.readouterr().err
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_actors_share_the_cpus_of_a_small_cluster() -> None:
+    assert placement.cpu_share(4, 12) == 1
+    assert placement.cpu_share(4, 2) == 0.5
+    assert 7 * placement.cpu_share(7, 2) <= 2

@@ -1,0 +1,133 @@
+"""The program as it runs in a job: its own process, real Ray actors, real signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.harness import Tiny, events, to_argv, train
+from trainer.config import Config, parse
+from trainer.contract import ExitCode, checkpoint_path, newest_checkpoint
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def ray_directory() -> Iterator[Path]:
+    # Ray's socket names must be short: pytest's own directories are too deep.
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+    return {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "remote_rm_url": "arithmetic",
+        "run_dir": run_dir,
+        "rollout_batch_size": 4,
+        "n_samples_per_prompt": 2,
+        "train_batch_size": 4,
+        "micro_train_batch_size": 2,
+        "micro_rollout_batch_size": 4,
+        "generate_max_len": 3,
+        "max_steps": STEPS,
+        "save_steps": 5,
+        "load_checkpoint": True,
+        "actor_learning_rate": 1e-3,
+        "critic_learning_rate": 1e-3,
+        "vllm_num_engines": 2,
+    }
+
+
+def start(flags: dict[str, Any], ray_directory: Path) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer", *to_argv(flags)],
+        env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def weights_of(config: Config) -> dict[str, torch.Tensor]:
+    path = checkpoint_path(config.checkpoints, STEPS) / "policy.pt"
+    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return model
+
+
+def test_a_driver_killed_and_one_told_to_stop_leave_a_run_that_ends_as_if_never_touched(
+    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+) -> None:
+    config = parse(to_argv(flags))
+
+    def steps() -> int:
+        return len(events(config, "step"))
+
+    killed = start(flags, ray_directory)
+    wait_until(lambda: steps() >= 7, killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+
+    made = steps()
+    stopped = start(flags, ray_directory)
+    wait_until(lambda: steps() >= made + 3, stopped)
+    stopped.send_signal(signal.SIGTERM)
+    said, _ = stopped.communicate(timeout=60)
+    assert stopped.returncode == ExitCode.STOPPED, said
+    assert "Traceback" not in said
+    saved = newest_checkpoint(config.checkpoints)
+    assert saved == events(config, "step")[-1]["details"]["step"]
+
+    finished = start(flags, ray_directory)
+    said, _ = finished.communicate(timeout=200)
+    assert finished.returncode == ExitCode.FINISHED, said
+
+    resumed = [event["details"]["step"] for event in events(config, "resume")]
+    assert resumed == [0, 5 * (made // 5), saved]
+    # In one process, without Ray and without an interruption: the same numbers, to the bit.
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    from env.registry import reward_function
+
+    train(alone, reward_function("arithmetic"))
+    expected = weights_of(alone)
+    assert all(torch.equal(value, expected[name]) for name, value in weights_of(config).items())
+
+
+def test_a_reward_server_that_never_answers_ends_with_69(
+    flags: dict[str, Any], ray_directory: Path
+) -> None:
+    unreachable = flags | {
+        "remote_rm_url": "http://127.0.0.1:9/get_reward",
+        "remote_rm_deadline": 2,
+    }
+    process = start(unreachable, ray_directory)
+    said, _ = process.communicate(timeout=150)
+    assert process.returncode == ExitCode.UNREACHABLE, said
+    assert "Traceback" not in said
