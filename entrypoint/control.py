@@ -199,7 +199,9 @@ class Control:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
         now = time.monotonic()
         with self._lock:
-            reason = roll.refusal(card, self._me) or roll.name_taken(card, self._entries, now)
+            if taken := roll.name_taken(card, self._entries, now):
+                return JSONResponse({"error": taken}, status_code=503)
+            reason = roll.refusal(card, self._me)
             known = self._entries.get(card.node)
             news = known is None or known.card.joined != card.joined or not known.present(now)
             if reason is None:

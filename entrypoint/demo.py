@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,7 +34,7 @@ CRASH_WORKER_AT = 0.6
 """At these shares of the run's steps `--crash` kills the training driver and a worker."""
 WORKERS = 2
 PORTS_PER_NODE = 200
-WARM_UP_SUMS = "400"
+WARM_UP_SUMS = "300"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def data_flags(layout: Layout, seed: int) -> list[str]:
     return [
         *("--out", str(layout.data), "--seed", str(seed)),
         *("--max-operand", "49", "--train-size", "2500", "--warmup-size", WARM_UP_SUMS),
-        *("--layers", "1", "--hidden-size", "128"),
+        *("--layers", "2", "--hidden-size", "128"),
     ]
 
 
@@ -128,7 +129,7 @@ def warm_up_flags(layout: Layout, seed: int) -> list[str]:
         *("--pretrain", str(layout.data / "model")),
         *("--dataset", str(layout.data / "warmup.jsonl")),
         *("--save_path", str(layout.data / "warm")),
-        *("--max_steps", "170", "--max_epochs", "60", "--max_len", "16"),
+        *("--max_steps", "280", "--max_epochs", "100", "--max_len", "16"),
         *("--train_batch_size", "64", "--learning_rate", "2e-3"),
         *("--seed", str(seed)),
     ]
@@ -142,13 +143,13 @@ def job_flags(layout: Layout, seed: int) -> list[str]:
         *("--eval_dataset", str(layout.data / "eval.jsonl")),
         *("--input_key", "prompt", "--label_key", "answer"),
         *("--advantage_estimator", "gae", "--init_kl_coef", "0.001"),
-        *("--rollout_batch_size", "128", "--n_samples_per_prompt", "4"),
+        *("--rollout_batch_size", "512", "--n_samples_per_prompt", "1"),
         *("--train_batch_size", "128", "--max_epochs", "2"),
         *("--micro_train_batch_size", "128", "--micro_rollout_batch_size", "256"),
-        *("--actor_learning_rate", "5e-4", "--critic_learning_rate", "1e-3"),
-        *("--lr_warmup_ratio", "0.1", "--freezing_actor_steps", "5"),
+        *("--actor_learning_rate", "1e-3", "--critic_learning_rate", "2e-3"),
+        *("--lr_warmup_ratio", "0.05", "--freezing_actor_steps", "5"),
         *("--generate_max_len", "5", "--vllm_num_engines", "2"),
-        *("--max_steps", "220", "--eval_steps", "10", "--save_steps", "5"),
+        *("--max_steps", "150", "--eval_steps", "10", "--save_steps", "5"),
         *("--seed", str(seed)),
     ]
 
@@ -238,6 +239,7 @@ def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
     end(running, grace=STOP_SECONDS)
     for number in range(len(nodes)):
         kill(_on_node(layout, number))
+        shutil.rmtree(layout.node(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
 
 
 def _report(layout: Layout) -> None:

@@ -59,7 +59,7 @@ class HeadClient:
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
         if answer.status_code >= 500:
-            raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}")
+            raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
         return answer
 
     def watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> None:
@@ -87,3 +87,10 @@ class HeadClient:
                 return HeadLost("the head was started again")
             if row["outcome"] != "running":
                 return HeadSaid(row["outcome"], row["exit_code"])
+
+
+def _why(answer: httpx.Response) -> str:
+    try:
+        return f": {answer.json()['error']}"
+    except (ValueError, KeyError, TypeError):
+        return ""

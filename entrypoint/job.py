@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 SUBMIT_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.5
+NEVER = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,17 @@ class JobClient:
 
     def stop(self, submission_id: str) -> None:
         """SIGTERM to the driver; Ray kills it after RAY_JOB_STOP_WAIT_TIME_S."""
+
+        def post() -> None:
+            try:
+                self._http.post(f"{submission_id}/stop").raise_for_status()
+            except httpx.HTTPError as error:
+                raise wait.NotYetError(str(error) or type(error).__name__) from None
+
         try:
-            self._http.post(f"{submission_id}/stop")
-        except httpx.HTTPError as error:
-            log.warning("Ray did not take the request to stop the job: %s", error)
+            wait.until("Ray to stop the job", post, timeout=STOP_TIMEOUT_SECONDS, stop=NEVER)
+        except wait.GaveUpError as error:
+            log.warning("%s", error)
 
     def follow(
         self,

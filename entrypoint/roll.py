@@ -102,7 +102,11 @@ def refusal(card: Card, head: Card) -> str | None:
 
 
 def name_taken(card: Card, entries: Mapping[str, Entry], now: float) -> str | None:
-    """Why this name cannot be used, where a living node with another address has it."""
+    """Why this name cannot be used now, where a node with another address has it.
+
+    It may be the same node on a new machine, while the head does not yet know that the old one is
+    gone: so this is a reason to wait, not to refuse.
+    """
     entry = entries.get(card.node)
     if entry and entry.present(now) and entry.card.address != card.address:
         return (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,18 @@ HEAD = 0
 class Cluster:
     """A head and its workers; nodes are numbered, 0 is the head."""
 
-    def __init__(self, root: Path, workers: int = WORKERS, **env: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        workers: int = WORKERS,
+        job: Sequence[str] = (sys.executable, str(JOB)),
+        **env: str,
+    ) -> None:
         self.layout = Layout(root, free_ports())
         self.run = self.layout.run
         self.run.root.mkdir(parents=True)
         self._env = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers), **env}
+        self._job = job
         self.nodes: dict[int, Process] = {}
 
     def environment(self, number: int) -> dict[str, str]:
@@ -37,7 +44,7 @@ class Cluster:
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
-            job = ["--", sys.executable, str(JOB)] if number == HEAD else []
+            job = ["--", *self._job] if number == HEAD else []
             self.nodes[number] = Process(
                 f"node-{number}",
                 [sys.executable, "-m", "entrypoint", "up", *job],

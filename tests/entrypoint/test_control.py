@@ -157,7 +157,7 @@ def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
 def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Head) -> None:
     client = head.client()
     client.check_in(card("a", "127.0.0.3"), joined=True)
-    with asking(head, "a"), pytest.raises(RefusedError, match="another node"):
+    with asking(head, "a"), pytest.raises(NotYetError, match="another node"):
         client.check_in(card("a", "127.0.0.9"))
     eventually(lambda: head.control._entries["a"].asking == 0)
     client.check_in(card("a", "127.0.0.9"))

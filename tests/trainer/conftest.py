@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         lines = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) for n in rows]
         (root / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return Tiny(root / "model", root / "train.jsonl", root / "eval.jsonl")
+
+
+@pytest.fixture(scope="session")
+def forgetful(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A model with dropout, so that training draws random numbers of its own."""
+    model = tmp_path_factory.mktemp("forgetful") / "model"
+    shutil.copytree(tiny.model, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.3}))
+    return replace(tiny, model=model)
 
 
 @pytest.fixture

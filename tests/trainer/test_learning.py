@@ -159,6 +159,16 @@ def test_saved_and_restored_learners_go_on_to_the_bit(tiny: Tiny, tmp_path: Path
     assert largest_difference(first.weights(), second.weights()) == 0
 
 
+def test_an_update_depends_on_nothing_that_its_process_did_before(forgetful: Tiny) -> None:
+    results = []
+    for drawn_before in (0, 1000):
+        actor = policy(forgetful)
+        torch.rand(drawn_before)
+        actor.update(experience(), step=1)
+        results.append(copy(actor.weights()))
+    assert largest_difference(results[0], results[1]) == 0
+
+
 def test_gradient_checkpointing_changes_no_result(tiny: Tiny) -> None:
     plain, frugal = policy(tiny), policy(tiny, gradient_checkpointing=True)
     plain.update(experience(), step=1)

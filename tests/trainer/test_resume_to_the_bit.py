@@ -127,9 +127,9 @@ def assert_no_step_is_lost_or_made_twice(config: Config) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+def uninterrupted(forgetful: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     torch.set_num_threads(1)  # a child of a process with a pool of threads would hang
-    config = configure(tiny, tmp_path_factory.mktemp("uninterrupted") / "run")
+    config = configure(forgetful, tmp_path_factory.mktemp("uninterrupted") / "run")
     assert one_life(config) == 0
     return Uninterrupted(final_state(config), rewards_of(config))
 
@@ -143,13 +143,13 @@ def test_every_operation_of_a_run_is_a_kill_point(tiny: Tiny, run_dir: Path) -> 
 @settings(max_examples=10)
 @given(kills=st.lists(st.integers(1, OPERATIONS), min_size=1, max_size=2))
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
-    tiny: Tiny,
+    forgetful: Tiny,
     uninterrupted: Uninterrupted,
     tmp_path_factory: pytest.TempPathFactory,
     kills: list[int],
 ) -> None:
     root = tmp_path_factory.mktemp("killed")
-    config = configure(tiny, root / "run")
+    config = configure(forgetful, root / "run")
     for kill_at in kills:
         assert one_life(config, kill_at) in (-signal.SIGKILL, 0)
     assert one_life(config) == 0
