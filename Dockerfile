@@ -1,7 +1,10 @@
 # One image for every node of a cluster; a node's role comes from its environment.
 #
-#   docker build --target cpu  --tag rollcall:cpu .
 #   docker build --target cuda --tag rollcall:cuda .
+#   docker build --target cpu --tag rollcall:cpu --build-arg PIP_EXTRA_INDEX_URL=… .
+#
+# The address is that of the index with torch's CPU builds, which the main index does not have; the
+# lock's hash admits no other build. A directory of wheels does as well: --build-arg PIP_FIND_LINKS=…
 #
 # Each target is a row of stages: SYSTEM, what the distribution gives; VENV, the locked dependencies,
 # made anew when a lock changes; SOURCE, this repository as a package, made anew in seconds; and the
@@ -20,7 +23,6 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 
 FROM cpu-system AS cpu-venv
-# torch's CPU build is not on the main index: name the index that has it, or a mounted directory.
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ENV PATH=/opt/venv/bin:$PATH

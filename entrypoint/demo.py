@@ -34,7 +34,7 @@ CRASH_WORKER_AT = 0.6
 """At these shares of the run's steps `--crash` kills the training driver and a worker."""
 WORKERS = 2
 PORTS_PER_NODE = 200
-WARM_UP_SUMS = "300"
+WARM_UP_SUMS = "256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def data_flags(layout: Layout, seed: int) -> list[str]:
     return [
         *("--out", str(layout.data), "--seed", str(seed)),
         *("--max-operand", "49", "--train-size", "2500", "--warmup-size", WARM_UP_SUMS),
-        *("--layers", "2", "--hidden-size", "128"),
+        *("--layers", "1", "--hidden-size", "128"),
     ]
 
 
@@ -129,8 +129,8 @@ def warm_up_flags(layout: Layout, seed: int) -> list[str]:
         *("--pretrain", str(layout.data / "model")),
         *("--dataset", str(layout.data / "warmup.jsonl")),
         *("--save_path", str(layout.data / "warm")),
-        *("--max_steps", "280", "--max_epochs", "100", "--max_len", "16"),
-        *("--train_batch_size", "64", "--learning_rate", "2e-3"),
+        *("--max_steps", "400", "--max_epochs", "200", "--max_len", "16"),
+        *("--train_batch_size", "64", "--learning_rate", "1e-3"),
         *("--seed", str(seed)),
     ]
 
@@ -149,7 +149,7 @@ def job_flags(layout: Layout, seed: int) -> list[str]:
         *("--actor_learning_rate", "1e-3", "--critic_learning_rate", "2e-3"),
         *("--lr_warmup_ratio", "0.05", "--freezing_actor_steps", "5"),
         *("--generate_max_len", "5", "--vllm_num_engines", "2"),
-        *("--max_steps", "150", "--eval_steps", "10", "--save_steps", "5"),
+        *("--max_steps", "180", "--eval_steps", "10", "--save_steps", "5"),
         *("--seed", str(seed)),
     ]
 

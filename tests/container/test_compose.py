@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from entrypoint.demo import Layout, job_flags, warm_up_flags
+from entrypoint.demo import Layout, data_flags, job_flags, warm_up_flags
 from tests.container.podman import CONFIGURATION, IMAGE, podman
 
 ROOT = Path(__file__).parents[2]
@@ -37,12 +37,14 @@ def test_one_volume_one_image_a_reward_server_and_as_many_workers_as_the_head_ex
 def test_it_trains_as_the_demo_does() -> None:
     services = yaml.safe_load(FILE.read_text())["services"]
     layout = Layout(Path("/checkpoints"), ports=0)
-    for service, demo in (("head", job_flags(layout, 0)), ("warm-up", warm_up_flags(layout, 0))):
-        given = [word.split("=") for word in services[service]["command"] if "=" in word]
-        flags = {
-            flag: value.removeprefix("${").split(":-")[-1].rstrip("}") for flag, value in given
-        }
-        assert {**flags, "--seed": "0"} == dict(zip(demo[::2], demo[1::2], strict=True))
+    for service, demo in (
+        ("data", data_flags(layout, 0)),
+        ("warm-up", warm_up_flags(layout, 0)),
+        ("head", job_flags(layout, 0)),
+    ):
+        given = dict(word.split("=") for word in services[service]["command"] if "=" in word)
+        flags = {flag: value.split(":-")[-1].rstrip("}") for flag, value in given.items()}
+        assert flags | {"--seed": "0"} == dict(zip(demo[::2], demo[1::2], strict=True))
 
 
 class Project:

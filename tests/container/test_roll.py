@@ -53,22 +53,22 @@ def staggered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[
         yield cluster
 
 
-def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_20_seconds_of_it(
+def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_30_seconds_of_it(
     staggered: Cluster,
 ) -> None:
     joined = check_in(staggered, "worker-1 at", "joined Ray")
-    assert seconds(staggered.watch.events("start")[0], joined) < 20
+    assert seconds(staggered.watch.events("start")[0], joined) < 30
     said = staggered.nodes["worker-1"].said.splitlines()
     waits = [line for line in said if "waiting for the head's name" in line]
     assert 2 <= len(waits) < 20, "it says that it waits, and does not flood the log"
 
 
-def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_20_seconds(
+def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_30_seconds(
     staggered: Cluster,
 ) -> None:
     arrived, joined = (check_in(staggered, "worker-2 at", how) for how in ("checked", "joined"))
     assert seconds(staggered.watch.events("start")[0], arrived) > 20
-    assert seconds(arrived, joined) < 20
+    assert seconds(arrived, joined) < 30
     assert "1 worker never checked in" in staggered.nodes["head"].said
 
 
