@@ -40,44 +40,45 @@ def test_head_two_workers_and_a_reward_server_finish_a_run_and_exit_0_within_120
 
 @pytest.fixture(scope="module")
 def staggered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[Cluster]:
-    """The least convenient order: a worker, 60 s later the head, 20 s later the other worker,
-    and a reward server that answers 30 s after that."""
+    """The least convenient order: a worker, 60 s later the head, 20 s later the other worker, and
+    a reward server that answers 30 s after the roll is complete."""
     with Cluster(tmp_path_factory.mktemp("staggered") / "cluster", data) as cluster:
         cluster.worker(1, ROLLCALL_TOKEN=TOKEN)
         time.sleep(60)
         cluster.head(*SHORT, ROLLCALL_REWARD_URL=REWARD_URL, ROLLCALL_TOKEN=TOKEN)
         time.sleep(20)
         cluster.worker(2, ROLLCALL_TOKEN=TOKEN)
+        cluster.watch.event("roll", within=120)
         cluster.reward_server(after=LATE_SECONDS)
-        cluster.watch.event("roll", within=60)
         yield cluster
 
 
-def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_30_seconds_of_it(
+def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_60_seconds_of_it(
     staggered: Cluster,
 ) -> None:
     joined = check_in(staggered, "worker-1 at", "joined Ray")
-    assert seconds(staggered.watch.events("start")[0], joined) < 30
+    assert seconds(staggered.watch.events("start")[0], joined) < 60
     said = staggered.nodes["worker-1"].said.splitlines()
     waits = [line for line in said if "waiting for the head's name" in line]
     assert 2 <= len(waits) < 20, "it says that it waits, and does not flood the log"
 
 
-def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_30_seconds(
+def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_60_seconds(
     staggered: Cluster,
 ) -> None:
     arrived, joined = (check_in(staggered, "worker-2 at", how) for how in ("checked", "joined"))
     assert seconds(staggered.watch.events("start")[0], arrived) > 20
-    assert seconds(arrived, joined) < 30
+    assert seconds(arrived, joined) < 60
     assert "1 worker never checked in" in staggered.nodes["head"].said
 
 
 def test_the_job_starts_within_20_seconds_of_a_reward_server_that_answers_after_30(
     staggered: Cluster,
 ) -> None:
-    attempt = staggered.watch.event("attempt", within=LATE_SECONDS + 20)
+    attempt = staggered.watch.event("attempt", within=LATE_SECONDS + 30)
+    waited = seconds(staggered.watch.events("roll")[0], attempt)
+    assert LATE_SECONDS < waited < LATE_SECONDS + 20
     assert "waiting for the reward server" in staggered.nodes["head"].said
-    assert seconds(check_in(staggered, "worker-2 at", "checked"), attempt) < LATE_SECONDS + 20
     assert staggered.exit_codes(within=90) == {"head": 0, "worker-1": 0, "worker-2": 0}
     assert len(staggered.watch.events("attempt")) == 1
 
