@@ -144,6 +144,7 @@ def start_by_hand(layout: Layout, number: int, role: str) -> str:
     ]
     if number == 0:
         ports += [f"--port={layout.ports}", f"--dashboard-port={layout.ports + 1}"]
+        ports += ["--dashboard-host=0.0.0.0"]
         ports += [f"--ray-client-server-port={int(first) + 6}"]
     return words(
         [

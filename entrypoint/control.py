@@ -36,7 +36,6 @@ from trainer.contract import Progress, RunFiles
 
 log = logging.getLogger(__name__)
 
-LONGEST_QUESTION_SECONDS = 20.0
 EVENTS_POLL_SECONDS = 0.5
 
 
@@ -245,7 +244,7 @@ class Control:
         try:
             ended, _ = await asyncio.wait(
                 {announced, gone},
-                timeout=LONGEST_QUESTION_SECONDS,
+                timeout=roll.QUESTION_SECONDS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             return gone in ended

@@ -58,7 +58,8 @@ SIGNS: Mapping[FailureClass, re.Pattern[str]] = {
         ),
         FailureClass.NODE_LOST: (
             r"NodeDiedError",
-            r"Actor(Died|Unavailable)Error",
+            # An actor whose constructor raised has a bug, not a lost node.
+            r"Actor(Died|Unavailable)Error(?!.*creation task)",
             r"WorkerCrashedError",
             r"node.*(was|is) (dead|terminated)",
         ),

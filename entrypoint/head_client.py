@@ -12,10 +12,10 @@ import httpx
 from entrypoint import wait
 from entrypoint.inbox import HeadLost, HeadSaid, Message
 from entrypoint.ray_node import host_port
-from entrypoint.roll import Card
+from entrypoint.roll import QUESTION_SECONDS, Card
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-OUTCOME_TIMEOUT_SECONDS = 35.0
+OUTCOME_TIMEOUT_SECONDS = QUESTION_SECONDS + 3
 TRIES = 3
 
 

@@ -59,7 +59,8 @@ def decide(failure: FailureClass, history: History, from_step: int) -> Decision:
     if failure is FailureClass.FINISHED:
         return Stop("finished", ExitCode.FINISHED, "the job has finished")
     if failure is FailureClass.PREEMPTED:
-        return Stop("stopped", ExitCode.STOPPED, f"stopped; step {from_step} is saved")
+        saved = f"step {from_step} is saved" if from_step else "no step was saved yet"
+        return Stop("stopped", ExitCode.STOPPED, f"stopped; {saved}")
     if failure is FailureClass.USAGE:
         return Stop(
             "failed",

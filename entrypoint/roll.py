@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+QUESTION_SECONDS = 5.0
+"""A worker's question is answered after so long at the latest: where the other side vanished
+without a word, its network with it, this is what tells."""
+
 SILENT_SECONDS = 8.0
 """A worker keeps one question open at the head; without one for so long it counts as missing."""
 

@@ -68,6 +68,7 @@ def sft(flags: SFTFlags) -> None:
     from trl import SFTConfig, SFTTrainer
 
     from trainer.actors.model import load_causal_lm, prepare_process
+    from trainer.checkpoint import export
 
     device = prepare_process()
     disable_progress_bars()
@@ -103,8 +104,7 @@ def sft(flags: SFTFlags) -> None:
         processing_class=tokenizer,
     )
     trainer.train()
-    trainer.save_model()
-    tokenizer.save_pretrained(flags.save_path)
+    export.write(trainer.model, tokenizer, flags.save_path)
 
 
 COMMANDS = {"sft": sft}

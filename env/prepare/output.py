@@ -75,6 +75,7 @@ def _move(made: Path, out: Path, arguments: Mapping[str, Any]) -> None:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         with (made / name).open("rb") as file:
             os.fsync(file.fileno())
+        (made / name).chmod(0o644)  # safetensors leaves its files to their owner alone
         (made / name).replace(out / name)
 
 

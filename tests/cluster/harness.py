@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ import psutil
 
 from entrypoint.demo import WORKERS, Layout, free_ports, inherited
 from entrypoint.process import Process, kill, marked
-from trainer.contract import Progress, read_events
+from tests.watch import Watch
 
 JOB = Path(__file__).with_name("job.py")
 HEAD = 0
 
 
-class Cluster:
+class Cluster(Watch):
     """A head and its workers; nodes are numbered, 0 is the head."""
 
     def __init__(
@@ -33,7 +32,7 @@ class Cluster:
         **env: str,
     ) -> None:
         self.layout = Layout(root, free_ports())
-        self.run = self.layout.run
+        super().__init__(self.layout.run, self.consoles)
         self.run.root.mkdir(parents=True)
         self._env = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers), **env}
         self._job = job
@@ -89,41 +88,21 @@ class Cluster:
             if any(part == word or part.endswith(f"/{word}") for part in command_line(process))
         ]
 
-    @property
-    def step(self) -> int:
-        progress = Progress.read(self.run.progress)
-        return progress.step if progress else 0
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.run.journal) if event["kind"] == kind]
-
-    def goes_on(self, *, within: float) -> None:
-        """Wait until a step is finished that was not finished when this was called."""
-        before = len(self.events("step"))
-        self._step_comes(lambda: len(self.events("step")) > before, within)
-
-    def resumes(self, attempts: int, *, within: float) -> None:
-        """Wait until a step is finished by an attempt later than the first `attempts`."""
-        self._step_comes(
-            lambda: any(event["attempt"] > attempts for event in self.events("step")[-1:]), within
-        )
-
-    def _step_comes(self, done: Callable[[], bool], within: float) -> None:
+    def until(self, done: Callable[[], bool], what: str, *, within: float) -> None:
+        """As a Watch does, but a head that has ended ends the wait at once."""
         head = self.nodes[HEAD]
-        self.wait(lambda: done() or not head.running, within, "step")
-        assert done(), f"the head ended with {head.exit_code}\n{self.consoles()}"
+        super().until(lambda: done() or not head.running, what, within=within)
+        assert done(), f"the head ended with {head.exit_code} before {what}\n{self.consoles()}"
 
-    def wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not done():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"no {what} within {seconds:.0f} s\n{self.consoles()}")
-            time.sleep(0.1)
+    def until_said(self, number: int, words: str, *, within: float) -> None:
+        super().until(lambda: words in self.said(number), words, within=within)
 
     def exit_codes(self, *, within: float) -> dict[int, int]:
         """The exit code of every node, once all have ended."""
-        ended = lambda: not any(node.running for node in self.nodes.values())  # noqa: E731
-        self.wait(ended, within, "end of all nodes")
+        nodes = self.nodes.values()
+        super().until(
+            lambda: not any(node.running for node in nodes), "end of all nodes", within=within
+        )
         return {number: node.exit_code or 0 for number, node in self.nodes.items()}
 
     def left(self) -> list[str]:
@@ -152,22 +131,6 @@ def command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-def assert_no_step_is_lost_or_done_twice(cluster: Cluster) -> None:
-    """An attempt counts on from the step that it resumed from, which a checkpoint holds."""
-    saved = {0}
-    at: dict[int, int] = {}
-    for event in read_events(cluster.run.journal):
-        kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
-        if kind == "checkpoint":
-            saved.add(step)
-        elif kind == "resume":
-            assert step in saved, f"attempt {attempt} resumes from step {step}, never saved"
-            at[attempt] = step
-        elif kind == "step":
-            assert step == at[attempt] + 1, f"attempt {attempt}: step {step} after {at[attempt]}"
-            at[attempt] = step
 
 
 def result(cluster: Cluster) -> dict[str, Any]:

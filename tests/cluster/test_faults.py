@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from entrypoint.process import kill
-from tests.cluster.harness import HEAD, Cluster, assert_no_step_is_lost_or_done_twice, result
+from tests.cluster.harness import HEAD, Cluster, result
+from tests.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -24,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         cluster.start(FIRST)
         waiting = "waiting for the cluster's token"
-        cluster.wait(lambda: waiting in cluster.said(FIRST), 30, "waiting worker")
+        cluster.until_said(FIRST, waiting, within=30)
         cluster.start(HEAD, SECOND)
         cluster.goes_on(within=BOOT_SECONDS)
         yield cluster
@@ -154,4 +155,4 @@ def test_a_stopped_run_is_resumed_and_ends_with_0_on_every_node_and_nothing_left
 
 
 def test_no_step_was_lost_or_done_twice_over_all_faults(cluster: Cluster) -> None:
-    assert_no_step_is_lost_or_done_twice(cluster)
+    assert_no_step_is_lost_or_done_twice(cluster.run)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import HEAD, Cluster, assert_no_step_is_lost_or_done_twice
+from tests.cluster.harness import HEAD, Cluster
+from tests.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -44,4 +45,4 @@ def test_twenty_steps_of_grpo_on_gsm8k_end_0_with_every_reward_known(tmp_path: P
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
     assert all(row["train/reward_failed"] == 0 for row in steps)
     assert all(math.isfinite(row["train/policy_loss"]) for row in steps)
-    assert_no_step_is_lost_or_done_twice(cluster)
+    assert_no_step_is_lost_or_done_twice(cluster.run)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from entrypoint import control
+from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message
@@ -183,7 +183,7 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "LONGEST_QUESTION_SECONDS", 0.5)
+    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
     said: list[Message] = []
     client = head.client()
     client.check_in(card("a"), joined=True)

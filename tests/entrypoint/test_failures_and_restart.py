@@ -34,6 +34,11 @@ F = FailureClass
         ("NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.", F.GPU_FAULT),
         ("ModuleNotFoundError: No module named 'openrlhf'", F.USAGE),
         ("train.py: error: unrecognized arguments: --lerning_rate", F.USAGE),
+        (
+            "ray.exceptions.ActorDiedError: The actor died because of an error raised in its"
+            " creation task, ray::_Host.__init__() (pid=14276, ip=127.0.0.3)",
+            None,
+        ),
         ("step 12 reward 0.4", None),
     ],
 )

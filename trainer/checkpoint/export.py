@@ -20,6 +20,7 @@ def write(model: Any, tokenizer: Any, directory: Path) -> None:
     for path in temporary.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
+        path.chmod(0o644)  # safetensors leaves its files to their owner alone
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync_directory(directory.parent)
