@@ -1,15 +1,15 @@
 """Time from the start of three nodes to the first finished training step, against the bare floor.
 
-Floor: `ray start` on three nodes by hand (workers loop on `ray health-check`) and `ray job submit`
-of the same trainer with the same flags. Both run in turn, in one process after the other, on the
-loopback addresses 127.0.0.2 to 127.0.0.4; the value is the median of the ratios of the pairs.
+Floor: `ray start` on the head, `ray start` on both workers in the moment in which the head's port
+answers, and `ray job submit` of the same trainer with the same flags in the moment in which the
+last of them has joined: the guides' steps by a hand that never waits too long. Both run in turn on
+the loopback addresses 127.0.0.2 to 127.0.0.4; the value is the median of the ratios of the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.result import report
+from entrypoint import wait
 from entrypoint.demo import Layout, free_ports, inherited
 from entrypoint.process import NODE_MARK, Process, kill, marked
 from entrypoint.ray_node import ray_program
@@ -102,31 +103,32 @@ def with_rollcall(layout: Layout, data: Path, stack: ExitStack) -> None:
 
 def by_hand(layout: Layout, data: Path, stack: ExitStack) -> None:
     """What the guides say to type, without their sleeps."""
-    settings = [layout.node(number) for number in range(NODES)]
-    gcs = f"{settings[0]['ROLLCALL_NODE_ADDRESS']}:{layout.ports}"
-    dashboard = f"http://{settings[0]['ROLLCALL_NODE_ADDRESS']}:{layout.ports + 1}"
-    run_dir = ["--run_dir", str(layout.run.root)]
-    submit = [ray_program(), "job", "submit", "--address", dashboard, "--no-wait", "--"]
-    submit += [sys.executable, "-m", "trainer", *job(layout, data), *run_dir]
-    scripts = [
-        f"{start_by_hand(layout, 0, '--head')} && {words(submit)}",
-        *(
-            f"until {ray_program()} health-check --address {gcs}; do sleep 1; done; "
-            f"{start_by_hand(layout, number, f'--address={gcs}')}"
-            for number in range(1, NODES)
-        ),
-    ]
-    for number, script in enumerate(scripts):
-        node = Process(
-            f"by-hand-{number}",
-            ["/bin/sh", "-c", script],
-            env=inherited() | {NODE_MARK: MARK},
-            log_to=layout.root / f"by-hand-{number}.log",
-        )
-        stack.callback(node.stop, 3.0)
+    gcs = layout.node(0)["ROLLCALL_NODE_ADDRESS"], layout.ports
+    head = started_by_hand(layout, 0, "--head", stack)
+    while not listens(*gcs):
+        time.sleep(0.05)
+    address = "--address={}:{}".format(*gcs)
+    workers = [started_by_hand(layout, number, address, stack) for number in range(1, NODES)]
+    for node in (head, *workers):
+        if node.wait(TIMEOUT_SECONDS) != 0:
+            raise SystemExit(f"{node.name} did not start:\n{node.tail()}")
+    submit = [ray_program(), "job", "submit", "--no-wait"]
+    submit += ["--address", f"http://{gcs[0]}:{layout.ports + 1}", "--"]
+    submit += [sys.executable, "-m", "trainer", *job(layout, data)]
+    submit += ["--run_dir", str(layout.run.root)]
+    typed(layout, "submit", submit, stack)
 
 
-def start_by_hand(layout: Layout, number: int, role: str) -> str:
+def listens(host: str, port: int) -> bool:
+    try:
+        wait.connect(host, port)
+    except wait.NotYetError:
+        return False
+    return True
+
+
+def started_by_hand(layout: Layout, number: int, role: str, stack: ExitStack) -> Process:
+    """`ray start`, which ends once its node has joined, leaving Ray's daemons behind."""
     node = layout.node(number)
     first, _, last = node["ROLLCALL_WORKER_PORTS"].partition("-")
     ports = [
@@ -146,22 +148,28 @@ def start_by_hand(layout: Layout, number: int, role: str) -> str:
         ports += [f"--port={layout.ports}", f"--dashboard-port={layout.ports + 1}"]
         ports += ["--dashboard-host=0.0.0.0"]
         ports += [f"--ray-client-server-port={int(first) + 6}"]
-    return words(
-        [
-            *(ray_program(), "start", role, *ports),
-            f"--node-ip-address={node['ROLLCALL_NODE_ADDRESS']}",
-            f"--min-worker-port={int(first) + 8}",
-            f"--max-worker-port={last}",
-            f"--temp-dir={node['ROLLCALL_RAY_TEMP_DIR']}",
-            "--num-cpus=2",
-            "--num-gpus=0",
-            "--disable-usage-stats",
-        ]
+    command = [
+        *(ray_program(), "start", role, *ports),
+        f"--node-ip-address={node['ROLLCALL_NODE_ADDRESS']}",
+        f"--min-worker-port={int(first) + 8}",
+        f"--max-worker-port={last}",
+        f"--temp-dir={node['ROLLCALL_RAY_TEMP_DIR']}",
+        "--num-cpus=2",
+        "--num-gpus=0",
+        "--disable-usage-stats",
+    ]
+    return typed(layout, f"by-hand-{number}", command, stack)
+
+
+def typed(layout: Layout, name: str, command: list[str], stack: ExitStack) -> Process:
+    process = Process(
+        name,
+        command,
+        env=inherited() | {NODE_MARK: MARK},
+        log_to=layout.root / f"{name}.log",
     )
-
-
-def words(argv: list[str]) -> str:
-    return shlex.join(argv)
+    stack.callback(process.stop, 3.0)
+    return process
 
 
 def clean_up(layout: Layout) -> None:
