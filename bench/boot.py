@@ -60,22 +60,28 @@ def main() -> int:
             "by_hand_seconds": statistics.median(floor for _, floor in counted),
             "pairs": pairs,
             "cores": os.cpu_count(),
+            "tini": bool(under_tini()),
         },
     )
     return 0 if ok else 1
 
 
-def timed(start: Callable[[Layout, Path, ExitStack], None], root: Path, data: Path) -> float:
+def timed(
+    start: Callable[[Layout, Path, ExitStack], list[Process]], root: Path, data: Path
+) -> float:
     """Seconds from the start to the first finished step; everything is ended afterwards."""
     layout = Layout(root, free_ports())
     layout.run.root.mkdir(parents=True)
     with ExitStack() as stack:
         stack.callback(clean_up, layout)
         began = time.monotonic()
-        start(layout, data, stack)
+        nodes = start(layout, data, stack)
         while Progress.read(layout.run.progress) is None:
             if time.monotonic() - began > TIMEOUT_SECONDS:
-                raise SystemExit(f"no step within {TIMEOUT_SECONDS:.0f} s: see {root}")
+                raise SystemExit(f"no step within {TIMEOUT_SECONDS:.0f} s")
+            for node in nodes:
+                if node.exit_code:
+                    raise SystemExit(f"{node.name} ended with {node.exit_code}:\n{node.tail()}")
             time.sleep(0.05)
         return time.monotonic() - began
 
@@ -89,19 +95,28 @@ def job(layout: Layout, data: Path) -> list[str]:
     ]
 
 
-def with_rollcall(layout: Layout, data: Path, stack: ExitStack) -> None:
+def with_rollcall(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
+    nodes = []
     for number in range(NODES):
         arguments = job(layout, data) if number == 0 else []
         node = Process(
             f"node-{number}",
-            [sys.executable, "-m", "entrypoint", "up", "--", *arguments],
+            [*under_tini(), sys.executable, "-m", "entrypoint", "up", "--", *arguments],
             env=inherited() | layout.node(number) | {NODE_MARK: MARK},
             log_to=layout.root / f"node-{number}.log",
         )
         stack.callback(node.stop, 3.0)
+        nodes.append(node)
+    return nodes
 
 
-def by_hand(layout: Layout, data: Path, stack: ExitStack) -> None:
+def under_tini() -> list[str]:
+    """What the image starts the entrypoint with; this machine's own first process may reap late."""
+    tini = shutil.which("tini")
+    return [tini, "-s", "--"] if tini else []
+
+
+def by_hand(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
     """What the guides say to type, without their sleeps."""
     gcs = layout.node(0)["ROLLCALL_NODE_ADDRESS"], layout.ports
     head = started_by_hand(layout, 0, "--head", stack)
@@ -116,7 +131,7 @@ def by_hand(layout: Layout, data: Path, stack: ExitStack) -> None:
     submit += ["--address", f"http://{gcs[0]}:{layout.ports + 1}", "--"]
     submit += [sys.executable, "-m", "trainer", *job(layout, data)]
     submit += ["--run_dir", str(layout.run.root)]
-    typed(layout, "submit", submit, stack)
+    return [typed(layout, "submit", submit, stack)]
 
 
 def listens(host: str, port: int) -> bool:
@@ -165,7 +180,8 @@ def typed(layout: Layout, name: str, command: list[str], stack: ExitStack) -> Pr
     process = Process(
         name,
         command,
-        env=inherited() | {NODE_MARK: MARK},
+        # Else process titles overwrite the mark, and agents live on to slow the next run.
+        env=inherited() | {NODE_MARK: MARK, "SPT_NOENV": "1"},
         log_to=layout.root / f"{name}.log",
     )
     stack.callback(process.stop, 3.0)

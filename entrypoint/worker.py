@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRIES = 5
+LONGEST_PAUSE_SECONDS = 0.3
+"""Between two looks for the head: the workers' Ray starts, behind this."""
 STEADY_SECONDS = 60.0
 """A membership that lasted for so long starts the count of failures anew."""
 
@@ -102,7 +104,13 @@ class _Membership:
         """Raises GaveUpError, whose sentence names the variable that named the head."""
         settings = self.settings
         try:
-            return wait.until(what, probe, timeout=settings.head_timeout, stop=self.inbox.stop)
+            return wait.until(
+                what,
+                probe,
+                timeout=settings.head_timeout,
+                stop=self.inbox.stop,
+                longest_pause=LONGEST_PAUSE_SECONDS,
+            )
         except wait.GaveUpError as error:
             named = head_address(settings)
             assert named is not None  # a worker has a head
