@@ -29,7 +29,9 @@ class Optimiser:
             self._adam,
             num_warmup_steps=int(schedule.lr_warmup_ratio * schedule.updates),
             num_training_steps=schedule.updates,
-            scheduler_specific_kwargs={"min_lr_rate": 0.1} if name.endswith("min_lr") else None,
+            scheduler_specific_kwargs=(
+                {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None
+            ),
         )
 
     @property

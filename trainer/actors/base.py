@@ -53,6 +53,8 @@ class Schedule:
     lr_warmup_ratio: float
     updates: int
     """Optimiser steps of the whole run."""
+    min_lr_ratio: float = 0.1
+    """Where cosine_with_min_lr ends, as a share of the peak."""
     adam_betas: tuple[float, float]
     l2: float
     max_norm: float
