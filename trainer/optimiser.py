@@ -22,6 +22,7 @@ class Optimiser:
             _parameter_groups(model, schedule.l2),
             lr=schedule.learning_rate,
             betas=schedule.adam_betas,
+            eps=schedule.adam_eps,
         )
         name = schedule.lr_scheduler
         self._scheduler = get_scheduler(

@@ -14,7 +14,6 @@ from trainer.table.groups import OPTIMISER
 SCHEDULERS = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr")
 NO_MUON = "AdamW is the only optimiser"
 ONLY_ADAM = "AdamW is the only optimiser; leave it at adam"
-ONE_EPSILON = "AdamW's epsilon is 1e-8; leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,6 @@ class OptimiserFlags:
         dotted=("actor.adam.eps", "critic.adam.eps"),
         above=0,
         help="AdamW's epsilon",
-        unsupported=ONE_EPSILON,
     )
     optim: str = flag(
         "adam",
