@@ -15,6 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = parse(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
         return _end(error, ExitCode.USAGE)
+    for warning in config.warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     return run(config)
 
 

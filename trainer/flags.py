@@ -5,16 +5,10 @@ Torch-free, and free of every heavy import: `--help` must answer at once.
 
 from __future__ import annotations
 
-import argparse
-import difflib
-import types
-import typing
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
-
-T = TypeVar("T")
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +18,42 @@ class Flag:
     group: str
     help: str
     unit: str = ""
+    dotted: str | tuple[str, ...] = ()
+    """Its spelling in OpenRLHF 0.11; several where one field stands for several flags there."""
+    aliases: tuple[str, ...] = ()
+    """Other flat spellings."""
+    follows: str = ""
+    """The flag whose flat spelling sets this one too, where its own spellings are not given."""
+    bare: str | None = None
+    """The value that the flag without a value stands for; None: it needs one."""
     choices: tuple[str, ...] = ()
-    alias: str = ""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """Other words for some of the choices."""
     required: bool = False
+    secret: bool = False
+    """Its value is shown nowhere."""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
+    no_effect: str = ""
+    """Accepted, with a warning that gives this reason: it changes nothing that is learned."""
+    unsupported: str = ""
+    """A fault unless it has its default: without it something else would be learned."""
+
+    @property
+    def dotted_spellings(self) -> tuple[str, ...]:
+        return (self.dotted,) if isinstance(self.dotted, str) else self.dotted
 
     def problem(self, value: Any) -> str | None:
         """Why `value` is out of range, in words; None where it is not."""
+        if isinstance(value, tuple):
+            return next((said for part in value if (said := self.problem(part))), None)
         if self.choices and value not in self.choices:
             return f"must be one of {', '.join(self.choices)}"
         if not isinstance(value, int | float):
             return None
+        if math.isnan(value):
+            return "must be a number"
         if self.at_least is not None and not value >= self.at_least:
             return f"must be at least {self.at_least:g}"
         if self.above is not None and not value > self.above:
@@ -70,126 +87,10 @@ class ConfigError(ValueError):
 
 def flag(default: Any, **about: Any) -> Any:
     """A dataclass field that is a flag: its default and the fields of Flag."""
-    return field(default=default, metadata={"flag": Flag(**about)})
+    declared = Flag(**about)
+    return field(default=default, metadata={"flag": declared}, repr=not declared.secret)
 
 
 def flags_of(config: type[Any]) -> dict[str, tuple[Field[Any], Flag]]:
-    """Name → (field, flag) of a dataclass whose fields are made by `flag`."""
-    return {f.name: (f, f.metadata["flag"]) for f in fields(config)}
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError([Fault(self.prog, "", message, "See --help")])
-
-
-def parser_of(config: type[Any], prog: str, description: str) -> argparse.ArgumentParser:
-    """An argparse parser of `config`'s flags, grouped; values stay text, absent ones are absent."""
-    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
-    hints = typing.get_type_hints(config)
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for name, (f, about) in flags_of(config).items():
-        group = groups.get(about.group) or parser.add_argument_group(about.group)
-        groups[about.group] = group
-        names = [f"--{n}" for n in (name, about.alias) if n]
-        text = about.help + _suffix(f, about)
-        arguments: dict[str, Any] = {"dest": name, "help": text, "default": argparse.SUPPRESS}
-        kind = hints[name]
-        if kind is bool:
-            group.add_argument(*names, action="store_true", **arguments)
-        else:
-            count = len(typing.get_args(kind)) if typing.get_origin(kind) is tuple else None
-            metavar = "{" + ",".join(about.choices) + "}" if about.choices else _kind_word(kind)
-            group.add_argument(*names, nargs=count, metavar=metavar, **arguments)
-    return parser
-
-
-def read(
-    config: type[T], argv: Sequence[str], prog: str, description: str
-) -> tuple[T, list[Fault]]:
-    """The command line as a `config`, and what is wrong with single flags.
-
-    A flag at fault keeps its default, so that the caller can look for faults between flags too.
-    """
-    namespace, extra = parser_of(config, prog, description).parse_known_args(argv)
-    given: Mapping[str, Any] = vars(namespace)
-    faults = _unknown(config, extra)
-    hints = typing.get_type_hints(config)
-    values: dict[str, Any] = {}
-    for name, (_, about) in flags_of(config).items():
-        if name not in given:
-            if about.required:
-                faults.append(Fault(f"--{name}", "", "is required", about.help))
-            continue
-        raw = given[name]
-        shown = " ".join(raw) if isinstance(raw, list) else str(raw)
-        try:
-            value = _convert(hints[name], raw)
-        except ValueError:
-            faults.append(Fault(f"--{name}", shown, f"must be {_article(hints[name])}", about.help))
-            continue
-        if problem := about.problem(value):
-            faults.append(Fault(f"--{name}", shown, problem, about.help))
-        else:
-            values[name] = value
-    return config(**values), faults
-
-
-def _unknown(config: type[Any], extra: Sequence[str]) -> list[Fault]:
-    known = [f"--{name}" for name in flags_of(config)]
-    known += [f"--{about.alias}" for _, about in flags_of(config).values() if about.alias]
-    faults = []
-    after_flag = False
-    for token in extra:
-        is_flag = token.startswith("--")
-        if is_flag:
-            word = token.partition("=")[0]
-            near = difflib.get_close_matches(
-                word.replace("-", "_").replace("__", "--", 1), known, 1
-            )
-            remedy = f"Did you mean {near[0]}?" if near else "See --help"
-            faults.append(Fault(word, "", "unknown flag", remedy))
-        elif not after_flag:
-            faults.append(Fault(token, "", "belongs to no flag", "See --help"))
-        after_flag = is_flag and "=" not in token
-    return faults
-
-
-def _convert(kind: Any, raw: Any) -> Any:
-    if isinstance(raw, list):
-        return tuple(
-            _convert(part, text) for part, text in zip(typing.get_args(kind), raw, strict=True)
-        )
-    kind = _plain(kind)
-    if kind is Path:
-        return Path(raw).absolute()  # actors may have another working directory
-    return raw if kind in (bool, str) else kind(raw)
-
-
-def _plain(kind: Any) -> Any:
-    """`X | None` → X."""
-    if isinstance(kind, types.UnionType):
-        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    return kind
-
-
-def _kind_word(kind: Any) -> str:
-    if typing.get_origin(kind) is tuple:
-        return _kind_word(typing.get_args(kind)[0])
-    return {int: "INT", float: "NUMBER", Path: "PATH", str: "TEXT"}.get(_plain(kind), "TEXT")
-
-
-def _article(kind: Any) -> str:
-    return {"INT": "a whole number", "NUMBER": "a number"}.get(_kind_word(kind), "a text")
-
-
-def _suffix(f: Field[Any], about: Flag) -> str:
-    """What --help adds: unit and default. argparse formats with %, hence the doubling."""
-    notes = [about.unit] if about.unit else []
-    if about.required:
-        notes.append("required")
-    elif f.default not in (None, False, "", MISSING):
-        shown = " ".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
-        notes.append(f"default {shown}")
-    text = f" ({', '.join(notes)})" if notes else ""
-    return text.replace("%", "%%")
+    """Name → (field, flag) of a dataclass's fields that are made by `flag`."""
+    return {f.name: (f, f.metadata["flag"]) for f in fields(config) if "flag" in f.metadata}

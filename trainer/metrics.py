@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
             dir=config.run_dir,
             id=run_id,
             resume="allow",
-            config={name: str(value) for name, value in asdict(config).items()},
+            config=config.public(),
         )
     except wandb.Error as error:
         print(f"No W&B in this attempt: {error}. Metrics go to metrics.jsonl.", flush=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import ExitCode
-from trainer.flags import ConfigError, Fault, flag, read
+from trainer.flags import ConfigError, Fault, flag
+from trainer.reading import read
 
 PROG = "python -m trainer.supervised sft"
 DESCRIPTION = "Teach a model to continue prompts as the data do."
@@ -43,7 +44,8 @@ class SFTFlags:
 
 def parse(argv: Sequence[str]) -> SFTFlags:
     """Raises ConfigError with every fault."""
-    flags, faults = read(SFTFlags, argv, PROG, DESCRIPTION)
+    reading = read(SFTFlags, argv, PROG, DESCRIPTION)
+    flags, faults = reading.config, list(reading.faults)
     if flags.dataset is not None and not flags.dataset.is_file():
         faults.append(Fault("--dataset", str(flags.dataset), "no such file", "Give a JSONL file"))
     if flags.train_batch_size % flags.micro_train_batch_size:

@@ -1,0 +1,182 @@
+"""Flags that are right alone and wrong together, or do not fit the disk. All faults at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.flags import Fault
+from trainer.values import shown
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+
+
+def faults_between(config: Config) -> Iterator[Fault]:
+    """What cannot be done as it was asked for, each with its remedy."""
+    yield from _missing_files(config)
+    yield from _batch_faults(config)
+    yield from _length_faults(config)
+    yield from _group_faults(config)
+    yield from _range_faults(config)
+    yield from _correction_faults(config)
+
+
+def _missing_files(config: Config) -> Iterator[Fault]:
+    for name in ("prompt_data", "eval_dataset"):
+        path: Path | None = getattr(config, name)
+        if path is not None and not path.exists():
+            yield Fault(
+                f"--{name}",
+                str(path),
+                "no such file",
+                "Give a path that all nodes see; download a data set of the hub first",
+            )
+    for name in ("pretrain", "critic_pretrain"):
+        model: str = getattr(config, name)
+        # A name with at most one slash that is not on disk may be a model of the hub's.
+        on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
+        if model and on_disk and not (Path(model) / "config.json").is_file():
+            yield Fault(
+                f"--{name}",
+                model,
+                "no model there (no config.json)",
+                "Give a directory in Hugging Face's layout, or a name on the hub",
+            )
+    reward = config.remote_rm_url
+    if reward.endswith(".py") and "://" not in reward and not Path(reward).is_file():
+        yield Fault("--remote_rm_url", reward, "no such file", "Give a file with reward_func")
+    if config.reward_pretrain and not reward:
+        yield Fault(
+            "--reward_pretrain",
+            config.reward_pretrain,
+            "the trainer runs no reward model itself",
+            "Serve it over HTTP and give its URL to --remote_rm_url",
+        )
+
+
+def _batch_faults(config: Config) -> Iterator[Fault]:
+    samples, batch = config.samples_per_step, config.train_batch_size
+    if samples % batch:
+        yield Fault(
+            "--train_batch_size",
+            str(batch),
+            f"does not divide the {samples} samples of a step "
+            f"(rollout_batch_size {config.rollout_batch_size} x "
+            f"n_samples_per_prompt {config.n_samples_per_prompt})",
+            f"{_nearest_divisors(samples, batch)} would",
+        )
+    if batch % config.micro_train_batch_size and not config.use_dynamic_batch:
+        yield Fault(
+            "--micro_train_batch_size",
+            str(config.micro_train_batch_size),
+            f"does not divide train_batch_size {batch}",
+            f"{_nearest_divisors(batch, config.micro_train_batch_size)} would",
+        )
+    generated = config.vllm_generate_batch_size
+    if generated is not None and generated > config.rollout_batch_size:
+        yield Fault(
+            "--vllm_generate_batch_size",
+            str(generated),
+            f"is more than rollout_batch_size {config.rollout_batch_size}",
+            "A synchronous step uses all its rollouts; give at most that",
+        )
+
+
+def _nearest_divisors(total: int, wanted: int) -> str:
+    """The divisors of `total` next to `wanted`, in words."""
+    divisors = [d for d in range(1, total + 1) if total % d == 0]
+    below = [d for d in divisors if d < wanted][-1:]
+    above = [d for d in divisors if d > wanted][:1]
+    return " or ".join(str(d) for d in below + above)
+
+
+def _length_faults(config: Config) -> Iterator[Fault]:
+    longest = config.generate_max_len
+    if config.max_len is not None and config.max_len <= longest:
+        yield Fault(
+            "--max_len",
+            str(config.max_len),
+            f"leaves no room for a prompt beside generate_max_len {longest}",
+            f"Give more than {longest}, or a smaller --generate_max_len",
+        )
+    buffer = config.overlong_buffer_len
+    if buffer is not None and buffer > longest:
+        yield Fault(
+            "--overlong_buffer_len",
+            shown(buffer),
+            f"is longer than generate_max_len {longest}",
+            f"Give at most {longest}",
+        )
+
+
+def _group_faults(config: Config) -> Iterator[Fault]:
+    samples = config.n_samples_per_prompt
+    if samples < 2 and config.advantage_estimator in GROUP_ESTIMATORS:
+        yield Fault(
+            "--n_samples_per_prompt",
+            str(samples),
+            f"{config.advantage_estimator} compares the completions of one prompt",
+            "Give at least 2",
+        )
+    elif samples < 2 and config.dynamic_filtering:
+        yield Fault(
+            "--n_samples_per_prompt",
+            str(samples),
+            "dynamic_filtering judges a prompt by several completions",
+            "Give at least 2",
+        )
+    if config.eval_n_samples_per_prompt > 1 and config.eval_temperature == 0:
+        yield Fault(
+            "--eval_temperature",
+            "0",
+            f"makes the {config.eval_n_samples_per_prompt} completions of a held-out prompt equal",
+            "Give more than 0, commonly 0.6, or --eval_n_samples_per_prompt 1",
+        )
+
+
+def _range_faults(config: Config) -> Iterator[Fault]:
+    for name in ("reward_clip_range", "dynamic_filtering_reward_range", "is_correction_threshold"):
+        bounds: tuple[float, ...] = getattr(config, name)
+        if len(bounds) != 2:
+            yield Fault(f"--{name}", shown(bounds), "takes at most two bounds", "Give LOW and HIGH")
+        elif not bounds[0] < bounds[1]:
+            yield Fault(f"--{name}", shown(bounds), "is empty", "Give LOW then HIGH")
+    for name in ("adam_betas", "critic_adam_betas"):
+        betas: tuple[float, float] = getattr(config, name)
+        if not all(0 <= beta < 1 for beta in betas):
+            yield Fault(f"--{name}", shown(betas), "must lie in [0, 1)", "Commonly 0.9 0.95")
+    if config.input_template is not None and "{}" not in config.input_template:
+        yield Fault("--input_template", config.input_template, "has no {}", "Put {} for the prompt")
+    if config.flash_attn and "flash" not in (config.attn_implementation or ""):
+        yield Fault(
+            "--flash_attn",
+            "",
+            f"contradicts --attn_implementation {config.attn_implementation}",
+            "Give one of the two",
+        )
+
+
+def _correction_faults(config: Config) -> Iterator[Fault]:
+    if config.is_correction_level == "off":
+        return
+    by_ratio = config.is_correction_gating == "ratio"
+    if config.is_correction_mode == "clip" and not (
+        by_ratio and config.is_correction_level == "token"
+    ):
+        yield Fault(
+            "--is_correction_mode",
+            "clip",
+            "clamps the ratios of tokens and nothing else",
+            "Give mask, or --is_correction_level token with --is_correction_gating ratio",
+        )
+    if not by_ratio and config.is_correction_threshold[0] > 0:
+        yield Fault(
+            "--is_correction_threshold",
+            shown(config.is_correction_threshold),
+            f"{config.is_correction_gating} is a distance: it has an upper bound only",
+            "Give one number, commonly 0.05",
+        )

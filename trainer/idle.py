@@ -1,0 +1,164 @@
+"""Flags that were given for nothing: the run would be the same without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+
+WHITENED = ("gae", "reinforce", "reinforce_baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Flags that have no effect where `where` holds."""
+
+    flags: tuple[str, ...]
+    where: Callable[[Config], bool]
+    why: str
+
+
+IDLE = (
+    Idle(("lambd",), lambda c: not c.has_critic, "only --advantage_estimator gae has a lambda"),
+    Idle(
+        (
+            "critic_pretrain",
+            "critic_learning_rate",
+            "critic_lr_scheduler",
+            "critic_lr_warmup_ratio",
+            "critic_min_lr_ratio",
+            "critic_l2",
+            "critic_adam_betas",
+            "critic_max_norm",
+            "value_clip",
+            "value_head_prefix",
+            "save_value_network",
+        ),
+        lambda c: not c.has_critic,
+        "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("freezing_actor_steps",),
+        lambda c: not c.has_critic and c.freezing_actor_steps <= 0,
+        "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("no_advantage_std_norm",),
+        lambda c: c.advantage_estimator not in WHITENED,
+        "this --advantage_estimator is not whitened; dr_grpo is GRPO without the deviation",
+    ),
+    Idle(
+        ("eps_clip",),
+        lambda c: c.eps_clip_low_high is not None,
+        "--eps_clip_low_high gives both bounds",
+    ),
+    Idle(("kl_target",), lambda c: c.init_kl_coef == 0, "--init_kl_coef 0 leaves the KL out"),
+    Idle(("kl_horizon",), lambda c: c.kl_target is None, "it needs --kl_target"),
+    Idle(
+        ("kl_estimator", "use_kl_loss", "ref_reward_offload"),
+        lambda c: not c.has_reference,
+        "--init_kl_coef 0 leaves the reference out",
+    ),
+    Idle(
+        ("dynamic_filtering_reward_range",),
+        lambda c: not c.dynamic_filtering,
+        "it needs --dynamic_filtering",
+    ),
+    Idle(
+        ("overlong_penalty_factor",),
+        lambda c: c.overlong_buffer_len is None,
+        "it needs --overlong_buffer_len",
+    ),
+    Idle(
+        ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
+        lambda c: c.is_correction_level == "off",
+        "it needs --is_correction_level",
+    ),
+    Idle(
+        ("lora_alpha", "lora_dropout", "target_modules"),
+        lambda c: c.lora_rank == 0,
+        "it needs --lora_rank",
+    ),
+    Idle(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
+    Idle(
+        ("train_max_tokens_per_gpu", "rollout_max_tokens_per_gpu"),
+        lambda c: not c.use_dynamic_batch,
+        "it needs --use_dynamic_batch",
+    ),
+    Idle(
+        ("micro_train_batch_size",),
+        lambda c: c.use_dynamic_batch,
+        "--use_dynamic_batch cuts passes by tokens",
+    ),
+    Idle(
+        ("min_lr_ratio",),
+        lambda c: c.lr_scheduler != "cosine_with_min_lr",
+        "only --lr_scheduler cosine_with_min_lr has a minimum",
+    ),
+    Idle(
+        ("lr_warmup_ratio",),
+        lambda c: c.lr_scheduler == "constant",
+        "--lr_scheduler constant has no warm-up; constant_with_warmup has",
+    ),
+    Idle(
+        ("num_episodes",),
+        lambda c: c.max_steps is not None,
+        "--max_steps says where the run ends",
+    ),
+    Idle(
+        ("eval_steps", "eval_n_samples_per_prompt", "eval_temperature"),
+        lambda c: c.eval_dataset is None,
+        "it needs --eval_dataset",
+    ),
+    Idle(
+        ("best_metric_key",),
+        lambda c: c.eval_dataset is None and c.best_metric_key != "none",
+        "it needs --eval_dataset",
+    ),
+    Idle(
+        ("wandb_project", "wandb_run_name", "wandb_group", "wandb_org"),
+        lambda c: not c.wandb_wanted,
+        "it needs --use_wandb or WANDB_API_KEY",
+    ),
+    Idle(
+        ("save_hf_ckpt", "max_ckpt_num", "max_ckpt_mem"),
+        lambda c: c.save_steps == -1,
+        "without --save_steps the only checkpoint is the last step's",
+    ),
+)
+"""Every flag that has an effect only beside another."""
+
+
+def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
+    """A sentence for each flag that was given for nothing, or for something unexpected."""
+    for idle in IDLE:
+        if idle.where(config):
+            yield from (f"--{f} has no effect: {idle.why}" for f in idle.flags if f in given)
+    if config.max_len is not None and "generate_max_len" not in given:
+        most = config.generate_max_len
+        yield (
+            f"--max_len without --generate_max_len: completions have at most {most} tokens, "
+            f"prompts {config.prompt_max_len}"
+        )
+    if "micro_rollout_batch_size" in given:
+        size, samples = config.micro_rollout_batch_size, config.samples_per_step
+        if size > samples:
+            yield f"--micro_rollout_batch_size {size} is more than the {samples} samples of a step"
+    if config.freezing_actor_steps > 0 and not config.has_critic:
+        yield (
+            "--freezing_actor_steps without a critic: nothing learns in the first "
+            f"{config.freezing_actor_steps} steps"
+        )
+    if config.has_reference and "kl_estimator" in given:
+        yield from _estimator_advice(config)
+
+
+def _estimator_advice(config: Config) -> Iterator[str]:
+    if config.use_kl_loss and config.kl_estimator == "k1":
+        yield "--kl_estimator k1 has no expected gradient as a loss: k2 or k3 has"
+    if not config.use_kl_loss and config.kl_estimator != "k1":
+        yield f"--kl_estimator {config.kl_estimator} is biased in the reward: k1 is not"

@@ -1,0 +1,271 @@
+"""Flags: how models lie on GPUs. One process a model for now; each says what it does not do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.flags import flag
+from trainer.table.groups import DEEPSPEED, LAYOUT, VLLM
+
+ONE_PROCESS = "one process holds the model"
+APART = "each model has a process of its own, and Ray places them"
+HF_ENGINE = "rollouts come from transformers, not from vLLM"
+NO_DEEPSPEED = "the trainer runs without DeepSpeed"
+SYNCHRONOUS = "a step is synchronous: its rollouts come from the newest weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutFlags:
+    actor_num_nodes: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="actor.num_nodes",
+        at_least=0,
+        help="nodes of the policy",
+        no_effect=ONE_PROCESS,
+    )
+    actor_num_gpus_per_node: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="actor.num_gpus_per_node",
+        at_least=0,
+        help="its GPUs on each",
+        no_effect=ONE_PROCESS,
+    )
+    critic_num_nodes: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="critic.num_nodes",
+        at_least=0,
+        help="nodes of the critic",
+        no_effect=ONE_PROCESS,
+    )
+    critic_num_gpus_per_node: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="critic.num_gpus_per_node",
+        at_least=0,
+        help="its GPUs on each",
+        no_effect=ONE_PROCESS,
+    )
+    ref_num_nodes: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="ref.num_nodes",
+        at_least=0,
+        help="nodes of the reference",
+        no_effect=ONE_PROCESS,
+    )
+    ref_num_gpus_per_node: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="ref.num_gpus_per_node",
+        at_least=0,
+        help="its GPUs on each",
+        no_effect=ONE_PROCESS,
+    )
+    reward_num_nodes: int = flag(
+        0,
+        group=LAYOUT,
+        dotted="reward.num_nodes",
+        at_least=0,
+        help="nodes of the reward model",
+        no_effect="--remote_rm_url gives the rewards",
+    )
+    reward_num_gpus_per_node: int = flag(
+        0,
+        group=LAYOUT,
+        dotted="reward.num_gpus_per_node",
+        at_least=0,
+        help="its GPUs on each",
+        no_effect="--remote_rm_url gives the rewards",
+    )
+    colocate_actor_ref: bool = flag(
+        False,
+        group=LAYOUT,
+        dotted="train.colocate_actor_ref",
+        help="policy and reference on the same GPUs",
+        no_effect=APART,
+    )
+    colocate_critic_reward: bool = flag(
+        False,
+        group=LAYOUT,
+        dotted="train.colocate_critic_reward",
+        help="critic and reward model on the same GPUs",
+        no_effect=APART,
+    )
+    colocate_all_models: bool = flag(
+        False,
+        group=LAYOUT,
+        dotted="train.colocate_all",
+        help="all models and engines on the same GPUs",
+        no_effect=APART,
+    )
+    async_train: bool = flag(
+        False,
+        group=LAYOUT,
+        dotted="train.async_enable",
+        help="rollouts while the last ones are trained on",
+        no_effect=SYNCHRONOUS,
+    )
+    async_queue_size: int | None = flag(
+        None,
+        group=LAYOUT,
+        dotted="train.async_queue_size",
+        at_least=1,
+        help="steps that rollouts may be ahead",
+        no_effect=SYNCHRONOUS,
+    )
+    partial_rollout: bool = flag(
+        False,
+        group=LAYOUT,
+        dotted="train.partial_rollout_enable",
+        help="new weights in the middle of a completion",
+        no_effect=SYNCHRONOUS,
+    )
+    ring_attn_size: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="ds.ring_attn_size",
+        at_least=1,
+        help="GPUs that share a sequence",
+        unsupported="A sequence lies on one GPU; only 1 is right",
+    )
+    ring_head_stride: int = flag(
+        1,
+        group=LAYOUT,
+        dotted="ds.ring_attn_head_stride",
+        at_least=1,
+        help="heads sent around at a time",
+        no_effect="a sequence lies on one GPU",
+    )
+    local_rank: int = flag(
+        -1, group=LAYOUT, help="set by launchers", no_effect="Ray starts the processes"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLLMFlags:
+    vllm_tensor_parallel_size: int = flag(
+        1,
+        group=VLLM,
+        dotted="vllm.tensor_parallel_size",
+        at_least=1,
+        help="GPUs of one engine",
+        no_effect=HF_ENGINE,
+    )
+    vllm_gpu_memory_utilization: float | None = flag(
+        None,
+        group=VLLM,
+        dotted="vllm.gpu_memory_utilization",
+        above=0,
+        at_most=1,
+        help="share of a GPU's memory",
+        no_effect=HF_ENGINE,
+    )
+    vllm_sync_backend: str = flag(
+        "",
+        group=VLLM,
+        dotted="vllm.sync_backend",
+        help="how weights reach the engines",
+        no_effect=HF_ENGINE,
+    )
+    vllm_sync_with_ray: bool = flag(
+        False,
+        group=VLLM,
+        dotted="vllm.sync_with_ray",
+        help="weights through Ray's collectives",
+        no_effect=HF_ENGINE,
+    )
+    vllm_enable_sleep: bool = flag(
+        False,
+        group=VLLM,
+        dotted="vllm.enable_sleep",
+        help="free the engines' memory while training",
+        no_effect=HF_ENGINE,
+    )
+    enable_prefix_caching: bool = flag(
+        False,
+        group=VLLM,
+        dotted="vllm.enable_prefix_caching",
+        help="keep the caches of shared beginnings",
+        no_effect=HF_ENGINE,
+    )
+    enforce_eager: bool = flag(
+        False,
+        group=VLLM,
+        dotted="vllm.enforce_eager",
+        help="no CUDA graphs",
+        no_effect=HF_ENGINE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedFlags:
+    zero_stage: int = flag(
+        0,
+        group=DEEPSPEED,
+        dotted="ds.zero_stage",
+        at_least=0,
+        at_most=3,
+        help="what is sharded over GPUs",
+        no_effect=NO_DEEPSPEED,
+    )
+    zpg: int = flag(
+        1,
+        group=DEEPSPEED,
+        dotted="ds.zpg",
+        at_least=1,
+        help="ZeRO++'s partition",
+        no_effect=NO_DEEPSPEED,
+    )
+    adam_offload: bool = flag(
+        False,
+        group=DEEPSPEED,
+        dotted="ds.adam_offload",
+        help="the optimiser in the CPU's memory",
+        no_effect=NO_DEEPSPEED,
+    )
+    overlap_comm: bool = flag(
+        False,
+        group=DEEPSPEED,
+        dotted="ds.overlap_comm",
+        help="communicate while computing",
+        no_effect=NO_DEEPSPEED,
+    )
+    grad_accum_dtype: str = flag(
+        "",
+        group=DEEPSPEED,
+        dotted="ds.grad_accum_dtype",
+        help="type of accumulated gradients",
+        no_effect="gradients are accumulated in fp32",
+    )
+    deepcompile: bool = flag(
+        False,
+        group=DEEPSPEED,
+        dotted="ds.deepcompile",
+        help="DeepSpeed's compiler",
+        no_effect=NO_DEEPSPEED,
+    )
+    deepspeed_enable_sleep: bool = flag(
+        False,
+        group=DEEPSPEED,
+        dotted="ds.enable_sleep",
+        help="free the models' memory during rollouts",
+        no_effect=NO_DEEPSPEED,
+    )
+    ds_tensor_parallel_size: int = flag(
+        1,
+        group=DEEPSPEED,
+        dotted="ds.tensor_parallel_size",
+        at_least=1,
+        help="GPUs that share a layer",
+        no_effect=NO_DEEPSPEED,
+    )
+    use_ds_universal_ckpt: bool = flag(
+        False,
+        group=DEEPSPEED,
+        dotted="ds.use_universal_ckpt",
+        help="checkpoints for any ZeRO stage",
+        no_effect="checkpoints are not sharded, so that any layout reads them",
+    )

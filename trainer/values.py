@@ -1,0 +1,87 @@
+"""The texts of a flag → its value, by the type of its dataclass field."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
+MANY = 1_000_000
+
+
+def convert(kind: Any, texts: Sequence[str]) -> Any:
+    """`texts` as a value of type `kind`. Raises ValueError where they are none."""
+    kind = plain(kind)
+    if typing.get_origin(kind) is tuple:
+        part, least, most = _parts(kind)
+        if not least <= len(texts) <= most:
+            raise ValueError
+        return tuple(_single(part, text) for text in texts)
+    (text,) = texts
+    return _single(kind, text)
+
+
+def _single(kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in TRUE + FALSE:
+            raise ValueError
+        return text.lower() in TRUE
+    if kind is Path:
+        return Path(text).absolute()  # actors may have another working directory
+    return kind(text)
+
+
+def most(kind: Any) -> int:
+    """How many texts a value of type `kind` takes at most."""
+    kind = plain(kind)
+    return _parts(kind)[2] if typing.get_origin(kind) is tuple else 1
+
+
+def plain(kind: Any) -> Any:
+    """`X | None` → X."""
+    if isinstance(kind, types.UnionType):
+        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
+
+
+def word(kind: Any) -> str:
+    """What --help calls a value of type `kind`."""
+    kind = plain(kind)
+    if kind is bool:
+        return ""
+    if typing.get_origin(kind) is tuple:
+        part, least, most = _parts(kind)
+        return f"{word(part)} …" if most == MANY else " ".join([word(part)] * least)
+    return {int: "INT", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")
+
+
+def described(kind: Any) -> str:
+    """The same, in a sentence that begins with "must be"."""
+    kind = plain(kind)
+    if typing.get_origin(kind) is tuple:
+        part, least, most = _parts(kind)
+        many = "numbers" if part in (int, float) else "texts"
+        return f"one or more {many}" if most == MANY else f"{least} {many}"
+    names = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    return names.get(kind, "a text")
+
+
+def shown(value: Any) -> str:
+    """A value as it would be typed."""
+    if isinstance(value, tuple):
+        return " ".join(shown(part) for part in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parts(kind: Any) -> tuple[Any, int, int]:
+    """A tuple type's element type and how many of them it takes."""
+    parts = typing.get_args(kind)
+    if parts[-1] is Ellipsis:
+        return parts[0], 1, MANY
+    return parts[0], len(parts), len(parts)
