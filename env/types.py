@@ -49,6 +49,11 @@ class Score:
     def ok(self) -> bool:
         return self.status is ScoreStatus.OK
 
+    @property
+    def accuracy(self) -> float:
+        """How right the completion is: the metric `acc`, or the reward where there is none."""
+        return self.metrics.get("acc", self.reward)
+
     @classmethod
     def of(cls, reward: float, **metrics: float) -> Score:
         return cls(ScoreStatus.OK, reward, metrics)

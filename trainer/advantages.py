@@ -10,8 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer import baselines
 from trainer.divergence import kl
 from trainer.types import BoolArray, FloatArray
+
+
+WHITENED = ("gae", "reinforce", "reinforce_baseline")
+"""Estimators whose advantages are normalised over the action tokens of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class Estimator:
     """How advantages are estimated."""
 
     name: str
-    """gae or group_norm"""
+    """gae, reinforce, or a key of `baselines.BASELINES`"""
     group_size: int
     """Completions of one prompt; neighbours in the batch."""
     gamma: float = 1.0
@@ -28,6 +33,8 @@ class Estimator:
     """Weight of the KL in the reward; 0 where it is in the loss."""
     kl_estimator: str = "k1"
     reward_range: tuple[float, float] = (-10.0, 10.0)
+    std_norm: bool = True
+    """Whitening divides by the deviation, too."""
 
 
 def estimate(
@@ -40,37 +47,22 @@ def estimate(
 ) -> tuple[FloatArray, FloatArray]:
     """Advantages and returns [B, T] of samples with `rewards` [B] (NaN: unknown).
 
-    In the order of the field: group baseline, clip, token rewards with KL, then GAE (whitened)
-    or discounted sums. `values` is needed by gae, `reference` by a KL in the reward.
+    In OpenRLHF's order: group baseline, clip, token rewards with KL, estimator, whitening.
+    `values` is needed by gae, `reference` by a KL in the reward.
     """
-    scores = rewards if estimator.name == "gae" else group_norm(rewards, estimator.group_size)
-    clipped = np.clip(np.nan_to_num(scores), *estimator.reward_range)
-    token_rewards = place_rewards(clipped, actions)
+    above = baselines.subtract(estimator.name, rewards, estimator.group_size)
+    token_rewards = place_rewards(np.clip(above, *estimator.reward_range), actions)
     if reference is not None and estimator.kl_coef:
         penalty = kl(log_probs, reference, estimator.kl_estimator)
         token_rewards -= estimator.kl_coef * np.where(actions, penalty, 0)
     if estimator.name == "gae":
         assert values is not None
         advantages, returns = gae(token_rewards, values, actions, estimator.gamma, estimator.lambd)
-        return whiten(advantages, actions), returns
-    returns = discounted_sums(token_rewards, actions, estimator.gamma)
-    return returns, returns
-
-
-def group_norm(rewards: FloatArray, size: int) -> FloatArray:
-    """(r − mean) / (std + 1e-9) over each prompt's samples with a known reward; std with ddof 1.
-
-    GRPO (Shao et al. 2024, section 4.1.2). A group with fewer than two known rewards has
-    nothing to compare with: zero.
-    """
-    groups = rewards.reshape(-1, size).astype(np.float64)
-    known = ~np.isnan(groups)
-    count = known.sum(axis=1, keepdims=True)
-    mean = np.where(known, groups, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
-    centred = np.where(known, groups - mean, 0)
-    deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
-    normal: FloatArray = (centred / (deviation + 1e-9)).reshape(-1).astype(np.float32)
-    return normal
+    else:
+        advantages = returns = discounted_sums(token_rewards, actions, estimator.gamma)
+    if estimator.name in WHITENED:
+        advantages = whiten(advantages, actions, std_norm=estimator.std_norm)
+    return advantages, returns
 
 
 def place_rewards(scores: FloatArray, actions: BoolArray) -> FloatArray:
@@ -113,10 +105,13 @@ def discounted_sums(rewards: FloatArray, actions: BoolArray, gamma: float) -> Fl
     return sums.astype(np.float32)
 
 
-def whiten(advantages: FloatArray, actions: BoolArray) -> FloatArray:
-    """(A − μ) / √max(var, 1e-8) over all action tokens of the batch; zero elsewhere."""
+def whiten(advantages: FloatArray, actions: BoolArray, *, std_norm: bool = True) -> FloatArray:
+    """(A − μ) / √max(var, 1e-8) over all action tokens of the batch; zero elsewhere.
+
+    REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` it is A − μ.
+    """
     chosen = advantages[actions].astype(np.float64)
     if not chosen.size:
         return np.zeros_like(advantages)
-    scale = 1 / np.sqrt(max(chosen.var(), 1e-8))
+    scale = 1 / np.sqrt(max(chosen.var(), 1e-8)) if std_norm else 1.0
     return np.where(actions, (advantages - chosen.mean()) * scale, 0).astype(np.float32)

@@ -31,7 +31,12 @@ def start(team: Team, sequences: Sequences) -> Estimates:
 
 
 def finish(
-    estimates: Estimates, sequences: Sequences, rewards: FloatArray, config: Config
+    estimates: Estimates,
+    sequences: Sequences,
+    rewards: FloatArray,
+    estimator: Estimator,
+    *,
+    loss_kl_coef: float = 0.0,
 ) -> Experience:
     """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
     known = sequences.where_known(rewards)
@@ -39,7 +44,7 @@ def finish(
     values = estimates.values.result() if estimates.values else None
     reference = estimates.reference.result() if estimates.reference else None
     advantage, returns = advantages.estimate(
-        _estimator(config), rewards, known.actions, log_probs, reference, values
+        estimator, rewards, known.actions, log_probs, reference, values
     )
     return Experience(
         sequences=known,
@@ -48,17 +53,20 @@ def finish(
         returns=returns,
         values=values,
         reference=reference,
-        kl_coef=config.init_kl_coef if config.use_kl_loss else 0.0,
+        rollout_log_probs=sequences.log_probs,
+        kl_coef=loss_kl_coef,
     )
 
 
-def _estimator(config: Config) -> Estimator:
+def estimator_of(config: Config, kl_coef: float) -> Estimator:
+    """As the flags say, at a step at which the KL weighs `kl_coef`."""
     return Estimator(
         name=config.advantage_estimator,
         group_size=config.n_samples_per_prompt,
         gamma=config.gamma,
         lambd=config.lambd,
-        kl_coef=0.0 if config.use_kl_loss else config.init_kl_coef,
+        kl_coef=0.0 if config.use_kl_loss else kl_coef,
         kl_estimator=config.kl_estimator,
         reward_range=config.reward_clip_range,
+        std_norm=not config.no_advantage_std_norm,
     )

@@ -85,5 +85,4 @@ def rewards_of(samples: Sequence[Sample]) -> FloatArray:
 
 def accuracy(samples: Sequence[Sample]) -> float:
     """Mean over scored samples of the metric `acc`, or of the reward where there is none."""
-    scores = [sample.score for sample in samples if sample.score.ok]
-    return float(np.mean([score.metrics.get("acc", score.reward) for score in scores]))
+    return float(np.mean([sample.score.accuracy for sample in samples if sample.score.ok]))

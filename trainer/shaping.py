@@ -1,0 +1,70 @@
+"""What a reward is made into before it is compared: length penalties, running normalisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.types import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPenalties:
+    """What long and truncated completions lose; None leaves a penalty out."""
+
+    longest: int
+    """Tokens of the longest completion there can be."""
+    overlong_buffer_len: float | None = None
+    overlong_penalty_factor: float = 1.0
+    stop_properly_penalty_coef: float | None = None
+
+    def apply(self, rewards: FloatArray, lengths: IntArray, finished: BoolArray) -> FloatArray:
+        """[B] rewards (NaN stays NaN) of completions of `lengths` tokens.
+
+        Soft overlong punishment (DAPO, Yu et al. 2025, equation 13): the last `buffer` tokens of
+        the limit cost up to `factor`. Then, of a truncated completion, the coefficient's share is
+        left; a coefficient below 0 is its reward (ProRL, Liu et al. 2025, as OpenRLHF has it).
+        """
+        shaped = rewards.astype(np.float32)
+        if (buffer := self.overlong_buffer_len) is not None:
+            excess = np.clip(lengths - (self.longest - buffer), 0, buffer) / buffer
+            shaped = shaped - (excess * self.overlong_penalty_factor).astype(np.float32)
+        if (coefficient := self.stop_properly_penalty_coef) is not None:
+            if coefficient < 0:
+                truncated = np.where(np.isnan(shaped), np.nan, coefficient)
+            else:
+                truncated = shaped * coefficient
+            shaped = np.where(finished, shaped, truncated).astype(np.float32)
+        return shaped
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMoments:
+    """Count, mean and sum of squared deviations of all rewards of a run so far."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def including(self, rewards: NDArray[np.floating]) -> RunningMoments:
+        """With the known ones of `rewards` added (Chan et al. 1979, equation 2.1)."""
+        known = rewards[~np.isnan(rewards)].astype(np.float64)
+        if not known.size:
+            return self
+        count = self.count + known.size
+        shift = float(known.mean()) - self.mean
+        squares = float(((known - known.mean()) ** 2).sum())
+        return RunningMoments(
+            count,
+            self.mean + shift * known.size / count,
+            self.squares + squares + shift**2 * self.count * known.size / count,
+        )
+
+    def normalise(self, rewards: FloatArray) -> FloatArray:
+        """(r − mean) / std, with ddof 1; a std of zero divides by one."""
+        deviation = math.sqrt(self.squares / max(1, self.count - 1)) or 1.0
+        normal: FloatArray = ((rewards - self.mean) / deviation).astype(np.float32)
+        return normal
