@@ -98,6 +98,16 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
 
     @property
+    def aggregation(self) -> str:
+        """How tokens' losses become one; a ratio for each sequence leaves only one way."""
+        return "sequence" if self.policy_loss_type == "gspo" else self.loss_aggregation
+
+    @property
+    def correction_bounds(self) -> tuple[float, float]:
+        low, high = self.is_correction_threshold
+        return low, high
+
+    @property
     def scoring_tokens(self) -> int:
         """Budget of a pass without gradients, where batches are dynamic."""
         return self.rollout_max_tokens_per_gpu or self.train_max_tokens_per_gpu

@@ -48,6 +48,7 @@ def finish(
         returns=returns,
         values=values,
         reference=reference,
+        kl_coef=config.init_kl_coef if config.use_kl_loss else 0.0,
     )
 
 

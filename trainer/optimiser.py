@@ -22,6 +22,7 @@ class Optimiser:
             _parameter_groups(model, schedule.l2),
             lr=schedule.learning_rate,
             betas=schedule.adam_betas,
+            eps=schedule.adam_eps,
         )
         name = schedule.lr_scheduler
         self._scheduler = get_scheduler(
@@ -29,7 +30,9 @@ class Optimiser:
             self._adam,
             num_warmup_steps=int(schedule.lr_warmup_ratio * schedule.updates),
             num_training_steps=schedule.updates,
-            scheduler_specific_kwargs={"min_lr_rate": 0.1} if name.endswith("min_lr") else None,
+            scheduler_specific_kwargs={"min_lr_rate": schedule.min_lr_ratio}
+            if name.endswith("min_lr")
+            else None,
         )
 
     @property

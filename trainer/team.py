@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.actors.base import (
+    CorrectionSettings,
     Critic,
     CriticObjective,
     Learner,
@@ -45,17 +46,27 @@ def size(config: Config) -> int:
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     """Start every actor; they load their models at the same time, while this returns."""
-    policy = _learner(config, config.pretrain, config.actor_learning_rate, total_steps)
+    policy = _learner(
+        config, config.pretrain, config.aggregation, _actor_schedule(config, total_steps)
+    )
     policy_objective = PolicyObjective(
-        eps_clip=config.eps_clip,
-        kl_coef=config.init_kl_coef if config.use_kl_loss else 0.0,
+        clip_range=config.clip_range,
+        loss_type=config.policy_loss_type,
+        dual_clip=config.dual_clip,
         kl_estimator=config.kl_estimator,
+        entropy_coef=config.entropy_loss_coef,
+        correction=CorrectionSettings(
+            level=config.is_correction_level,
+            mode=config.is_correction_mode,
+            gating=config.is_correction_gating,
+            threshold=config.correction_bounds,
+        ),
     )
     critic = _learner(
         config,
         config.critic_pretrain or config.pretrain,
-        config.critic_learning_rate,
-        total_steps,
+        "token",
+        _critic_schedule(config, total_steps),
     )
     engine = EngineSettings(
         model=config.pretrain,
@@ -82,7 +93,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     )
 
 
-def _learner(config: Config, model: str, learning_rate: float, total_steps: int) -> LearnerSettings:
+def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -> LearnerSettings:
     return LearnerSettings(
         model=ModelSettings(
             model=model,
@@ -90,18 +101,40 @@ def _learner(config: Config, model: str, learning_rate: float, total_steps: int)
             micro_batch_size=config.micro_rollout_batch_size,
             temperature=config.temperature,
         ),
-        schedule=Schedule(
-            learning_rate=learning_rate,
-            lr_scheduler=config.lr_scheduler,
-            lr_warmup_ratio=config.lr_warmup_ratio,
-            updates=total_steps * config.updates_per_step,
-            adam_betas=config.adam_betas,
-            l2=config.l2,
-            max_norm=config.max_norm,
-        ),
+        schedule=schedule,
         train_batch_size=config.train_batch_size,
         micro_train_batch_size=config.micro_train_batch_size,
+        loss_aggregation=aggregation,
+        longest=config.generate_max_len,
         max_epochs=config.max_epochs,
         seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def _actor_schedule(config: Config, total_steps: int) -> Schedule:
+    return Schedule(
+        learning_rate=config.actor_learning_rate,
+        lr_scheduler=config.lr_scheduler,
+        lr_warmup_ratio=config.lr_warmup_ratio,
+        min_lr_ratio=config.min_lr_ratio,
+        updates=total_steps * config.updates_per_step,
+        adam_betas=config.adam_betas,
+        adam_eps=config.adam_eps,
+        l2=config.l2,
+        max_norm=config.max_norm,
+    )
+
+
+def _critic_schedule(config: Config, total_steps: int) -> Schedule:
+    return Schedule(
+        learning_rate=config.critic_learning_rate,
+        lr_scheduler=config.critic_lr_scheduler,
+        lr_warmup_ratio=config.critic_lr_warmup_ratio,
+        min_lr_ratio=config.critic_min_lr_ratio,
+        updates=total_steps * config.updates_per_step,
+        adam_betas=config.critic_adam_betas,
+        adam_eps=config.adam_eps,
+        l2=config.critic_l2,
+        max_norm=config.critic_max_norm,
     )

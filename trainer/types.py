@@ -51,6 +51,9 @@ class Completion:
     """Ended by an end-of-sequence token, not by the length limit."""
     version: int
     """Version of the policy that wrote it: the number of finished steps."""
+    log_probs: FloatArray | None = None
+    """[T] the engine's own log-probabilities of the tokens that it chose, at the temperature that
+    it sampled at, before top_p; zero elsewhere. None where the engine does not tell."""
 
     @property
     def length(self) -> int:
@@ -120,6 +123,10 @@ class Experience:
     """None without a critic."""
     reference: FloatArray | None = None
     """Log-probabilities under the reference; None where the loss does not need them."""
+    rollout_log_probs: FloatArray | None = None
+    """As the engine computed them; None where nothing is corrected by them."""
+    kl_coef: float = 0.0
+    """Weight of the KL in the loss in this step; 0 where it is in the reward."""
 
     def rows(self, index: IntArray) -> Experience:
         sequences = self.sequences.rows(index)
@@ -131,4 +138,8 @@ class Experience:
             returns=self.returns[index, :width],
             values=None if self.values is None else self.values[index, :width],
             reference=None if self.reference is None else self.reference[index, :width],
+            rollout_log_probs=None
+            if self.rollout_log_probs is None
+            else self.rollout_log_probs[index, :width],
+            kl_coef=self.kl_coef,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,63 +11,124 @@ import torch
 from torch import Tensor
 
 from trainer import losses
+from trainer.actors.base import PolicyObjective
+from trainer.aggregation import token_weights
 from trainer.divergence import kl
+from trainer.losses import PolicyInputs
 
 LOW, HIGH = 0.8, 1.2
 
 
-def tensor(*rows: list[float]) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+def tensor(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+
+
+def inputs(log_probs: Tensor, old: list[float], gain: list[float], **more: Any) -> PolicyInputs:
+    """Tokens of one sequence, in a token mean over them, unless `more` says otherwise."""
+    count = len(log_probs)
+    given = {
+        "weights": torch.full((count,), 1 / count, dtype=torch.float64),
+        "rows": torch.zeros(count, dtype=torch.int64),
+        "share": 1 / count,
+        **more,
+    }
+    return PolicyInputs(
+        log_probs=log_probs, old_log_probs=fixed(old), advantages=fixed(gain), **given
+    )
+
+
+def fixed(numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def gradient(of: Tensor) -> list[float]:
+    assert of.grad is not None
+    return [float(slope) for slope in of.grad]
 
 
 def test_the_policy_loss_is_the_clipped_objective() -> None:
-    log_probs = tensor([-1.0, -0.5, -2.0], [-0.1, -3.0, -1.0])
-    old = [[-1.3, -0.5, -1.6], [-0.6, -2.9, -1.0]]
-    gain = [[1.0, -0.7, 0.4], [-1.2, 0.9, 9.0]]
-    actions = [[True, True, True], [True, True, False]]
-    loss = losses.policy_loss(
-        log_probs, torch.tensor(old), torch.tensor(gain), torch.tensor(actions), 0.2, 5
-    )
-    expected, slopes = 0.0, [[0.0] * 3 for _ in range(2)]
-    for i in range(2):
-        for j in range(3):
-            if not actions[i][j]:
-                continue
-            ratio = math.exp(log_probs[i, j].item() - old[i][j])
-            free, clipped = ratio * gain[i][j], min(max(ratio, LOW), HIGH) * gain[i][j]
-            expected -= min(free, clipped) / 5
-            # Where the clipped term is the smaller one, it is constant.
-            slopes[i][j] = -free / 5 if free <= clipped else 0.0
-    assert loss.value.item() == pytest.approx(expected, rel=1e-6)
+    log_probs = tensor(-1.0, -0.5, -2.0, -0.1, -3.0)
+    old, gain = [-1.3, -0.5, -1.6, -0.6, -2.9], [1.0, -0.7, 0.4, -1.2, 0.9]
+    loss = losses.policy_loss(inputs(log_probs, old, gain), PolicyObjective())
+    expected, slopes = 0.0, []
+    for now, before, worth in zip(log_probs.tolist(), old, gain, strict=True):
+        ratio = math.exp(now - before)
+        free, clipped = ratio * worth, min(max(ratio, LOW), HIGH) * worth
+        expected -= min(free, clipped) / 5
+        # Where the clipped term is the smaller one, it is constant.
+        slopes.append(-free / 5 if free <= clipped else 0.0)
+    assert loss.value.item() == pytest.approx(expected, rel=1e-12)
     loss.value.backward()
-    assert log_probs.grad is not None
-    assert log_probs.grad.numpy() == pytest.approx(np.array(slopes), rel=1e-6)
+    assert gradient(log_probs) == pytest.approx(slopes, rel=1e-12)
+
+
+def test_the_clip_range_can_be_wider_above_than_below() -> None:
+    log_probs = tensor(math.log(1.25), math.log(0.75))
+    objective = PolicyObjective(clip_range=(0.2, 0.28))
+    loss = losses.policy_loss(inputs(log_probs, [0.0, 0.0], [1.0, -1.0]), objective)
+    assert loss.value.item() == pytest.approx(-(1.25 - 0.8) / 2)
+    loss.value.backward()
+    assert gradient(log_probs) == pytest.approx([-1.25 / 2, 0.0])
+
+
+def test_dual_clip_bounds_the_loss_of_a_bad_token_that_became_likelier() -> None:
+    log_probs = tensor(math.log(10.0), math.log(10.0))
+    objective = PolicyObjective(dual_clip=3.0)
+    loss = losses.policy_loss(inputs(log_probs, [0.0, 0.0], [-1.0, 1.0]), objective)
+    assert loss.value.item() == pytest.approx((3.0 - 1.2) / 2)
+    loss.value.backward()
+    assert gradient(log_probs) == [0.0, 0.0]
+
+
+def test_gspo_clips_one_ratio_for_each_sequence() -> None:
+    log_probs = tensor(0.5, -0.1, 0.9)
+    old, gain = [0.0, 0.0, 0.8], [1.0, 1.0, -2.0]
+    rows = torch.tensor([4, 4, 9])
+    weights = fixed([1 / 4, 1 / 4, 1 / 2])  # the mean of sequences' means
+    objective = PolicyObjective(loss_type="gspo", clip_range=(0.3, 0.3))
+    loss = losses.policy_loss(
+        inputs(log_probs, old, gain, rows=rows, weights=weights, share=1 / 3), objective
+    )
+    first, second = math.exp((0.5 - 0.1) / 2), math.exp(0.1)
+    clipped = min(first, 1.3)
+    assert loss.value.item() == pytest.approx(-(clipped * 1.0 + second * -2.0) / 2)
+    loss.value.backward()
+    assert clipped == first
+    assert gradient(log_probs) == pytest.approx([-first / 4, -first / 4, second])
+
+
+def test_entropy_is_rewarded_and_reported() -> None:
+    entropy = tensor(0.5, 1.5)
+    given = inputs(tensor(0.0, 0.0), [0.0, 0.0], [0.0, 0.0], entropy=entropy)
+    loss = losses.policy_loss(given, PolicyObjective(entropy_coef=0.1))
+    assert loss.value.item() == pytest.approx(-0.1)
+    assert loss.metrics["entropy"] == pytest.approx(1.0)
+    loss.value.backward()
+    assert gradient(entropy) == pytest.approx([-0.05, -0.05])
+
+
+def test_an_objective_without_its_input_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="entropy"):
+        losses.policy_loss(inputs(tensor(0.0), [0.0], [1.0]), PolicyObjective(entropy_coef=0.0))
 
 
 def test_one_impossible_token_does_not_overflow_the_policy_loss() -> None:
-    log_probs = tensor([500.0])
-    loss = losses.policy_loss(
-        log_probs, torch.zeros(1, 1), -torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool), 0.2, 1
-    )
+    loss = losses.policy_loss(inputs(tensor(500.0), [0.0], [-1.0]), PolicyObjective())
     assert loss.value.item() == pytest.approx(math.exp(losses.RATIO_LIMIT))
 
 
 def test_the_value_loss_takes_the_worse_of_clipped_and_free() -> None:
     values, old, returns = [1.0, 2.0, -1.0], [0.0, 1.9, 0.5], [2.0, 2.5, 0.0]
-    predicted = tensor(values)
-    actions = torch.tensor([[True, True, True]])
-    loss = losses.value_loss(
-        predicted, torch.tensor([old]), torch.tensor([returns]), actions, 0.5, 3
-    )
+    predicted, weights = tensor(*values), fixed([1 / 3] * 3)
+    loss = losses.value_loss(predicted, fixed(old), fixed(returns), weights, 0.5, 1 / 3)
     expected = 0.0
     for value, before, target in zip(values, old, returns, strict=True):
         clipped = min(max(value, before - 0.5), before + 0.5)
         expected += 0.5 * max((clipped - target) ** 2, (value - target) ** 2) / 3
     assert loss.value.item() == pytest.approx(expected)
     loss.value.backward()
-    assert predicted.grad is not None
     # First and third: the clipped term is the worse one and constant, or the free one has slope.
-    assert predicted.grad.numpy()[0] == pytest.approx([0.0, (2.0 - 2.5) / 3, (-1.0 - 0.0) / 3])
+    assert gradient(predicted) == pytest.approx([0.0, (2.0 - 2.5) / 3, (-1.0 - 0.0) / 3])
 
 
 @pytest.mark.parametrize(
@@ -85,29 +147,48 @@ def test_kl_estimators_are_schulmans_in_numpy_and_torch(estimator: str, formula:
     assert kl(torch.tensor(array), torch.zeros(5), estimator).numpy() == pytest.approx(expected)
 
 
-def test_the_kl_loss_pulls_towards_the_reference() -> None:
-    log_probs = tensor([-1.0, -2.0])
-    actions = torch.tensor([[True, True]])
-    losses.kl_loss(log_probs, torch.tensor([[-1.4, -1.7]]), actions, "k2", 2).value.backward()
-    assert log_probs.grad is not None
-    assert log_probs.grad.numpy()[0] == pytest.approx([0.4 / 2, -0.3 / 2], rel=1e-5)
+def test_the_kl_in_the_loss_pulls_towards_the_reference() -> None:
+    log_probs = tensor(-1.0, -2.0)
+    objective = PolicyObjective(kl_estimator="k2")
+    given = inputs(log_probs, [-1.0, -2.0], [0.0, 0.0], reference=fixed([-1.4, -1.7]), kl_coef=0.5)
+    losses.policy_loss(given, objective).value.backward()
+    assert gradient(log_probs) == pytest.approx([0.5 * 0.4 / 2, 0.5 * -0.3 / 2])
 
 
-def test_micro_batches_add_up_to_the_whole_whatever_their_lengths() -> None:
+@pytest.mark.parametrize("mode", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("loss_type", ["ppo", "gspo"])
+def test_micro_batches_add_up_to_the_whole_whatever_their_lengths(
+    mode: str, loss_type: str
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    shape = (4, 6)
-    log_probs = torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
-    old, gain = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
     actions = torch.arange(6) < torch.tensor([[6], [1], [3], [2]])
-    tokens = float(actions.sum())
-    whole = losses.policy_loss(log_probs, old, gain, actions, 0.2, tokens)
-    whole.value.backward()
-    assert log_probs.grad is not None
-    expected = log_probs.grad.clone()
-    log_probs.grad = None
-    for rows in ([0], [1, 2, 3]):
-        part = losses.policy_loss(
-            log_probs[rows], old[rows], gain[rows], actions[rows], 0.2, tokens
+    rows = actions.nonzero()[:, 0]
+    weights = torch.tensor(token_weights(actions.numpy(), mode, 8))[actions]
+    log_probs, old, gain = torch.randn((3, len(rows)), generator=generator, dtype=torch.float64)
+    log_probs.requires_grad_()
+
+    def backward(chosen: Tensor) -> None:
+        given = PolicyInputs(
+            log_probs=log_probs[chosen],
+            old_log_probs=old[chosen],
+            advantages=gain[chosen],
+            weights=weights[chosen],
+            rows=rows[chosen],
+            share=1 / len(rows),
         )
-        part.value.backward()
-    assert torch.allclose(log_probs.grad, expected)
+        losses.policy_loss(given, PolicyObjective(loss_type=loss_type)).value.backward()
+
+    backward(rows >= 0)
+    whole = gradient(log_probs)
+    log_probs.grad = None
+    for part in ([0], [1, 2, 3]):
+        backward(torch.isin(rows, torch.tensor(part)))
+    assert gradient(log_probs) == pytest.approx(whole, rel=1e-9)
+
+
+def test_a_token_counts_what_the_aggregation_says() -> None:
+    actions = np.array([[1, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]], dtype=np.bool_)
+    assert token_weights(actions, "token", 4)[actions] == pytest.approx([1 / 4] * 4)
+    assert token_weights(actions, "sequence", 4)[actions] == pytest.approx([1 / 6] * 3 + [1 / 2])
+    assert token_weights(actions, "constant", 4)[actions] == pytest.approx([1 / 8] * 4)
+    assert not token_weights(actions, "token", 4)[~actions].any()

@@ -51,9 +51,12 @@ class Schedule:
     learning_rate: float
     lr_scheduler: str
     lr_warmup_ratio: float
+    min_lr_ratio: float
+    """Of the peak: where cosine_with_min_lr ends."""
     updates: int
     """Optimiser steps of the whole run."""
     adam_betas: tuple[float, float]
+    adam_eps: float
     l2: float
     max_norm: float
 
@@ -78,17 +81,39 @@ class LearnerSettings:
     schedule: Schedule
     train_batch_size: int
     micro_train_batch_size: int
+    loss_aggregation: str
+    """token, sequence or constant"""
+    longest: int
+    """Tokens of the longest completion there can be."""
     max_epochs: int
     seed: int
     gradient_checkpointing: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionSettings:
+    """How the difference between engine and trainer is corrected; values are the flags'."""
+
+    level: str = "off"
+    """off, token or seq"""
+    mode: str = "mask"
+    """mask or clip"""
+    gating: str = "ratio"
+    """ratio, binary_kl or tv"""
+    threshold: tuple[float, float] = (0.5, 5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
-    eps_clip: float
-    kl_coef: float
-    """Weight of the KL in the loss; 0 where it is in the reward."""
-    kl_estimator: str
+    clip_range: tuple[float, float] = (0.2, 0.2)
+    """How far the ratio may be below and above 1."""
+    loss_type: str = "ppo"
+    """ppo or gspo"""
+    dual_clip: float | None = None
+    kl_estimator: str = "k1"
+    entropy_coef: float | None = None
+    """Weight of the entropy; 0 to see its metric only, None to leave it out."""
+    correction: CorrectionSettings = CorrectionSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from trainer import losses
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
-from trainer.actors.learner import Training
+from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import Forward, in_micro_batches, prepare_process, scatter
 from trainer.losses import Loss
 from trainer.seeds import derive
@@ -61,16 +61,17 @@ class CriticActor:
         names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
         return {names.get(name, name): value for name, value in metrics.items()}
 
-    def _loss(self, part: Experience, denominator: float) -> Loss:
+    def _loss(self, micro: MicroBatch) -> Loss:
+        part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
-        tensor = self._forward.tensor
+        actions = tensor(part.sequences.actions)
         return losses.value_loss(
-            self._values(part.sequences),
-            tensor(part.values),
-            tensor(part.returns),
-            tensor(part.sequences.actions),
+            self._values(part.sequences)[actions],
+            tensor(part.values)[actions],
+            tensor(part.returns)[actions],
+            tensor(micro.weights)[actions],
             self._objective.value_clip,
-            denominator,
+            micro.share,
         )
 
     def save(self, directory: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,26 @@ from torch import nn
 
 from trainer.actors.base import LearnerSettings, Metrics
 from trainer.actors.model import by_length
+from trainer.aggregation import token_weights
 from trainer.checkpoint import state
 from trainer.losses import Loss
 from trainer.optimiser import Optimiser
 from trainer.seeds import derive
-from trainer.types import Experience, IntArray, TrainingError
+from trainer.types import Experience, FloatArray, IntArray, TrainingError
 
-LossOf = Callable[[Experience, float], Loss]
-"""Loss of a micro-batch, given the action tokens of its whole optimiser step."""
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some whole samples of an optimiser step."""
+
+    experience: Experience
+    weights: FloatArray
+    """[B, T] what each token counts in the loss of the whole optimiser step."""
+    share: float
+    """What each token counts in metrics: 1 / action tokens of the whole optimiser step."""
+
+
+LossOf = Callable[[MicroBatch], Loss]
 
 
 class Training:
@@ -42,25 +55,19 @@ class Training:
         totals: dict[str, float] = defaultdict(float)
         updates = 0
         for rows in self._mini_batches(len(experience.sequences), step):
-            tokens = int(experience.sequences.actions[rows].sum())
-            if not tokens:
+            if not experience.sequences.actions[rows].any():
                 continue
-            for name, value in self._update(experience, rows, tokens, loss_of).items():
+            for name, value in self._update(experience, rows, loss_of).items():
                 totals[name] += value
             updates += 1
         self._model.eval()
         return {name: value / updates for name, value in totals.items()}
 
-    def _update(
-        self, experience: Experience, rows: IntArray, tokens: int, loss_of: LossOf
-    ) -> Metrics:
+    def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
         metrics: dict[str, float] = defaultdict(float)
         learning_rate = self._optimiser.learning_rate
-        for micro in by_length(experience.sequences, rows, self._settings.micro_train_batch_size):
-            part = experience.rows(micro)
-            if not part.sequences.actions.any():
-                continue
-            loss = loss_of(part, tokens)
+        for micro in self._micro_batches(experience, rows):
+            loss = loss_of(micro)
             if not math.isfinite(loss.value.item()):
                 raise TrainingError(f"the {self._role}'s loss is {loss.value.item()}")
             loss.value.backward()  # type: ignore[no-untyped-call]
@@ -69,6 +76,18 @@ class Training:
         metrics["grad_norm"] = self._optimiser.step()
         metrics["lr"] = learning_rate
         return metrics
+
+    def _micro_batches(self, experience: Experience, rows: IntArray) -> Iterator[MicroBatch]:
+        """The rows of one optimiser step, neighbours in length together."""
+        settings = self._settings
+        actions = experience.sequences.actions
+        weights = np.zeros(actions.shape, dtype=np.float32)
+        weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
+        share = 1 / int(actions[rows].sum())
+        for micro in by_length(experience.sequences, rows, settings.micro_train_batch_size):
+            part = experience.rows(micro)
+            if part.sequences.actions.any():
+                yield MicroBatch(part, weights[micro, : part.sequences.actions.shape[1]], share)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
         """Rows of each optimiser step: every sample once an epoch, in an order of (seed, step)."""

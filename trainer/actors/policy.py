@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from trainer import losses
 from trainer import weights as weight_transfer
 from trainer.actors.base import LearnerSettings, Metrics, PolicyObjective
-from trainer.actors.learner import Training
+from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import (
     Forward,
     in_micro_batches,
@@ -19,7 +20,7 @@ from trainer.actors.model import (
     token_log_probs,
 )
 from trainer.checkpoint import export
-from trainer.losses import Loss
+from trainer.losses import Loss, PolicyInputs
 from trainer.types import Experience, FloatArray, Sequences, Weights
 
 
@@ -46,28 +47,27 @@ class PolicyActor:
         metrics = self._training.fit(experience, step, self._loss)
         return {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
 
-    def _loss(self, part: Experience, denominator: float) -> Loss:
+    def _loss(self, micro: MicroBatch) -> Loss:
+        part = micro.experience
         tensor = self._forward.tensor
         actions = tensor(part.sequences.actions)
+
+        def flat(array: FloatArray | None) -> Tensor | None:
+            return None if array is None else tensor(array)[actions]
+
         log_probs = token_log_probs(self._forward, part.sequences, self._settings.temperature)
-        loss = losses.policy_loss(
-            log_probs,
-            tensor(part.log_probs),
-            tensor(part.advantages),
-            actions,
-            self._objective.eps_clip,
-            denominator,
+        inputs = PolicyInputs(
+            log_probs=log_probs[actions],
+            old_log_probs=tensor(part.log_probs)[actions],
+            advantages=tensor(part.advantages)[actions],
+            weights=tensor(micro.weights)[actions],
+            rows=actions.nonzero()[:, 0],
+            share=micro.share,
+            rollout_log_probs=flat(part.rollout_log_probs),
+            reference=flat(part.reference),
+            kl_coef=part.kl_coef,
         )
-        if part.reference is None or not self._objective.kl_coef:
-            return loss
-        kl = losses.kl_loss(
-            log_probs,
-            tensor(part.reference),
-            actions,
-            self._objective.kl_estimator,
-            denominator,
-        )
-        return Loss(loss.value + self._objective.kl_coef * kl.value, loss.metrics | kl.metrics)
+        return losses.policy_loss(inputs, self._objective)
 
     def weights(self) -> Weights:
         return weight_transfer.export(self._model)
