@@ -140,7 +140,6 @@ class _Run:
                 top_p=config.top_p,
             ),
             config.n_samples_per_prompt,
-            config.micro_rollout_batch_size,
             config.seed,
         )
 

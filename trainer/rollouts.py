@@ -9,7 +9,7 @@ import numpy as np
 
 from env.types import Prompt, RewardFunction, RewardRequest
 from trainer.actors.group import Group
-from trainer.engines.base import Chunk, Engine
+from trainer.engines.base import Engine, Request
 from trainer.seeds import derive
 from trainer.types import Completion, FloatArray, Sample, Sampling, TrainingError
 
@@ -21,38 +21,39 @@ class Rollouts:
     engines: Group[Engine]
     sampling: Sampling
     samples_per_prompt: int
-    chunk_size: int
-    """Samples decoded at a time."""
     seed: int
 
     def generate(self, prompts: Sequence[Prompt], step: int) -> list[tuple[Prompt, Completion]]:
         """`samples_per_prompt` completions of each prompt, side by side."""
-        repeated = [prompt for prompt in prompts for _ in range(self.samples_per_prompt)]
-        return self._decode(repeated, self.sampling, "rollout", step)
+        return self._decode(prompts, self.samples_per_prompt, self.sampling, "rollout", step)
 
     def greedy(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Completion]]:
         """The likeliest completion of each prompt."""
-        return self._decode(prompts, replace(self.sampling, temperature=0.0), "greedy", 0)
+        return self._decode(prompts, 1, replace(self.sampling, temperature=0.0), "greedy", 0)
 
     def _decode(
-        self, prompts: Sequence[Prompt], sampling: Sampling, purpose: str, step: int
+        self, prompts: Sequence[Prompt], count: int, sampling: Sampling, purpose: str, step: int
     ) -> list[tuple[Prompt, Completion]]:
-        starts = range(0, len(prompts), self.chunk_size)
-        chunks = [
-            Chunk(
-                tuple(prompt.text for prompt in prompts[start : start + self.chunk_size]),
-                derive(self.seed, purpose, step, number),
-            )
-            for number, start in enumerate(starts)
+        requests = [
+            Request(prompt.text, self._seeds(purpose, step, place, prompt, count))
+            for place, prompt in enumerate(prompts)
         ]
-        shares = np.array_split(np.arange(len(chunks)), len(self.engines))
+        shares = np.array_split(np.arange(len(requests)), len(self.engines))
         pending = [
-            self.engines.send(worker, Engine.generate, [chunks[i] for i in share], sampling)
+            self.engines.send(worker, Engine.generate, [requests[i] for i in share], sampling)
             for worker, share in enumerate(shares)
             if len(share)
         ]
         completions = [completion for part in pending for completion in part.result()]
-        return list(zip(prompts, completions, strict=True))
+        repeated = [prompt for prompt in prompts for _ in range(count)]
+        return list(zip(repeated, completions, strict=True))
+
+    def _seeds(
+        self, purpose: str, step: int, place: int, prompt: Prompt, count: int
+    ) -> tuple[int, ...]:
+        """Of its own for each completion, also where a prompt comes twice in a step."""
+        at = (step, place, prompt.index)
+        return tuple(derive(self.seed, purpose, *at, number) for number in range(count))
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
