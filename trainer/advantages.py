@@ -14,7 +14,6 @@ from trainer import baselines
 from trainer.divergence import kl
 from trainer.types import BoolArray, FloatArray
 
-
 WHITENED = ("gae", "reinforce", "reinforce_baseline")
 """Estimators whose advantages are normalised over the action tokens of the whole batch."""
 

@@ -98,6 +98,12 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
 
     @property
+    def best_metric(self) -> str | None:
+        """The logged name of what the best policy is chosen by; None: it is not kept."""
+        key = self.best_metric_key.removeprefix("eval/")
+        return None if key == "none" else f"eval/{key or 'pass1'}"
+
+    @property
     def aggregation(self) -> str:
         """How tokens' losses become one; a ratio for each sequence leaves only one way."""
         return "sequence" if self.policy_loss_type == "gspo" else self.loss_aggregation

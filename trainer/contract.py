@@ -72,6 +72,11 @@ class RunFiles:
         return self.root / "hf"
 
     @property
+    def best(self) -> Path:
+        """Holds the policy that was best on held-out prompts, under its step."""
+        return self.root / "best"
+
+    @property
     def token(self) -> Path:
         return self.root / ".token"
 

@@ -17,6 +17,7 @@ from trainer.types import Experience, FloatArray, Sequences
 class Estimates:
     """Forward passes under way, on all models at once."""
 
+    sequences: Sequences
     log_probs: Pending[FloatArray]
     values: Pending[FloatArray] | None
     reference: Pending[FloatArray] | None
@@ -24,6 +25,7 @@ class Estimates:
 
 def start(team: Team, sequences: Sequences) -> Estimates:
     return Estimates(
+        sequences,
         team.policy.first(Policy.log_probs, sequences),
         team.critic.first(Critic.values, sequences) if team.critic else None,
         team.reference.first(Reference.log_probs, sequences) if team.reference else None,
@@ -32,14 +34,13 @@ def start(team: Team, sequences: Sequences) -> Estimates:
 
 def finish(
     estimates: Estimates,
-    sequences: Sequences,
     rewards: FloatArray,
     estimator: Estimator,
     *,
     loss_kl_coef: float = 0.0,
 ) -> Experience:
     """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
-    known = sequences.where_known(rewards)
+    known = estimates.sequences.where_known(rewards)
     log_probs = estimates.log_probs.result()
     values = estimates.values.result() if estimates.values else None
     reference = estimates.reference.result() if estimates.reference else None
@@ -53,7 +54,6 @@ def finish(
         returns=returns,
         values=values,
         reference=reference,
-        rollout_log_probs=sequences.log_probs,
         kl_coef=loss_kl_coef,
     )
 

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.types import Sample
+from trainer.types import Sample, TrainingError
 
 ROUNDS = 10
 """So often a step's missing prompts are drawn anew before the run gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    samples: list[Sample]
+    pass_rate: float
+    """Share of the prompts drawn that are kept."""
+
+
+def collect(
+    draw: Callable[[int], list[Sample]], prompts: int, size: int, bounds: tuple[float, float]
+) -> Filtered:
+    """The samples of `prompts` prompts with a signal; `draw(n)` gives those of the next n prompts.
+
+    Raises TrainingError where ROUNDS draws do not bring so many.
+    """
+    kept: list[list[Sample]] = []
+    drawn = 0
+    for _ in range(ROUNDS):
+        missing = prompts - len(kept)
+        kept += with_signal(draw(missing), size, bounds)
+        drawn += missing
+        if len(kept) == prompts:
+            return Filtered([sample for group in kept for sample in group], prompts / drawn)
+    low, high = bounds
+    raise TrainingError(
+        f"--dynamic_filtering: of {drawn} prompts only {len(kept)} have a mean score between "
+        f"{low:g} and {high:g}, and a step needs {prompts}. The prompts are too easy or too hard "
+        "for this policy, or --dynamic_filtering_reward_range does not fit the scores"
+    )
 
 
 def with_signal(

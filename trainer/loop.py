@@ -10,19 +10,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from env.types import RewardFunction
-from trainer import estimates, publish, rollouts, summary
+from env.types import Prompt, RewardFunction
+from trainer import estimates, filtering, inspection, publish, rewards, summary
 from trainer.actors.base import Critic, Metrics, Policy
-from trainer.checkpoint import resume, write
+from trainer.checkpoint import best, resume, write
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import ExitCode
 from trainer.data import Data
+from trainer.estimates import Estimates
+from trainer.evaluation import Evaluation
+from trainer.kl_control import next_coefficient
 from trainer.record import Recorder, Stopwatch
 from trainer.rollouts import Rollouts
 from trainer.stop import Stopped, StopRequest
 from trainer.team import Team
-from trainer.types import Experience, Sampling, Sequences
+from trainer.types import (
+    Completion,
+    Experience,
+    Sample,
+    Sampling,
+    Sequences,
+    TrainingError,
+)
 
 
 def train(
@@ -73,21 +83,55 @@ class _Run:
 
     def _step(self, state: RunState, step: int) -> RunState:
         watch = Stopwatch()
-        prompts = self.data.stream.next_batch(self.config.rollout_batch_size)
-        written = self._rollouts.generate(prompts, step)  # stamped with the policy's version
+        samples, forward = self._samples(step, watch)
+        try:
+            return self._learn(state, step, samples, forward, watch)
+        except TrainingError as error:
+            kept = inspection.save(self.config.files.root, step, samples)
+            raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
+
+    def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
+        """Scored samples, and the models' forward passes over them under way."""
+        if self.config.dynamic_filtering:
+            found = filtering.collect(
+                lambda count: self._score(self._write(count, step)),
+                self.config.rollout_batch_size,
+                self.config.n_samples_per_prompt,
+                self.config.dynamic_filtering_reward_range,
+            )
+            watch.lap("generate")
+            watch.metrics["dynamic_filtering_pass_rate"] = found.pass_rate
+            return found.samples, self._forward([s.completion for s in found.samples])
+        written = self._write(self.config.rollout_batch_size, step)
         watch.lap("generate")
-        sequences = Sequences.collate([completion for _, completion in written])
-        forward = estimates.start(self.team, sequences)
-        samples = rollouts.score(self.reward, written)  # a failure is a status, never a zero
+        forward = self._forward([completion for _, completion in written])
+        samples = self._score(written)
         watch.lap("reward")
-        rewards = rollouts.rewards_of(samples)
-        experience = estimates.finish(forward, sequences, rewards, self.config)
+        return samples, forward
+
+    def _learn(
+        self,
+        state: RunState,
+        step: int,
+        samples: list[Sample],
+        forward: Estimates,
+        watch: Stopwatch,
+    ) -> RunState:
+        config = self.config
+        worth, moments = rewards.shaped(config, samples, state.reward_moments)
+        kl_coef = config.init_kl_coef if state.kl_coef is None else state.kl_coef
+        experience = estimates.finish(
+            forward,
+            worth,
+            estimates.estimator_of(config, kl_coef),
+            loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
+        )
         watch.lap("forward")
         metrics = self._update(experience, step)
         watch.lap("update")
         publish.weights(self.team.policy, self.team.engines, version=step)
         watch.lap("publish")
-        outcome = summary.of(samples, experience, metrics, watch, self.config)
+        outcome = summary.of(samples, experience, metrics | {"kl_coef": kl_coef}, watch, config)
         state = replace(
             state,
             step=step,
@@ -95,10 +139,29 @@ class _Run:
             samples=state.samples + int(experience.sequences.actions.any(axis=1).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
+            kl_coef=next_coefficient(
+                kl_coef,
+                outcome.kl,
+                target=config.kl_target,
+                horizon=config.kl_horizon,
+                samples=len(samples),
+            ),
+            reward_moments=moments,
             wandb_id=self.recorder.wandb_id,
         )
         self.recorder.step(state, outcome)
         return state
+
+    def _write(self, prompts: int, step: int) -> list[tuple[Prompt, Completion]]:
+        """Completions of the next prompts, stamped with the policy's version."""
+        return self._rollouts.generate(self.data.stream.next_batch(prompts), step)
+
+    def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
+        """A failure is a status, never a zero."""
+        return rewards.score(self.reward, written)
+
+    def _forward(self, completions: list[Completion]) -> Estimates:
+        return estimates.start(self.team, Sequences.collate(completions))
 
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
@@ -111,13 +174,27 @@ class _Run:
     def _evaluate(self, state: RunState) -> RunState:
         if not self.data.held_out:
             return state
-        samples = rollouts.score(self.reward, self._rollouts.greedy(self.data.held_out))
-        accuracy = rollouts.accuracy(samples)
-        self.recorder.evaluated(state.step, accuracy)
-        before = accuracy if state.step == 0 else state.eval_before
-        state = replace(state, eval=accuracy, eval_before=before)
+        k = self.config.eval_n_samples_per_prompt
+        written = self._rollouts.held_out(self.data.held_out, k, self.config.eval_temperature)
+        evaluation = Evaluation.of(self._score(written), k)
+        self.recorder.evaluated(state.step, evaluation)
+        before = evaluation.pass1 if state.step == 0 else state.eval_before
+        state = replace(state, eval=evaluation.pass1, eval_before=before)
+        state = self._keep_the_best(state, evaluation)
         self.recorder.progress(state)
         return state
+
+    def _keep_the_best(self, state: RunState, evaluation: Evaluation) -> RunState:
+        """Export the policy where it is better than it ever was in this run."""
+        key = self.config.best_metric
+        if key is None or state.step == 0:
+            return state
+        value = evaluation.row()[key]
+        if state.best is not None and value <= state.best:
+            return state
+        best.keep(self.team.policy, self.config.files.best, state.step)
+        self.recorder.best(state.step, key, value)
+        return replace(state, best=value)
 
     def _save(self, state: RunState) -> None:
         write.write(
@@ -140,7 +217,6 @@ class _Run:
                 top_p=config.top_p,
             ),
             config.n_samples_per_prompt,
-            config.micro_rollout_batch_size,
             config.seed,
         )
 

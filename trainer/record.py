@@ -10,6 +10,7 @@ from statistics import fmean
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Progress, append_event
+from trainer.evaluation import Evaluation
 from trainer.metrics import JsonLines, Row, Wandb, connect
 
 
@@ -69,10 +70,16 @@ class Recorder:
         self._event("step", sentence, step=state.step, samples=state.samples, reward=state.reward)
         self.progress(state)
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        self._row(step, {"eval/accuracy": accuracy})
-        sentence = f"Held-out accuracy after step {step}: {accuracy:.1%}."
-        self._event("eval", sentence, step=step, accuracy=accuracy)
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._row(step, evaluation.row())
+        sentence = f"Held-out accuracy after step {step}: {evaluation.pass1:.1%}"
+        if evaluation.k > 1:
+            sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
+        self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
+
+    def best(self, step: int, name: str, value: float) -> None:
+        sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
+        self._event("best", sentence, step=step, value=value)
 
     def saved(self, state: RunState) -> None:
         self._checkpoint = state.step
@@ -119,6 +126,8 @@ class Stopwatch:
     def __init__(self) -> None:
         self._start = self._lap = time.perf_counter()
         self.phases: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        """What was counted on the way."""
 
     def lap(self, phase: str) -> None:
         """What was done since the last lap was `phase`."""

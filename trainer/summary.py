@@ -36,6 +36,7 @@ def of(
         "kl": divergence,
         **_score_metrics(samples),
         **updates,
+        **watch.metrics,
     }
     row = {f"train/{name}": value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}

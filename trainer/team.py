@@ -74,6 +74,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         add_special_tokens=not config.apply_chat_template,
         prompt_max_len=config.prompt_max_len,
         mixed_precision=config.mixed_precision,
+        slots=config.micro_rollout_batch_size,
     )
     launch = launcher.launch
     return Team(

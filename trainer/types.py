@@ -7,7 +7,7 @@ comments: B samples, T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,13 @@ class Completion:
     """[T] prompt and completion together."""
     actions: BoolArray
     """[T] true where the policy chose the token."""
+    log_probs: FloatArray
+    """[T] the engine's own log-probability of each action, under its logits divided by the
+    temperature and before top_p cuts them; zero elsewhere."""
     finished: bool
     """Ended by an end-of-sequence token, not by the length limit."""
     version: int
     """Version of the policy that wrote it: the number of finished steps."""
-    log_probs: FloatArray | None = None
-    """[T] the engine's own log-probabilities of the tokens that it chose, at the temperature that
-    it sampled at, before top_p; zero elsewhere. None where the engine does not tell."""
 
     @property
     def length(self) -> int:
@@ -80,6 +80,8 @@ class Sequences:
     """[B]"""
     actions: BoolArray
     """[B, T] true where the policy chose the token."""
+    rollout_log_probs: FloatArray | None = None
+    """[B, T] log-probability of each action as the engine had it; zero elsewhere."""
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
@@ -87,23 +89,31 @@ class Sequences:
         shape = (len(completions), int(lengths.max()))
         tokens = np.zeros(shape, dtype=np.int64)
         actions = np.zeros(shape, dtype=np.bool_)
+        log_probs = np.zeros(shape, dtype=np.float32)
         for row, completion in enumerate(completions):
             tokens[row, : lengths[row]] = completion.tokens
             actions[row, : lengths[row]] = completion.actions
-        return cls(tokens, lengths, actions)
+            log_probs[row, : lengths[row]] = completion.log_probs
+        return cls(tokens, lengths, actions, log_probs)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def where_known(self, rewards: FloatArray) -> Sequences:
         """The same, with no action where the reward [B] is NaN: such a row trains nothing."""
-        return Sequences(self.tokens, self.lengths, self.actions & ~np.isnan(rewards)[:, None])
+        return replace(self, actions=self.actions & ~np.isnan(rewards)[:, None])
 
     def rows(self, index: IntArray) -> Sequences:
         """The rows of `index`, padded no wider than the longest of them."""
         lengths = self.lengths[index]
         width = int(lengths.max())
-        return Sequences(self.tokens[index, :width], lengths, self.actions[index, :width])
+        drawn = self.rollout_log_probs
+        return Sequences(
+            self.tokens[index, :width],
+            lengths,
+            self.actions[index, :width],
+            None if drawn is None else drawn[index, :width],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +133,6 @@ class Experience:
     """None without a critic."""
     reference: FloatArray | None = None
     """Log-probabilities under the reference; None where the loss does not need them."""
-    rollout_log_probs: FloatArray | None = None
-    """As the engine computed them; None where nothing is corrected by them."""
     kl_coef: float = 0.0
     """Weight of the KL in the loss in this step; 0 where it is in the reward."""
 
@@ -138,8 +146,5 @@ class Experience:
             returns=self.returns[index, :width],
             values=None if self.values is None else self.values[index, :width],
             reference=None if self.reference is None else self.reference[index, :width],
-            rollout_log_probs=None
-            if self.rollout_log_probs is None
-            else self.rollout_log_probs[index, :width],
             kl_coef=self.kl_coef,
         )

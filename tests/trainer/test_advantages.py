@@ -56,24 +56,6 @@ def test_gae_equals_its_definition_and_passes_over_what_the_policy_did_not_choos
     assert not returns[~actions].any()
 
 
-def test_group_norm_compares_each_prompts_samples_by_their_sample_deviation() -> None:
-    rewards = [1.0, 0.0, 0.5, 4.0, 2.0, 3.0]
-    got = advantages.group_norm(np.array(rewards, dtype=np.float32), size=3)
-    for start in (0, 3):
-        group = rewards[start : start + 3]
-        expected = [(r - statistics.mean(group)) / statistics.stdev(group) for r in group]
-        assert got[start : start + 3] == pytest.approx(expected)
-
-
-def test_an_unknown_reward_takes_no_part_in_its_groups_baseline() -> None:
-    got = advantages.group_norm(np.array([1.0, np.nan, 0.0, 7.0, np.nan, np.nan]), size=3)
-    assert got == pytest.approx([2**-0.5, 0.0, -(2**-0.5), 0.0, 0.0, 0.0])
-
-
-def test_a_group_of_equal_rewards_teaches_nothing() -> None:
-    assert not advantages.group_norm(np.full(4, 0.3, dtype=np.float32), size=4).any()
-
-
 def test_the_reward_arrives_at_the_last_action() -> None:
     actions = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
     placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), actions)

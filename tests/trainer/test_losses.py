@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from trainer import losses
-from trainer.actors.base import PolicyObjective
+from trainer.actors.base import CorrectionSettings, PolicyObjective
 from trainer.aggregation import token_weights
+from trainer.correction import correct
 from trainer.divergence import kl
 from trainer.losses import PolicyInputs
 
@@ -192,3 +193,48 @@ def test_a_token_counts_what_the_aggregation_says() -> None:
     assert token_weights(actions, "sequence", 4)[actions] == pytest.approx([1 / 6] * 3 + [1 / 2])
     assert token_weights(actions, "constant", 4)[actions] == pytest.approx([1 / 8] * 4)
     assert not token_weights(actions, "token", 4)[~actions].any()
+
+
+ENGINE, TRAINER = [-1.0, -2.0, -0.5, -0.5], [-1.2, -0.2, -0.5, -2.5]
+SEQUENCES = torch.tensor([0, 0, 1, 1])
+
+
+def corrected(**settings: Any) -> list[float]:
+    correction = correct(
+        fixed(TRAINER), fixed(ENGINE), SEQUENCES, CorrectionSettings(**settings)
+    )
+    return correction.weights.tolist()
+
+
+def test_token_masking_drops_tokens_that_engine_and_trainer_see_too_differently() -> None:
+    # Ratios e^-0.2, e^1.8, 1, e^-2: the second and the last are out of bounds.
+    got = corrected(level="token", threshold=(0.5, 5.0))
+    assert got == pytest.approx([math.exp(-0.2), 0.0, 1.0, 0.0])
+
+
+def test_token_clipping_truncates_the_weight() -> None:
+    got = corrected(level="token", mode="clip", threshold=(0.5, 2.0))
+    assert got == pytest.approx([math.exp(-0.2), 2.0, 1.0, 0.5])
+
+
+def test_sequence_masking_drops_whole_sequences_and_keeps_tokens_own_weights() -> None:
+    # Geometric means e^0.8 and e^-1.
+    got = corrected(level="seq", threshold=(0.5, 5.0))
+    assert got == pytest.approx([math.exp(-0.2), math.exp(1.8), 0.0, 0.0])
+
+
+def test_distances_between_probabilities_have_an_upper_bound() -> None:
+    far = abs(math.exp(-0.2) - math.exp(-2.0))
+    got = corrected(level="token", gating="tv", threshold=(0.0, far - 1e-6))
+    assert got == pytest.approx([math.exp(-0.2), 0.0, 1.0, math.exp(-2.0)])
+    assert corrected(level="token", gating="binary_kl", threshold=(0.0, 0.05))[1] == 0.0
+
+
+def test_the_correction_scales_a_tokens_gradient_and_reports_what_it_dropped() -> None:
+    log_probs = tensor(*TRAINER)
+    objective = PolicyObjective(correction=CorrectionSettings(level="token"))
+    given = inputs(log_probs, TRAINER, [1.0] * 4, rollout_log_probs=fixed(ENGINE))
+    loss = losses.policy_loss(given, objective)
+    loss.value.backward()
+    assert gradient(log_probs) == pytest.approx([-math.exp(-0.2) / 4, 0.0, -1 / 4, 0.0])
+    assert loss.metrics["is_filter_ratio"] == pytest.approx(2 / 4)

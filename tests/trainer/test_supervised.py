@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainer.harness import Tiny
 from trainer.contract import ExitCode
-from trainer.engines.base import Chunk, EngineSettings
+from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.supervised import main
 from trainer.types import Sampling
@@ -28,11 +28,11 @@ def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -
             add_special_tokens=True,
             prompt_max_len=32,
             mixed_precision=False,
+            slots=2,
         )
     )
-    written = engine.generate(
-        [Chunk(("40+0=", "5+0="), 0)], Sampling(max_new_tokens=5, temperature=0)
-    )
+    requests = [Request(text, (0,)) for text in ("40+0=", "5+0=")]
+    written = engine.generate(requests, Sampling(max_new_tokens=5, temperature=0))
     assert [(completion.text, completion.finished) for completion in written] == [("77", True)] * 2
 
 

@@ -63,7 +63,7 @@ class PolicyActor:
             weights=tensor(micro.weights)[actions],
             rows=actions.nonzero()[:, 0],
             share=micro.share,
-            rollout_log_probs=flat(part.rollout_log_probs),
+            rollout_log_probs=flat(part.sequences.rollout_log_probs),
             reference=flat(part.reference),
             kl_coef=part.kl_coef,
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.actors.base import Learner, Policy
 from trainer.checkpoint import retention
 from trainer.contract import checkpoint_path, write_atomically, write_manifest
+from trainer.shaping import RunningMoments
 from trainer.team import Team
 
 RUN_STATE = "run.json"
@@ -34,11 +35,17 @@ class RunState:
     reward_first: float | None = None
     eval_before: float | None = None
     eval: float | None = None
+    best: float | None = None
+    """The best evaluation so far, by --best_metric_key."""
+    kl_coef: float | None = None
+    """Weight of the KL in the next step; None: the first one's."""
+    reward_moments: RunningMoments = field(default_factory=RunningMoments)
     wandb_id: str | None = None
 
     @classmethod
     def read(cls, directory: Path) -> RunState:
-        return cls(**json.loads((directory / RUN_STATE).read_text()))
+        row = json.loads((directory / RUN_STATE).read_text())
+        return cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
 
 
 def write(

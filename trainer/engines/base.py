@@ -10,11 +10,11 @@ from trainer.types import Completion, Sampling, Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Prompts that are decoded together, with the seed that decides their completions."""
+class Request:
+    """A prompt, and the seed of each completion of it that is wanted."""
 
-    texts: tuple[str, ...]
-    seed: int
+    text: str
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +24,19 @@ class EngineSettings:
     """False where a chat template wrote them already."""
     prompt_max_len: int
     mixed_precision: bool
+    slots: int
+    """Completions decoded at a time."""
 
 
 class Engine(Protocol):
     """Writes completions with the newest weights it was given.
 
-    A chunk's completions depend on its texts, its seed, the sampling and the weights, and on
-    nothing that the engine did before.
+    A completion depends on its text, its seed, the sampling and the weights (up to the rounding
+    of batched sums), and on nothing that the engine does besides or did before.
     """
 
     def load(self, weights: Weights, version: int) -> None:
         """Take the policy's weights; completions carry `version` from now on."""
 
-    def generate(self, chunks: Sequence[Chunk], sampling: Sampling) -> list[Completion]:
-        """One completion for each text of each chunk, in order."""
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        """One completion for each seed of each request, in order."""

@@ -1,4 +1,4 @@
-"""Rollouts through transformers' `generate`: any model, any machine, no vLLM."""
+"""Rollouts through a transformers model: any machine, no vLLM."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from trainer import weights as weight_transfer
 from trainer.actors.model import load_causal_lm, prepare_process
-from trainer.engines.base import Chunk, EngineSettings
+from trainer.engines import cache
+from trainer.engines.base import EngineSettings, Request
+from trainer.engines.decode import Decoder, Row
 from trainer.types import Completion, Sampling, Weights
 
 
@@ -20,11 +21,17 @@ class HFEngine:
     """An Engine on one device."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._device = prepare_process()
+        device = prepare_process()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
-        self._model = load_causal_lm(settings.model, dtype).to(self._device).eval()
+        self._model = load_causal_lm(settings.model, dtype).to(device).eval()
+        if not cache.holds(self._model.config):
+            raise ValueError(
+                f"--rollout_engine hf cannot decode {settings.model}: a layer of "
+                f"{type(self._model).__name__} keeps a state that is not keys and values"
+            )
         self._tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self._stops = _stop_tokens(self._model, self._tokenizer)
+        self._decoder = Decoder(self._model, self._stops, settings.slots, device)
         self._settings = settings
         self._version = 0
 
@@ -32,63 +39,29 @@ class HFEngine:
         weight_transfer.load(self._model, weights)
         self._version = version
 
-    def generate(self, chunks: Sequence[Chunk], sampling: Sampling) -> list[Completion]:
-        return [completion for chunk in chunks for completion in self._decode(chunk, sampling)]
-
-    @torch.inference_mode()
-    def _decode(self, chunk: Chunk, sampling: Sampling) -> list[Completion]:
-        prompts = [self._tokenize(text) for text in chunk.texts]
-        inputs, mask = self._pad_left(prompts)
-        torch.manual_seed(chunk.seed)
-        output = self._model.generate(
-            input_ids=inputs, attention_mask=mask, generation_config=self._generation(sampling)
-        )
-        written = output[:, inputs.shape[1] :].cpu().numpy()
-        return [self._completion(*pair) for pair in zip(prompts, written, strict=True)]
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        prompts = [self._tokenize(request.text) for request in requests]
+        seeds = [request.seeds for request in requests]
+        written = self._decoder.decode(prompts, seeds, sampling)
+        of_row = [p for p, r in zip(prompts, requests, strict=True) for _ in r.seeds]
+        rows = [written.row(row) for row in range(len(of_row))]
+        texts = self._tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
+        return [self._completion(*parts) for parts in zip(of_row, rows, texts, strict=True)]
 
     def _tokenize(self, text: str) -> list[int]:
         special = self._settings.add_special_tokens
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
         return ids[-self._settings.prompt_max_len :]
 
-    def _pad_left(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        width = max(map(len, prompts))
-        pads = [width - len(ids) for ids in prompts]
-        padded = [[self._pad] * pad + ids for pad, ids in zip(pads, prompts, strict=True)]
-        mask = [[0] * pad + [1] * (width - pad) for pad in pads]
-        return torch.tensor(padded, device=self._device), torch.tensor(mask, device=self._device)
-
-    @property
-    def _pad(self) -> int:
-        pad: int | None = self._tokenizer.pad_token_id
-        return self._stops[0] if pad is None else pad
-
-    def _generation(self, sampling: Sampling) -> Any:
-        common = {
-            "max_new_tokens": sampling.max_new_tokens,
-            "eos_token_id": self._stops,
-            "pad_token_id": self._pad,
-        }
-        if sampling.temperature == 0:
-            return GenerationConfig(do_sample=False, **common)
-        return GenerationConfig(
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=0,
-            **common,
-        )
-
-    def _completion(self, prompt: list[int], row: np.ndarray[Any, Any]) -> Completion:
-        ends = np.flatnonzero(np.isin(row, self._stops))
-        finished = len(ends) > 0
-        written = row[: ends[0] + 1] if finished else row
-        tokens = np.concatenate([np.array(prompt, dtype=np.int64), written])
+    def _completion(self, prompt: list[int], row: Row, text: str) -> Completion:
+        start = len(prompt)
+        tokens = np.concatenate([np.array(prompt, dtype=np.int64), row.tokens])
         return Completion(
-            text=self._tokenizer.decode(written, skip_special_tokens=True),
+            text=text,
             tokens=tokens,
-            actions=np.arange(len(tokens)) >= len(prompt),
-            finished=finished,
+            actions=np.arange(len(tokens)) >= start,
+            log_probs=np.concatenate([np.zeros(start, dtype=np.float32), row.log_probs]),
+            finished=row.finished,
             version=self._version,
         )
 

@@ -1,0 +1,49 @@
+"""Drawing one token for each row of a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainer.types import Sampling
+
+
+def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Tokens [B] for logits [B, V] and numbers in [0, 1) [B], and their log-probabilities [B].
+
+    The number picks the token by the inverse of the cumulative distribution: one number a token,
+    whatever the vocabulary. Log-probabilities are those under the logits divided by the
+    temperature, *before* the nucleus cuts its tail: the distribution whose gradient the trainer
+    follows. Temperature 0 takes the likeliest token; the log-probability is then that at 1.
+    """
+    greedy = sampling.temperature == 0
+    log_probs = (logits.float() / (1.0 if greedy else sampling.temperature)).log_softmax(-1)
+    tokens = log_probs.argmax(-1) if greedy else _pick(log_probs.exp(), uniforms, sampling.top_p)
+    return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def _pick(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
+    if top_p == 1:
+        return _invert(probabilities, uniforms)
+    ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    rank = _invert(nucleus(ordered, top_p), uniforms)
+    return tokens.gather(-1, rank[:, None]).squeeze(-1)
+
+
+def nucleus(ordered: Tensor, top_p: float) -> Tensor:
+    """Falling probabilities [B, V] → zero after the first that together reach `top_p`.
+
+    Holtzman et al. 2020, equation 2.
+    """
+    before = ordered.cumsum(-1) - ordered
+    return torch.where(before < top_p, ordered, 0.0)
+
+
+def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """The first index whose cumulative share exceeds the uniform number."""
+    # In float32 the sums over a large vocabulary would lose its unlikely tokens.
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    threshold = uniforms[:, None] * cumulative[:, -1:]
+    # Rounding may put the threshold on the total itself: then the last token with any mass.
+    last = (cumulative < cumulative[:, -1:]).sum(-1)
+    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).minimum(last)

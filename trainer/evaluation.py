@@ -1,0 +1,54 @@
+"""How good the policy is on held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.types import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Means over held-out prompts; prompts of which no completion could be scored do not count."""
+
+    pass1: float
+    """Mean accuracy of a completion."""
+    passk: float
+    """Mean over prompts of the best of their k completions."""
+    k: int
+    response_length: float
+    """Tokens."""
+    truncated: float
+    """Share of completions that the length limit ended."""
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], k: int) -> Evaluation:
+        """Of samples with k neighbours for each prompt, at least one of them scored."""
+        groups = [samples[start : start + k] for start in range(0, len(samples), k)]
+        known = [[s.score.accuracy for s in group if s.score.ok] for group in groups]
+        scored = [accuracies for accuracies in known if accuracies]
+        return cls(
+            pass1=float(np.mean([np.mean(accuracies) for accuracies in scored])),
+            passk=float(np.mean([max(accuracies) for accuracies in scored])),
+            k=k,
+            response_length=float(np.mean([s.completion.length for s in samples])),
+            truncated=float(np.mean([not s.completion.finished for s in samples])),
+        )
+
+    def row(self) -> dict[str, float]:
+        """Under the names that are logged; `accuracy` is another name of pass@1."""
+        return {
+            "eval/accuracy": self.pass1,
+            "eval/pass1": self.pass1,
+            f"eval/pass{self.k}": self.passk,
+            "eval/response_length": self.response_length,
+            "eval/truncated": self.truncated,
+        }
+
+
+def metric_names(k: int) -> list[str]:
+    """What --best_metric_key can name, without the prefix `eval/`."""
+    return ["accuracy", "pass1", f"pass{k}"]

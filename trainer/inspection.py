@@ -1,0 +1,31 @@
+"""The samples of a step that could not be trained on, kept for whoever looks for the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.contract import write_atomically
+from trainer.types import Sample
+
+
+def save(directory: Path, step: int, samples: Sequence[Sample]) -> Path:
+    """One JSON object for each sample: prompt, completion, label, reward. Returns the file."""
+    path = directory / f"failed-step-{step}.jsonl"
+    write_atomically(path, "".join(json.dumps(_row(sample)) + "\n" for sample in samples))
+    return path
+
+
+def _row(sample: Sample) -> dict[str, object]:
+    return {
+        "index": sample.prompt.index,
+        "prompt": sample.prompt.text,
+        "completion": sample.completion.text,
+        "label": sample.prompt.label,
+        "reward": repr(sample.score.reward),  # JSON has no name for NaN and infinity
+        "error": sample.score.error,
+        "metrics": {name: repr(value) for name, value in sample.score.metrics.items()},
+        "tokens": sample.completion.tokens.tolist(),
+        "finished": sample.completion.finished,
+    }
