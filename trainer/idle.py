@@ -124,11 +124,6 @@ IDLE = (
         lambda c: not c.wandb_wanted,
         "it needs --use_wandb or WANDB_API_KEY",
     ),
-    Idle(
-        ("save_hf_ckpt", "max_ckpt_num", "max_ckpt_mem"),
-        lambda c: c.save_steps == -1,
-        "without --save_steps the only checkpoint is the last step's",
-    ),
 )
 """Every flag that has an effect only beside another."""
 
