@@ -148,6 +148,8 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             "--freezing_actor_steps without a critic: nothing learns in the first "
             f"{config.freezing_actor_steps} steps"
         )
+    if config.wandb_key:
+        yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"
     if config.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ def written(folder: Path, name: str, text: str) -> Path:
         ("a.toml", "load_in_4bit = true", "a.toml: load_in_4bit: is not supported"),
         ("a.toml", "gamma = = 1", "a.toml). Correct it"),
         ("a.yaml", "gamma: [", "a.yaml). Correct it"),
+        ("a.yaml", "gamma: 1\nlambd: 1\ngamma: 0.9", "the key gamma is there twice"),
+        ("a.yaml", "actor: {adam: {lr: 1, lr: 2}}", "the key lr is there twice"),
         ("a.yaml", "- gamma", "holds no keys"),
         ("a.json", "{}", "is neither YAML nor TOML"),
     ],
@@ -59,3 +62,12 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     assert faults_of(written(tmp_path, "a.yaml", "# later\n")) == []
+
+
+def test_the_file_of_the_docs_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    path = written(tmp_path, "run.yaml", text)
+    assert faults_of(path) == []
+    config = read(Config, ["--config", str(path)], "prog", "").config
+    assert (config.advantage_estimator, config.actor_learning_rate) == ("group_norm", 1e-6)

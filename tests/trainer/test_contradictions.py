@@ -105,6 +105,7 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"num_episodes": 2}, "--num_episodes", "--max_steps"),
     ({"eval_steps": 2}, "--eval_steps", "--eval_dataset"),
     ({"wandb_project": "mine"}, "--wandb_project", "--use_wandb"),
+    ({"use_wandb": "sesame"}, "--use_wandb", "in plain sight"),
     ({"zero_stage": 3}, "--zero_stage", "without DeepSpeed"),
     ({"colocate_all_models": True}, "--colocate_all_models", "has no effect"),
     ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not from vLLM"),
