@@ -1,15 +1,19 @@
-"""The table of flags as docs/parity.md has it: `python -m trainer.parity` prints it."""
+"""The table of flags as docs/parity.md has it; `python -m trainer.parity PAGE` renews it there."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import Field
+from pathlib import Path
 from typing import Any
 
 from trainer import values
 from trainer.config import Config
 from trainer.flags import Flag, flags_of
+
+BEGIN, END = "<!-- flags: from here -->", "<!-- flags: to here -->"
 
 
 def markdown() -> str:
@@ -49,5 +53,13 @@ def effect(about: Flag) -> str:
     return about.help
 
 
+def renewed(page: str) -> str:
+    """The page with today's table between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+
+
 if __name__ == "__main__":
-    print(markdown())
+    path = Path(sys.argv[1])
+    path.write_text(renewed(path.read_text()))
