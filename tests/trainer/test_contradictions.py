@@ -96,6 +96,16 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"kl_estimator": "k3"}, "--kl_estimator k3", "biased"),
     ({"overlong_penalty_factor": 2}, "--overlong_penalty_factor", "--overlong_buffer_len"),
     ({"is_correction_threshold": 2}, "--is_correction_threshold", "--is_correction_level"),
+    ({"policy_loss_type": "gspo", "loss_aggregation": "token"}, "--loss_aggregation", "sequences"),
+    (
+        {
+            "policy_loss_type": "gspo",
+            "is_correction_level": "token",
+            "is_correction_mode": "clip",
+        },
+        "--is_correction_mode",
+        "without bounds",
+    ),
     ({"lora_alpha": 8}, "--lora_alpha", "--lora_rank"),
     ({"ema_beta": 0.9}, "--ema_beta", "--enable_ema"),
     ({"train_max_tokens_per_gpu": 9}, "--train_max_tokens_per_gpu", "--use_dynamic_batch"),
