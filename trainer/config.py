@@ -165,6 +165,11 @@ def parse(argv: Sequence[str]) -> Config:
     return replace(config, warnings=warnings)
 
 
+def named_in(argv: Sequence[str]) -> frozenset[str]:
+    """The fields that `argv` and its files name, in whatever spelling."""
+    return read(Config, argv, PROG, DESCRIPTION).given
+
+
 def _settled(config: Config, given: Set[str]) -> Config:
     """Each thing said in one place: flags that stand for others are folded into those."""
     prompt_limit = config.prompt_max_len

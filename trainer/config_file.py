@@ -53,9 +53,22 @@ def _load(path: Path) -> Any:
     import yaml  # not before a file is given: --help answers at once
 
     try:
+        if twice := _key_twice(yaml.compose(text)):
+            raise ValueError(f"the key {twice} is there twice")
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+
+
+def _key_twice(node: Any) -> str | None:
+    """The first key that a section of the YAML document has twice: YAML would take the last."""
+    if getattr(node, "id", "") != "mapping":
+        return None
+    keys = [key.value for key, _ in node.value]
+    below = (_key_twice(value) for _, value in node.value)
+    return next((key for key in keys if keys.count(key) > 1), None) or next(
+        filter(None, below), None
+    )
 
 
 def _flat(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -41,7 +41,8 @@ def _lines(name: str, field: Field[Any], about: Flag, kind: Any) -> Iterator[str
     others = [f"--{other}" for other in (*about.aliases, *about.dotted_spellings)]
     if others:
         yield " " * INDENT + ", ".join(others)
-    yield from _wrapped(about.help + suffix(field, about))
+    also = f"; --{about.follows} sets it too" if about.follows else ""
+    yield from _wrapped(about.help + also + suffix(field, about))
     if about.no_effect:
         yield from _wrapped(f"No effect here: {about.no_effect}.")
     if about.unsupported:

@@ -33,6 +33,7 @@ IDLE = (
             "critic_min_lr_ratio",
             "critic_l2",
             "critic_adam_betas",
+            "critic_adam_eps",
             "critic_max_norm",
             "value_clip",
             "value_head_prefix",
@@ -55,6 +56,16 @@ IDLE = (
         ("eps_clip",),
         lambda c: c.eps_clip_low_high is not None,
         "--eps_clip_low_high gives both bounds",
+    ),
+    Idle(
+        ("loss_aggregation",),
+        lambda c: c.policy_loss_type == "gspo",
+        "--policy_loss_type gspo has one ratio for a sequence, and takes the mean of sequences",
+    ),
+    Idle(
+        ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
+        lambda c: c.policy_loss_type == "gspo" and c.is_correction_level != "off",
+        "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
     ),
     Idle(("kl_target",), lambda c: c.init_kl_coef == 0, "--init_kl_coef 0 leaves the KL out"),
     Idle(("kl_horizon",), lambda c: c.kl_target is None, "it needs --kl_target"),
@@ -124,11 +135,6 @@ IDLE = (
         lambda c: not c.wandb_wanted,
         "it needs --use_wandb or WANDB_API_KEY",
     ),
-    Idle(
-        ("save_hf_ckpt", "max_ckpt_num", "max_ckpt_mem"),
-        lambda c: c.save_steps == -1,
-        "without --save_steps the only checkpoint is the last step's",
-    ),
 )
 """Every flag that has an effect only beside another."""
 
@@ -153,6 +159,8 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             "--freezing_actor_steps without a critic: nothing learns in the first "
             f"{config.freezing_actor_steps} steps"
         )
+    if config.wandb_key:
+        yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"
     if config.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
 

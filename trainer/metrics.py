@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
     """
     import wandb
 
+    if config.wandb_key:
+        os.environ["WANDB_API_KEY"] = config.wandb_key
     try:
         run = wandb.init(
             project=config.wandb_project,

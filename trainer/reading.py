@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Sequence
-from dataclasses import Field, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -63,43 +63,45 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     in_files, warnings = resolve(from_files, known)
     on_line, twice = resolve((one for one in from_line if one.spelling != CONFIG), known)
     found = in_files | on_line
-    named = frozenset(name for name, one in found.items() if known[one.spelling][0] == name)
-    return _checked(config, declared, found, named, faults, warnings + twice)
-
-
-def _checked(
-    config: type[T],
-    declared: dict[str, _Declared],
-    given: dict[str, Given],
-    named: frozenset[str],
-    faults: list[Fault],
-    warnings: list[str],
-) -> Reading[T]:
-    """Each flag's value by itself: its type, its range, whether it has an effect."""
-    found: dict[str, Any] = {}
-    at_fault = set()
-    for name, one in declared.items():
-        if name not in given:
-            if one.about.required:
-                faults.append(Fault(label(name), "", "is required", one.about.help))
-                at_fault.add(name)
-            continue
-        value, problem = _value(one, given[name])
-        if problem is not None:
-            at_fault.add(name)
-            if problem not in faults:  # a shared spelling's, once
-                faults.append(problem)
-            continue
-        found[name] = value
-        if one.about.no_effect and value != one.field.default:
-            warnings.append(f"{given[name].label} has no effect: {one.about.no_effect}")
+    checked = _checked(declared, found)
     return Reading(
-        config(**found),
-        named,
-        frozenset(at_fault),
-        tuple(faults),
-        tuple(dict.fromkeys(warnings)),
+        config(**checked.values),
+        frozenset(name for name, one in found.items() if known[one.spelling][0] == name),
+        frozenset(checked.at_fault),
+        (*faults, *checked.faults.values()),
+        tuple(dict.fromkeys([*warnings, *twice, *checked.warnings])),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The flags one by one."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    at_fault: set[str] = field(default_factory=set)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """By spelling: a shared one is at fault once."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def _checked(declared: Mapping[str, _Declared], given: Mapping[str, Given]) -> _Checked:
+    """Each flag's value by itself: its type, its range, whether it has an effect."""
+    checked = _Checked()
+    for name, one in declared.items():
+        if name in given:
+            value, fault = _value(one, given[name])
+        elif one.about.required:
+            value, fault = None, Fault(label(name), "", "is required", one.about.help)
+        else:
+            continue
+        if fault is not None:
+            checked.at_fault.add(name)
+            checked.faults.setdefault(fault.flag, fault)
+            continue
+        checked.values[name] = value
+        if one.about.no_effect and value != one.field.default:
+            checked.warnings.append(f"{given[name].label} has no effect: {one.about.no_effect}")
+    return checked
 
 
 def _value(one: _Declared, given: Given) -> tuple[Any, Fault | None]:

@@ -69,10 +69,9 @@ def resolve(
             before = found.get(name)
             if before and _clash(before, given, known):
                 warnings.append(
-                    f"{given.label} is given twice, as {' '.join(before.texts)} too: "
-                    f"{' '.join(given.texts)} counts"
+                    f"{given.label} is given twice: the last value counts"
                     if before.label == given.label
-                    else f"{before.label} has no effect: {given.label} counts"
+                    else f"{before.label} has no effect: {given.label} says the same flag's value"
                 )
             found[name] = given
     return found, warnings

@@ -117,7 +117,7 @@ def _critic_schedule(config: Config, updates: int) -> Schedule:
         min_lr_ratio=config.critic_min_lr_ratio,
         updates=updates,
         adam_betas=config.critic_adam_betas,
-        adam_eps=config.adam_eps,
+        adam_eps=config.critic_adam_eps,
         l2=config.critic_l2,
         max_norm=config.critic_max_norm,
     )

@@ -39,11 +39,13 @@ class Builtin:
 
 def _arguments(settings: Settings) -> list[str]:
     """The user's flags and those that follow from the settings; resuming is the rule."""
+    from trainer.config import named_in
+
     arguments = [*settings.job, "--run_dir", str(settings.run_dir), "--load_checkpoint"]
-    given = {word.partition("=")[0] for word in settings.job}
-    if settings.reward_url and "--remote_rm_url" not in given:
+    given = named_in(settings.job)
+    if settings.reward_url and "remote_rm_url" not in given:
         arguments += ["--remote_rm_url", settings.reward_url]
-    if "--remote_rm_deadline" not in given:
+    if "remote_rm_deadline" not in given:
         arguments += ["--remote_rm_deadline", f"{settings.service_timeout:g}"]
     return arguments
 

@@ -72,3 +72,14 @@ def test_actors_share_the_cpus_of_a_small_cluster() -> None:
     assert placement.cpu_share(4, 12) == 1
     assert placement.cpu_share(4, 2) == 0.5
     assert 7 * placement.cpu_share(7, 2) <= 2
+
+
+def test_a_flag_without_effect_is_said_at_the_start(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n")
+    assert end_of(tiny, run_dir, prompt_data=broken, zero_stage=3) == ExitCode.USAGE
+    assert "warning: --zero_stage has no effect: the trainer runs without DeepSpeed" in (
+        capsys.readouterr().err
+    )

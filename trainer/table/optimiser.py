@@ -117,9 +117,17 @@ class OptimiserFlags:
     adam_eps: float = flag(
         1e-8,
         group=OPTIMISER,
-        dotted=("actor.adam.eps", "critic.adam.eps"),
+        dotted="actor.adam.eps",
         above=0,
         help="AdamW's epsilon",
+    )
+    critic_adam_eps: float = flag(
+        1e-8,
+        group=OPTIMISER,
+        dotted="critic.adam.eps",
+        follows="adam_eps",
+        above=0,
+        help="the critic's",
     )
     optim: str = flag(
         "adam",

@@ -1,0 +1,42 @@
+"""The recipe of the trainer that the image carries: the user's flags and the settings' together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrypoint.recipes.builtin import RECIPE
+from entrypoint.settings import Settings
+
+URL = "http://reward:5000/get_reward"
+
+
+def arguments(run_dir: Path, *job: str) -> list[str]:
+    environ = {"ROLLCALL_RUN_DIR": str(run_dir), "ROLLCALL_REWARD_URL": URL}
+    return list(RECIPE.command(Settings.read(environ, job), None).argv)
+
+
+def test_the_settings_reward_url_is_used_where_no_flag_gives_one(tmp_path: Path) -> None:
+    assert URL in arguments(tmp_path, "--gamma", "0.9")
+
+
+@pytest.mark.parametrize("flag", ["--remote_rm_url", "--reward.remote_url"])
+def test_a_reward_url_of_the_user_s_stays_in_whatever_spelling(tmp_path: Path, flag: str) -> None:
+    assert URL not in arguments(tmp_path, flag, "http://mine")
+    assert URL not in arguments(tmp_path, f"{flag}=http://mine")
+
+
+def test_a_reward_url_of_the_user_s_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("reward: {remote_url: 'http://mine'}\n")
+    assert URL not in arguments(tmp_path, "--config", str(path))
+
+
+def test_faults_of_a_file_are_found_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("actor: {adam: {ler: 1}}\n")
+    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)}, ["--config", str(path)])
+    faults = RECIPE.faults(settings)
+    assert any(f"{path}: actor.adam.ler: unknown key" in fault for fault in faults)
+    assert any("--prompt_data: is required" in fault for fault in faults)

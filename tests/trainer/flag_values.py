@@ -1,0 +1,96 @@
+"""Random values of single flags, and their texts in each spelling."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from trainer import values
+from trainer.config import Config
+from trainer.flags import Flag, flags_of
+
+TABLE = flags_of(Config)
+KINDS = {name: values.plain(kind) for name, kind in typing.get_type_hints(Config).items()}
+WORDS = st.text("abcdefghij_/", min_size=1, max_size=8)
+
+
+def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
+    if about.choices:
+        return st.sampled_from(about.choices)
+    if kind is bool:
+        return st.just(True)
+    if kind is Path:
+        return WORDS.map(lambda word: Path(word).absolute())
+    if kind is str:
+        return WORDS
+    # One step of 0.25 inside of an open bound.
+    low = about.at_least if about.above is None else about.above + (1 if kind is int else 0.25)
+    low = -4 if low is None else low
+    high = 64 if about.at_most is None else about.at_most
+    if kind is int:
+        return st.integers(int(low), int(high))
+    return st.floats(low, high, width=32)
+
+
+def value_of(name: str) -> st.SearchStrategy[Any]:
+    """A value that the flag `name` takes; its default alone where it takes no other."""
+    field, about = TABLE[name]
+    if about.unsupported:
+        return st.just(field.default)
+    kind = KINDS[name]
+    if typing.get_origin(kind) is not tuple:
+        return _single(kind, about)
+    parts = typing.get_args(kind)
+    if parts[-1] is Ellipsis:
+        return st.lists(_single(parts[0], about), min_size=1, max_size=3).map(tuple)
+    return st.tuples(*(_single(part, about) for part in parts))
+
+
+@st.composite
+def given_values(draw: st.DrawFn) -> dict[str, Any]:
+    """Values of some flags. With a flag that others follow, those others too."""
+    names = draw(st.sets(st.sampled_from(sorted(TABLE)), max_size=12))
+    names |= {name for name, (_, about) in TABLE.items() if about.follows in names}
+    drawn = {name: draw(value_of(name)) for name in sorted(names)}
+    return {n: v for n, v in drawn.items() if v is not None and v is not False and v != ""}
+
+
+def argv(given: Mapping[str, Any], dotted: bool) -> list[str]:
+    words: list[str] = []
+    for name, value in given.items():
+        words.append(f"--{spelling(name) if dotted else name}")
+        if value is not True:
+            words += [str(part) for part in (value if isinstance(value, tuple) else (value,))]
+    return words
+
+
+def spelling(name: str) -> str:
+    """The dotted spelling, where the flag has one."""
+    return next(iter(TABLE[name][1].dotted_spellings), name)
+
+
+def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a file, in the dotted spelling."""
+    top: dict[str, Any] = {}
+    for name, value in given.items():
+        *sections, key = spelling(name).split(".")
+        place = top
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = _plain(value)
+    return top
+
+
+def flat_toml(given: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {json.dumps(_plain(value))}\n" for name, value in given.items())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
