@@ -28,6 +28,8 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
         "max_epochs": 1,
         "seed": 0,
         "gradient_checkpointing": False,
+        "loss_aggregation": "token",
+        "longest": 8,
         **changes,
     }
     schedule = Schedule(
@@ -36,6 +38,7 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
         lr_warmup_ratio=0.0,
         updates=10,
         adam_betas=(0.9, 0.95),
+        adam_eps=1e-8,
         l2=0.1,
         max_norm=1.0,
     )
@@ -46,7 +49,7 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
 
 
 def policy(tiny: Tiny, **changes: object) -> PolicyActor:
-    objective = PolicyObjective(eps_clip=0.2, kl_coef=0.1, kl_estimator="k3")
+    objective = PolicyObjective(kl_estimator="k3")
     return PolicyActor(settings(tiny, **changes), objective)
 
 
@@ -76,6 +79,7 @@ def experience(of: Sequences | None = None) -> Experience:
         returns=draw[2],
         values=draw[3],
         reference=draw[4] - 2,
+        kl_coef=0.1,
     )
 
 

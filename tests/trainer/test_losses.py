@@ -200,9 +200,7 @@ SEQUENCES = torch.tensor([0, 0, 1, 1])
 
 
 def corrected(**settings: Any) -> list[float]:
-    correction = correct(
-        fixed(TRAINER), fixed(ENGINE), SEQUENCES, CorrectionSettings(**settings)
-    )
+    correction = correct(fixed(TRAINER), fixed(ENGINE), SEQUENCES, CorrectionSettings(**settings))
     return correction.weights.tolist()
 
 

@@ -38,9 +38,7 @@ def test_a_truncated_completion_keeps_a_share_or_gets_a_fixed_reward(
 
 
 def test_an_unknown_reward_stays_unknown_whatever_its_length() -> None:
-    penalties = LengthPenalties(
-        longest=9, overlong_buffer_len=3, stop_properly_penalty_coef=-1.0
-    )
+    penalties = LengthPenalties(longest=9, overlong_buffer_len=3, stop_properly_penalty_coef=-1.0)
     assert np.isnan(penalised(penalties, (float("nan"), 9, False))).all()
 
 
