@@ -83,6 +83,19 @@ class PromptStream:
         """Prompts in one epoch."""
         return len(self._prompts)
 
+    def keep_only(self, wanted: Callable[[Prompt], bool]) -> int:
+        """Leave out all other prompts, and begin anew. Returns how many are left out.
+
+        Raises PromptError where none stays.
+        """
+        kept = [prompt for prompt in self._prompts if wanted(prompt)]
+        left_out = len(self) - len(kept)
+        if not kept:
+            raise PromptError(f"{self._path}: none of the {left_out} prompts can be used")
+        self._prompts, self._fingerprint = kept, fingerprint(kept)
+        self._seek(epoch=0, position=0)
+        return left_out
+
     @property
     def epoch(self) -> int:
         """Whole epochs dealt so far."""

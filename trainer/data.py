@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from env.prompts import PromptStream, Render, load_prompts
+from env.prompts import PromptError, PromptStream, Render, load_prompts
 from env.types import Prompt
 from trainer.config import Config
 
@@ -25,16 +25,37 @@ def load(config: Config) -> Data:
     stream = PromptStream(
         config.prompt_data, *columns, config.max_samples, seed=config.seed, render=render
     )
+    if config.prompt_overlong == "drop":
+        _drop_overlong(stream, config)
     held_out = (
         load_prompts(config.eval_dataset, *columns, render=render) if config.eval_dataset else []
     )
     return Data(stream, held_out)
 
 
-def _chat_template(model: str) -> Render:
-    from transformers import AutoTokenizer  # seconds, and only chat templates need it here
+def _drop_overlong(stream: PromptStream, config: Config) -> None:
+    tokenizer = _tokenizer(config.pretrain)
+    limit, special = config.prompt_max_len, not config.apply_chat_template
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    def fits(prompt: Prompt) -> bool:
+        return len(tokenizer(prompt.text, add_special_tokens=special)["input_ids"]) <= limit
+
+    total = len(stream)
+    if dropped := stream.keep_only(fits):
+        print(
+            f"--prompt_overlong drop: {dropped} of {total} prompts have more than "
+            f"--prompt_max_len {limit} tokens and are left out",
+            flush=True,
+        )
+
+
+def _chat_template(model: str) -> Render:
+    tokenizer = _tokenizer(model)
+    if not tokenizer.chat_template:
+        raise PromptError(
+            f"--apply_chat_template: the tokeniser of {model} has no chat template. Leave the flag "
+            "out, give --input_template, or add a chat_template to the tokeniser"
+        )
 
     def render(messages: list[dict[str, Any]]) -> str:
         text: str = tokenizer.apply_chat_template(
@@ -43,3 +64,9 @@ def _chat_template(model: str) -> Render:
         return text
 
     return render
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
+
+    return AutoTokenizer.from_pretrained(model)

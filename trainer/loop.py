@@ -14,6 +14,7 @@ from env.types import Prompt, RewardFunction
 from trainer import estimates, filtering, inspection, publish, rewards, summary
 from trainer.actors.base import Critic, Metrics, Policy
 from trainer.checkpoint import best, resume, write
+from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import ExitCode
@@ -197,12 +198,18 @@ class _Run:
         return replace(state, best=value)
 
     def _save(self, state: RunState) -> None:
+        config = self.config
+        if config.disable_ds_ckpt:
+            if config.save_hf_ckpt:
+                directory = config.checkpoints / f"global_step_{state.step}_hf"
+                self.team.policy.first(Policy.export, directory).result()
+            return
         write.write(
-            self.config.checkpoints,
+            config.checkpoints,
             state,
             self.team,
-            keep=self.config.max_ckpt_num,
-            export=self.config.save_hf_ckpt,
+            keep=Retention(config.max_ckpt_num, config.max_ckpt_mem * 1e9),
+            export=config.save_hf_ckpt,
         )
         self.recorder.saved(state)
 

@@ -86,3 +86,20 @@ class Wandb:
 
     def close(self, exit_code: int) -> None:
         self._run.finish(exit_code=exit_code)
+
+
+class TensorBoard:
+    """Event files in a directory; what a lost attempt wrote after the resumed step is hidden."""
+
+    def __init__(self, directory: Path, resumed_step: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=resumed_step + 1)
+
+    def log(self, step: int, row: Row) -> None:
+        for name, value in row.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self, exit_code: int) -> None:
+        self._writer.close()

@@ -11,7 +11,7 @@ from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Progress, append_event
 from trainer.evaluation import Evaluation
-from trainer.metrics import JsonLines, Row, Wandb, connect
+from trainer.metrics import JsonLines, Row, TensorBoard, Wandb, connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Recorder:
     """Where the attempt starts."""
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
+    _tensorboard: TensorBoard | None = None
     _last: Step | None = None
     _step_seconds: list[float] = field(default_factory=list)
 
@@ -48,6 +49,8 @@ class Recorder:
         self._lines = JsonLines(self.config.files.metrics, self.state.step)
         if self.config.wandb_wanted:
             self._wandb = connect(self.config, self.state.wandb_id)
+        if self.config.use_tensorboard:
+            self._tensorboard = TensorBoard(self.config.use_tensorboard, self.state.step)
         step = self.state.step
         self._checkpoint = step or None
         sentence = (
@@ -107,13 +110,14 @@ class Recorder:
         ).write(self.config.files.progress)
 
     def close(self, exit_code: int) -> None:
-        if self._wandb:
-            self._wandb.close(exit_code)
+        for sink in (self._wandb, self._tensorboard):
+            if sink:
+                sink.close(exit_code)
 
     def _row(self, step: int, row: Row) -> None:
-        self._lines.log(step, row)
-        if self._wandb:
-            self._wandb.log(step, row)
+        for sink in (self._lines, self._wandb, self._tensorboard):
+            if sink:
+                sink.log(step, row)
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
         print(sentence, flush=True)

@@ -25,6 +25,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on in a meaningful way (a loss that is not finite, no reward at all)."""
 
 
+class ModelMismatchError(TrainingError):
+    """A checkpoint's weights are those of another model; the sentence says where they differ."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How completions are drawn. Temperature 0 is greedy decoding."""

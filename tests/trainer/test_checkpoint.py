@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tests.trainer.harness import Tiny, events, metric_rows, train
 from trainer.checkpoint import retention
 from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.retention import OnDisk, Retention
 from trainer.config import Config
 from trainer.contract import (
     MANIFEST,
@@ -20,21 +22,28 @@ from trainer.contract import (
     write_manifest,
 )
 
+ON_DISK = st.dictionaries(st.integers(1, 30), st.builds(OnDisk, st.booleans(), st.integers(1, 9)))
 
-@given(st.dictionaries(st.integers(1, 30), st.booleans()), st.integers(1, 5))
-def test_retention_keeps_the_newest_whole_ones_and_nothing_older(
-    whole: dict[int, bool], keep: int
+
+@given(ON_DISK, st.integers(1, 5), st.sampled_from([4, 12, math.inf]))
+def test_retention_keeps_the_newest_whole_ones_that_have_room_and_nothing_older(
+    found: dict[int, OnDisk], count: int, room: float
 ) -> None:
-    deleted = retention.superfluous(whole, keep)
-    left = set(whole) - set(deleted)
-    newest = sorted((step for step in whole if whole[step]), reverse=True)
-    assert left >= set(newest[:keep])
-    assert {step for step in left if whole[step]} == set(newest[:keep])
+    deleted = retention.superfluous(found, Retention(count, room))
+    left = set(found) - set(deleted)
+    newest = sorted((step for step in found if found[step].whole), reverse=True)
+    kept = [step for step in newest if step in left]
+    assert kept == newest[: len(kept)]
+    assert len(kept) == 1 or sum(found[step].bytes for step in kept) <= room
+    assert len(kept) <= count
     if newest:
+        assert kept  # the newest one, however large
         # A torn one stays only where it is newer than every whole one.
-        assert all(whole[step] or step > newest[0] for step in left)
+        assert all(found[step].whole or step > newest[0] for step in left)
     else:
         assert not deleted
+    if 0 < len(kept) < min(count, len(newest)):
+        assert sum(found[step].bytes for step in newest[: len(kept) + 1]) > room
 
 
 def test_a_checkpoint_that_is_being_deleted_is_no_checkpoint(
@@ -46,7 +55,7 @@ def test_a_checkpoint_that_is_being_deleted_is_no_checkpoint(
         (directory / "policy.pt").write_text("weights")
         write_manifest(directory, step)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed right there
-    retention.apply(tmp_path, keep=1)
+    retention.apply(tmp_path, Retention(1))
     assert fault_of(checkpoint_path(tmp_path, 1)) == "no manifest: it was never finished"
     assert newest_checkpoint(tmp_path) == 2
 

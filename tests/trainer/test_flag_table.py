@@ -26,35 +26,17 @@ THEIRS = dict(
 """Every flag of OpenRLHF 0.11.2's PPO with its default as text; empty: none."""
 TABLE = flags_of(Config)
 AWAITED = {
-    "best_metric_key",
-    "disable_ds_ckpt",
-    "dynamic_filtering",
-    "dynamic_filtering_reward_range",
     "ema_beta",
     "enable_ema",
-    "eval_n_samples_per_prompt",
-    "eval_temperature",
     "full_determinism",
-    "kl_horizon",
-    "kl_target",
     "lora_alpha",
     "lora_dropout",
     "lora_rank",
-    "max_ckpt_mem",
-    "no_advantage_std_norm",
-    "normalize_reward",
-    "overlong_buffer_len",
-    "overlong_penalty_factor",
     "packing_samples",
-    "prompt_overlong",
     "ref_reward_offload",
     "save_value_network",
-    "stop_properly_penalty_coef",
     "target_modules",
     "use_dynamic_batch",
-    "use_tensorboard",
-    "value_head_prefix",
-    "vllm_generate_batch_size",
 }
 """Flags whose features come in the next commits."""
 

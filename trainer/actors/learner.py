@@ -104,5 +104,6 @@ class Training:
 
     def restore(self, directory: Path) -> None:
         content = state.load(directory / f"{self._role}.pt")
+        state.check_fits(content["model"], self._model.state_dict())
         self._model.load_state_dict(content["model"])
         self._optimiser.load_state_dict(content["optimiser"])

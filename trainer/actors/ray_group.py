@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer.actors.group import Group, Pending, build
 from trainer.placement import Placement
+from trainer.types import TrainingError
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -21,7 +23,12 @@ class _Remote(Generic[T]):
         self._reference = reference
 
     def result(self) -> T:
-        return cast(T, ray.get(self._reference))
+        try:
+            return cast(T, ray.get(self._reference))
+        except RayTaskError as error:
+            if isinstance(error.cause, TrainingError):
+                raise error.cause from None  # what it says is meant for people; where, is not
+            raise
 
     @property
     def handle(self) -> T:

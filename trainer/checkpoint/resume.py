@@ -18,6 +18,7 @@ from trainer.contract import (
 )
 from trainer.record import attempt_number
 from trainer.team import Team
+from trainer.types import ModelMismatchError
 
 
 class ResumeError(ValueError):
@@ -40,7 +41,13 @@ def begin(config: Config, team: Team, stream: PromptStream) -> RunState:
     state = RunState.read(found)
     stream.load_state_dict(state.prompts)
     for restored in [group.first(Learner.restore, found) for group in team.learners]:
-        restored.result()
+        try:
+            restored.result()
+        except ModelMismatchError as error:
+            raise ResumeError(
+                f"--pretrain {config.pretrain} is not the model that {found} was made with: "
+                f"{error}. Give the model of that run, or another --run_dir"
+            ) from None
     return state
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.actors.base import Learner, Policy
 from trainer.checkpoint import retention
+from trainer.checkpoint.retention import Retention
 from trainer.contract import checkpoint_path, write_atomically, write_manifest
 from trainer.shaping import RunningMoments
 from trainer.team import Team
@@ -53,10 +54,10 @@ def write(
     state: RunState,
     team: Team,
     *,
-    keep: int,
+    keep: Retention,
     export: bool,
 ) -> None:
-    """Write the checkpoint of `state.step`, then delete old ones beyond `keep`.
+    """Write the checkpoint of `state.step`, then delete old ones as `keep` says.
 
     Until its manifest is there it does not exist, and no other was touched. Raises OSError.
     """

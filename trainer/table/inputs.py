@@ -47,6 +47,7 @@ class ModelFlags:
         group=MODELS,
         dotted="ds.value_head_prefix",
         help="name of the critic's value head in its checkpoint",
+        no_effect="the critic's value head starts afresh",
     )
     agent_func_path: str = flag(
         "",

@@ -69,7 +69,8 @@ class RolloutFlags:
         dotted="rollout.vllm_generate_batch_size",
         unit="prompts",
         at_least=1,
-        help="prompts sent out at a time; --rollout_batch_size where absent",
+        help="prompts sent out at a time",
+        no_effect="engines get all prompts of a step at once and take them in as others end",
     )
     rollout_engine: str = flag("hf", group=ROLLOUT, choices=("hf",), help="kind of the engines")
 
