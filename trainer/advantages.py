@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer import baselines
 from trainer.divergence import kl
 from trainer.types import BoolArray, FloatArray
+
+Numbers = NDArray[np.float64]
 
 WHITENED = ("gae", "reinforce", "reinforce_baseline")
 """Estimators whose advantages are normalised over the action tokens of the whole batch."""
@@ -75,33 +78,56 @@ def place_rewards(scores: FloatArray, actions: BoolArray) -> FloatArray:
 def gae(
     rewards: FloatArray, values: FloatArray, actions: BoolArray, gamma: float, lambd: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Generalised advantage estimation (Schulman et al. 2015) over action tokens only.
+    """Generalised advantage estimation (Schulman et al. 2015, equation 16) over action tokens only.
 
     δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t, where t + 1 is the next
     *action*: a token that the policy did not choose is passed over, not stepped through.
     """
-    advantages = np.zeros(rewards.shape, dtype=np.float64)
-    next_value = np.zeros(len(rewards))
-    next_advantage = np.zeros(len(rewards))
-    for t in reversed(range(rewards.shape[1])):
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
-        here = delta + gamma * lambd * next_advantage
-        next_advantage = np.where(actions[:, t], here, next_advantage)
-        next_value = np.where(actions[:, t], values[:, t], next_value)
-        advantages[:, t] = np.where(actions[:, t], here, 0)
+    ahead = _in_order(values, actions)
+    deltas = _in_order(rewards, actions) - ahead
+    deltas[:-1] += gamma * ahead[1:]
+    advantages = _in_place(_sums_of_followers(deltas, gamma * lambd), actions)
     returns = advantages + np.where(actions, values, 0)
     return advantages.astype(np.float32), returns.astype(np.float32)
 
 
 def discounted_sums(rewards: FloatArray, actions: BoolArray, gamma: float) -> FloatArray:
     """R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
-    sums = np.zeros(rewards.shape, dtype=np.float64)
-    following = np.zeros(len(rewards))
-    for t in reversed(range(rewards.shape[1])):
-        here = rewards[:, t] + gamma * following
-        following = np.where(actions[:, t], here, following)
-        sums[:, t] = np.where(actions[:, t], here, 0)
-    return sums.astype(np.float32)
+    sums = _sums_of_followers(_in_order(rewards, actions), gamma)
+    return _in_place(sums, actions).astype(np.float32)
+
+
+def _in_order(array: FloatArray, actions: BoolArray) -> Numbers:
+    """[B, T] → [A, B]: row k has each sample's k-th action, and zero where it has fewer.
+
+    Steps then are contiguous rows, and what lies after a sample's end adds nothing to its sums.
+    """
+    places = _places(actions)
+    ordered = np.zeros(places.shape)
+    ordered[places] = array[actions]
+    return np.ascontiguousarray(ordered.T)
+
+
+def _in_place(ordered: Numbers, actions: BoolArray) -> Numbers:
+    """[A, B] → [B, T]: the inverse of `_in_order`, zero where there is no action."""
+    spread = np.zeros(actions.shape)
+    spread[actions] = np.ascontiguousarray(ordered.T)[_places(actions)]
+    return spread
+
+
+def _places(actions: BoolArray) -> BoolArray:
+    """[B, A] true for as many places as the sample has actions."""
+    counts = actions.sum(axis=1)
+    places: BoolArray = np.arange(counts.max(initial=0)) < counts[:, None]
+    return places
+
+
+def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
+    """S_k = x_k + discount · S_{k+1}, down the rows of [A, B]."""
+    sums = terms.copy()
+    for k in reversed(range(len(sums) - 1)):
+        sums[k] += discount * sums[k + 1]
+    return sums
 
 
 def whiten(advantages: FloatArray, actions: BoolArray, *, std_norm: bool = True) -> FloatArray:

@@ -54,6 +54,50 @@ def test_gae_equals_its_definition_and_passes_over_what_the_policy_did_not_choos
     assert not returns[~actions].any()
 
 
+def test_what_a_tool_said_between_two_turns_changes_no_advantage() -> None:
+    """The critic has an opinion on observations too, but nobody acts there: a step through one
+    would bring its value into the next turn's advantage, discounted once too often."""
+    turn = np.array([[True, True, True, True]])
+    rewards = np.array([[0.0, 0.0, 0.0, 1.0]], dtype=np.float32)
+    values = np.array([[0.3, 0.4, 0.6, 0.8]], dtype=np.float32)
+    said = np.full((1, 3), 50.0, dtype=np.float32)
+
+    def with_observation(turns: np.ndarray, observation: np.ndarray) -> np.ndarray:
+        return np.concatenate([turns[:, :2], observation, turns[:, 2:]], axis=1)
+
+    actions = with_observation(turn, np.zeros((1, 3), dtype=np.bool_))
+    got = advantages.gae(
+        with_observation(rewards, said), with_observation(values, said), actions, 0.9, 0.8
+    )
+    expected = advantages.gae(rewards, values, turn, 0.9, 0.8)
+    for through, without in zip(got, expected, strict=True):
+        assert through[actions].tolist() == without[turn].tolist()
+        assert not through[~actions].any()
+
+
+def test_a_batch_without_any_action_has_no_advantages() -> None:
+    nothing = np.zeros((2, 3), dtype=np.bool_)
+    numbers = np.ones((2, 3), dtype=np.float32)
+    assert not np.any(advantages.gae(numbers, numbers, nothing, 0.9, 0.8))
+    assert not advantages.discounted_sums(numbers, nothing, 0.9).any()
+
+
+@settings(max_examples=60)
+@given(batches())
+def test_discounted_sums_are_those_of_the_actions_that_follow(
+    batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
+) -> None:
+    rewards, _, actions, gamma, _ = batch
+    got = advantages.discounted_sums(rewards, actions, gamma)
+    for row, chosen in enumerate(actions):
+        # Without values and with λ = 1, GAE is the discounted sum of rewards.
+        mine = rewards[row, chosen].tolist()
+        assert got[row, chosen] == pytest.approx(
+            gae_by_hand(mine, [0.0] * len(mine), gamma, 1.0), abs=1e-5
+        )
+    assert not got[~actions].any()
+
+
 def test_the_reward_arrives_at_the_last_action() -> None:
     actions = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
     placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), actions)

@@ -141,11 +141,19 @@ def test_the_value_loss_takes_the_worse_of_clipped_and_free() -> None:
     ],
 )
 def test_kl_estimators_are_schulmans_in_numpy_and_torch(estimator: str, formula: object) -> None:
-    differences = [-3.0, -0.1, 0.0, 0.4, 2.0]
+    differences = [-30.0, -3.0, -0.1, 0.0, 0.4, 2.0, 10.5, 30.0]
     expected = [max(-10.0, min(10.0, formula(d))) for d in differences]  # type: ignore[operator]
     array = np.array(differences)
-    assert kl(array, np.zeros(5), estimator) == pytest.approx(expected)
-    assert kl(torch.tensor(array), torch.zeros(5), estimator).numpy() == pytest.approx(expected)
+    zero = np.zeros(len(array))
+    assert kl(array, zero, estimator) == pytest.approx(expected)
+    assert kl(torch.tensor(array), torch.tensor(zero), estimator).numpy() == pytest.approx(expected)
+
+
+def test_no_kl_estimator_has_a_gradient_that_overflows() -> None:
+    for estimator in ("k1", "k2", "k3"):
+        log_probs = tensor(-1000.0, -1.0, 1000.0)
+        kl(log_probs, fixed([0.0, -1.0, 0.0]), estimator).sum().backward()
+        assert all(math.isfinite(slope) for slope in gradient(log_probs))
 
 
 def test_the_kl_in_the_loss_pulls_towards_the_reference() -> None:
