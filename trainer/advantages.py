@@ -43,7 +43,7 @@ def estimate(
     estimator: Estimator,
     rewards: FloatArray,
     actions: BoolArray,
-    log_probs: FloatArray,
+    log_probs: FloatArray | None,
     reference: FloatArray | None,
     values: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray]:
@@ -55,6 +55,7 @@ def estimate(
     above = baselines.subtract(estimator.name, rewards, estimator.group_size)
     token_rewards = place_rewards(np.clip(above, *estimator.reward_range), actions)
     if reference is not None and estimator.kl_coef:
+        assert log_probs is not None
         penalty = kl(log_probs, reference, estimator.kl_estimator)
         token_rewards -= estimator.kl_coef * np.where(actions, penalty, 0)
     if estimator.name == "gae":

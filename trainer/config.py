@@ -93,6 +93,15 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.init_kl_coef > 0
 
     @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether the policy scores the samples before it is updated.
+
+        With one update a step they are what that update computes itself; a KL in the reward needs
+        them before.
+        """
+        return self.updates_per_step > 1 or (self.has_reference and not self.use_kl_loss)
+
+    @property
     def clip_range(self) -> tuple[float, float]:
         """How far the policy's ratio may be below and above 1."""
         return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)

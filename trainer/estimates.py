@@ -18,15 +18,16 @@ class Estimates:
     """Forward passes under way, on all models at once."""
 
     sequences: Sequences
-    log_probs: Pending[FloatArray]
+    log_probs: Pending[FloatArray] | None
     values: Pending[FloatArray] | None
     reference: Pending[FloatArray] | None
 
 
-def start(team: Team, sequences: Sequences) -> Estimates:
+def start(team: Team, sequences: Sequences, config: Config) -> Estimates:
+    """Ask each model for what the step needs of it, and no model for anything else."""
     return Estimates(
         sequences,
-        team.policy.first(Policy.log_probs, sequences),
+        team.policy.first(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
         team.critic.first(Critic.values, sequences) if team.critic else None,
         team.reference.first(Reference.log_probs, sequences) if team.reference else None,
     )
@@ -41,7 +42,7 @@ def finish(
 ) -> Experience:
     """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
     known = estimates.sequences.where_known(rewards)
-    log_probs = estimates.log_probs.result()
+    log_probs = estimates.log_probs.result() if estimates.log_probs else None
     values = estimates.values.result() if estimates.values else None
     reference = estimates.reference.result() if estimates.reference else None
     advantage, returns = advantages.estimate(
@@ -50,6 +51,7 @@ def finish(
     return Experience(
         sequences=known,
         log_probs=log_probs,
+        rollout_log_probs=known.rollout_log_probs,
         advantages=advantage,
         returns=returns,
         values=values,

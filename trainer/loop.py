@@ -162,7 +162,7 @@ class _Run:
         return rewards.score(self.reward, written)
 
     def _forward(self, completions: list[Completion]) -> Estimates:
-        return estimates.start(self.team, Sequences.collate(completions))
+        return estimates.start(self.team, Sequences.collate(completions), self.config)
 
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []

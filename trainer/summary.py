@@ -44,9 +44,12 @@ def of(
 
 
 def _mean_kl(experience: Experience, estimator: str) -> float:
-    if experience.reference is None:
+    log_probs = experience.log_probs
+    if log_probs is None:
+        log_probs = experience.sequences.rollout_log_probs
+    if experience.reference is None or log_probs is None:
         return 0.0
-    return _mean(kl(experience.log_probs, experience.reference, estimator), experience)
+    return _mean(kl(log_probs, experience.reference, estimator), experience)
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:

@@ -51,9 +51,6 @@ class Completion:
     """[T] prompt and completion together."""
     actions: BoolArray
     """[T] true where the policy chose the token."""
-    log_probs: FloatArray
-    """[T] the engine's own log-probability of each action, under its logits divided by the
-    temperature and before top_p cuts them; zero elsewhere."""
     finished: bool
     """Ended by an end-of-sequence token, not by the length limit."""
     version: int
@@ -85,7 +82,8 @@ class Sequences:
     actions: BoolArray
     """[B, T] true where the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
-    """[B, T] log-probability of each action as the engine had it; zero elsewhere."""
+    """[B, T] log-probability of each action as the engine had it; zero elsewhere. None where an
+    engine did not tell."""
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
@@ -97,8 +95,10 @@ class Sequences:
         for row, completion in enumerate(completions):
             tokens[row, : lengths[row]] = completion.tokens
             actions[row, : lengths[row]] = completion.actions
-            log_probs[row, : lengths[row]] = completion.log_probs
-        return cls(tokens, lengths, actions, log_probs)
+            if completion.log_probs is not None:
+                log_probs[row, : lengths[row]] = completion.log_probs
+        told = all(completion.log_probs is not None for completion in completions)
+        return cls(tokens, lengths, actions, log_probs if told else None)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -129,8 +129,8 @@ class Experience:
     """
 
     sequences: Sequences
-    log_probs: FloatArray
-    """Under the policy that wrote the samples."""
+    log_probs: FloatArray | None
+    """Under the policy before its first update of the step; None where that update finds out."""
     advantages: FloatArray
     returns: FloatArray
     values: FloatArray | None = None
@@ -145,7 +145,7 @@ class Experience:
         width = sequences.tokens.shape[1]
         return Experience(
             sequences=sequences,
-            log_probs=self.log_probs[index, :width],
+            log_probs=None if self.log_probs is None else self.log_probs[index, :width],
             advantages=self.advantages[index, :width],
             returns=self.returns[index, :width],
             values=None if self.values is None else self.values[index, :width],

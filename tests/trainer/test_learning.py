@@ -25,6 +25,8 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
     values = {
         "train_batch_size": 4,
         "micro_train_batch_size": 4,
+        "loss_aggregation": "token",
+        "longest": 6,
         "max_epochs": 1,
         "seed": 0,
         "gradient_checkpointing": False,
@@ -36,6 +38,7 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
         learning_rate=1e-2,
         lr_scheduler="linear",
         lr_warmup_ratio=0.0,
+        min_lr_ratio=0.1,
         updates=10,
         adam_betas=(0.9, 0.95),
         adam_eps=1e-8,

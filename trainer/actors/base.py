@@ -71,6 +71,12 @@ class ModelSettings:
     """Samples of one forward pass without gradients."""
     temperature: float
     """Log-probabilities are those of the distribution that was sampled from."""
+    max_tokens: int | None = None
+    """Tokens of one forward pass without gradients, in place of samples."""
+    packing: bool = True
+    """Samples end to end, where the model's attention can tell them apart."""
+    attention: str | None = None
+    """transformers' name for an attention; what fits the machine where None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,8 @@ class LearnerSettings:
     schedule: Schedule
     train_batch_size: int
     micro_train_batch_size: int
+    max_tokens: int | None = None
+    """Tokens of one forward and backward pass, in place of samples."""
     loss_aggregation: str
     """token, sequence or constant"""
     longest: int

@@ -11,15 +11,16 @@ from transformers import AutoModel
 
 from trainer import losses
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
+from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
-from trainer.actors.model import Forward, in_micro_batches, prepare_process, scatter
+from trainer.actors.model import in_passes, prepare_process, scoring_cut
 from trainer.losses import Loss
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences
 
 
 class ValueModel(nn.Module):
-    """A transformer with a linear head in place of the vocabulary: [B, T] values."""
+    """A transformer with a linear head in place of the vocabulary."""
 
     def __init__(self, backbone: Any, seed: int) -> None:
         super().__init__()
@@ -29,32 +30,41 @@ class ValueModel(nn.Module):
         generator = torch.Generator().manual_seed(derive(seed, "value-head"))
         nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-        values: Tensor = self.value_head(output.last_hidden_state).squeeze(-1)
+    def forward(self, states: Tensor) -> Tensor:
+        """Values [N] of states [N, H]."""
+        values: Tensor = self.value_head(states.to(self.value_head.weight.dtype)).squeeze(-1)
         return values
 
 
 class CriticActor:
     def __init__(self, settings: LearnerSettings, objective: CriticObjective) -> None:
         device = prepare_process()
-        backbone = AutoModel.from_pretrained(settings.model.model, dtype=torch.float32)
+        backbone = AutoModel.from_pretrained(
+            settings.model.model,
+            dtype=torch.float32,
+            attn_implementation=settings.model.attention,
+        )
         if settings.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
-        model = ValueModel(backbone, settings.seed).to(device).eval()
-        self._forward = Forward(model, device, settings.model.mixed_precision)
-        self._training = Training("critic", model, settings)
-        self._settings = settings.model
+        self._model = ValueModel(backbone, settings.seed).to(device).eval()
+        self._forward = Forward(
+            backbone,
+            device,
+            mixed_precision=settings.model.mixed_precision,
+            packed=settings.model.packing,
+        )
+        packed = self._forward.packed
+        self._training = Training("critic", self._model, settings, packed=packed)
+        self._cut = scoring_cut(settings.model, packed=packed)
         self._objective = objective
 
     def values(self, sequences: Sequences) -> FloatArray:
-        return in_micro_batches(self._values, sequences, self._settings.micro_batch_size)
+        return in_passes(self._values, sequences, self._cut)
 
     def _values(self, sequences: Sequences) -> Tensor:
-        """The state in which token t was chosen is what the model saw at t − 1."""
-        actions = self._forward.tensor(sequences.actions)
-        chosen = self._forward.output(sequences)[:, :-1][actions[:, 1:]].float()
-        return scatter(chosen, actions)
+        """[N] value of the state in which each action was chosen."""
+        values: Tensor = self._model(self._forward.states(sequences))
+        return values
 
     def update(self, experience: Experience, step: int) -> Metrics:
         metrics = self._training.fit(experience, step, self._loss)
@@ -64,12 +74,12 @@ class CriticActor:
     def _loss(self, micro: MicroBatch) -> Loss:
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
-        actions = tensor(part.sequences.actions)
+        actions = part.sequences.actions
         return losses.value_loss(
-            self._values(part.sequences)[actions],
-            tensor(part.values)[actions],
-            tensor(part.returns)[actions],
-            tensor(micro.weights)[actions],
+            self._values(part.sequences),
+            tensor(part.values[actions]),
+            tensor(part.returns[actions]),
+            tensor(micro.weights[actions]),
             self._objective.value_clip,
             micro.share,
         )

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainer import packing
 from trainer.actors.base import LearnerSettings, Metrics
-from trainer.actors.model import by_length
 from trainer.aggregation import token_weights
 from trainer.checkpoint import state
 from trainer.losses import Loss
 from trainer.optimiser import Optimiser
+from trainer.packing import Cut
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, IntArray, TrainingError
 
@@ -39,11 +40,16 @@ LossOf = Callable[[MicroBatch], Loss]
 class Training:
     """A model with its optimiser; `fit` is one training step's share of updates."""
 
-    def __init__(self, role: str, model: nn.Module, settings: LearnerSettings) -> None:
+    def __init__(
+        self, role: str, model: nn.Module, settings: LearnerSettings, *, packed: bool
+    ) -> None:
         self._role = role
         self._model = model
         self._settings = settings
         self._optimiser = Optimiser(model, settings.schedule)
+        self._cut = Cut(
+            samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
+        )
 
     def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the samples. Returns the mean metrics of the updates.
@@ -78,13 +84,14 @@ class Training:
         return metrics
 
     def _micro_batches(self, experience: Experience, rows: IntArray) -> Iterator[MicroBatch]:
-        """The rows of one optimiser step, neighbours in length together."""
+        """The rows of one optimiser step, in passes of like size."""
         settings = self._settings
         actions = experience.sequences.actions
         weights = np.zeros(actions.shape, dtype=np.float32)
         weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
         share = 1 / int(actions[rows].sum())
-        for micro in by_length(experience.sequences, rows, settings.micro_train_batch_size):
+        for index in packing.passes(experience.sequences.lengths[rows], self._cut):
+            micro = rows[index]
             part = experience.rows(micro)
             if part.sequences.actions.any():
                 yield MicroBatch(part, weights[micro, : part.sequences.actions.shape[1]], share)

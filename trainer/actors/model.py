@@ -1,4 +1,4 @@
-"""Loading a model and running it forward: what policy, critic, reference and engine share."""
+"""Loading a model, and running one over a whole batch without gradients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from trainer.types import FloatArray, IntArray, Sequences
+from trainer import packing
+from trainer.actors.base import ModelSettings
+from trainer.packing import Cut
+from trainer.types import FloatArray, Sequences
 
 
 def prepare_process() -> torch.device:
@@ -28,63 +30,22 @@ def prepare_process() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load_causal_lm(model: str, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-
-
-class Forward:
-    """A model's forward pass over right-padded sequences, on its device and in its precision."""
-
-    def __init__(self, module: nn.Module, device: torch.device, mixed_precision: bool) -> None:
-        self._module = module
-        self._device = device
-        self._mixed_precision = mixed_precision
-
-    def output(self, sequences: Sequences) -> Any:
-        width = sequences.tokens.shape[1]
-        mask = np.arange(width) < sequences.lengths[:, None]
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._mixed_precision):
-            return self._module(
-                input_ids=self.tensor(sequences.tokens),
-                attention_mask=self.tensor(mask.astype(np.int64)),
-            )
-
-    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        return torch.tensor(array, device=self._device)
-
-
-def token_log_probs(forward: Forward, sequences: Sequences, temperature: float) -> Tensor:
-    """[B, T] log-probability of each action token given what precedes it; zero elsewhere.
-
-    Under the logits divided by `temperature`: the distribution that the sampler drew from.
-    """
-    actions = forward.tensor(sequences.actions)
-    tokens = forward.tensor(sequences.tokens)
-    logits = forward.output(sequences).logits[:, :-1][actions[:, 1:]].float() / temperature
-    chosen = -functional.cross_entropy(logits, tokens[actions], reduction="none")
-    return scatter(chosen, actions)
-
-
-def scatter(chosen: Tensor, actions: Tensor) -> Tensor:
-    """One number for each action, in order → [B, T], zero elsewhere."""
-    spread = torch.zeros(actions.shape, dtype=chosen.dtype, device=chosen.device)
-    return spread.masked_scatter(actions, chosen)
+def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+    return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
 
 
 @torch.inference_mode()
-def in_micro_batches(
-    compute: Callable[[Sequences], Tensor], sequences: Sequences, size: int
-) -> FloatArray:
-    """`compute` over the whole batch, `size` samples of like length at a time. [B, T]"""
+def in_passes(compute: Callable[[Sequences], Tensor], sequences: Sequences, cut: Cut) -> FloatArray:
+    """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere."""
     result = np.zeros(sequences.tokens.shape, dtype=np.float32)
-    for rows in by_length(sequences, np.arange(len(sequences)), size):
+    for rows in packing.passes(sequences.lengths, cut):
         part = sequences.rows(rows)
         if part.actions.any():
-            result[rows, : part.tokens.shape[1]] = compute(part).float().cpu().numpy()
+            spread = np.zeros(part.actions.shape, dtype=np.float32)
+            spread[part.actions] = compute(part).float().cpu().numpy()
+            result[rows, : part.tokens.shape[1]] = spread
     return result
 
 
-def by_length(sequences: Sequences, rows: IntArray, size: int) -> list[IntArray]:
-    """`rows` in groups of `size`, each of neighbours in length: next to no padding."""
-    ordered = rows[np.argsort(sequences.lengths[rows], kind="stable")]
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+def scoring_cut(settings: ModelSettings, *, packed: bool) -> Cut:
+    return Cut(samples=settings.micro_batch_size, tokens=settings.max_tokens, packed=packed)

@@ -12,13 +12,8 @@ from trainer import losses
 from trainer import weights as weight_transfer
 from trainer.actors.base import LearnerSettings, Metrics, PolicyObjective
 from trainer.actors.learner import MicroBatch, Training
-from trainer.actors.model import (
-    Forward,
-    in_micro_batches,
-    load_causal_lm,
-    prepare_process,
-    token_log_probs,
-)
+from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.scorer import Scorer
 from trainer.checkpoint import export
 from trainer.losses import Loss, PolicyInputs
 from trainer.types import Experience, FloatArray, Sequences, Weights
@@ -28,20 +23,16 @@ class PolicyActor:
     def __init__(self, settings: LearnerSettings, objective: PolicyObjective) -> None:
         device = prepare_process()
         self._source = settings.model.model
-        self._model = load_causal_lm(self._source, torch.float32).to(device).eval()
+        self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+        self._model.to(device).eval()
         if settings.gradient_checkpointing:
             self._model.gradient_checkpointing_enable()
-        self._forward = Forward(self._model, device, settings.model.mixed_precision)
-        self._training = Training("policy", self._model, settings)
-        self._settings = settings.model
+        self._scorer = Scorer(self._model, device, settings.model)
+        self._training = Training("policy", self._model, settings, packed=self._scorer.packed)
         self._objective = objective
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        return in_micro_batches(
-            lambda part: token_log_probs(self._forward, part, self._settings.temperature),
-            sequences,
-            self._settings.micro_batch_size,
-        )
+        return self._scorer.log_probs(sequences)
 
     def update(self, experience: Experience, step: int) -> Metrics:
         metrics = self._training.fit(experience, step, self._loss)
@@ -49,23 +40,25 @@ class PolicyActor:
 
     def _loss(self, micro: MicroBatch) -> Loss:
         part = micro.experience
-        tensor = self._forward.tensor
-        actions = tensor(part.sequences.actions)
+        actions = part.sequences.actions
 
         def flat(array: FloatArray | None) -> Tensor | None:
-            return None if array is None else tensor(array)[actions]
+            return None if array is None else self._scorer.tensor(array[actions])
 
-        log_probs = token_log_probs(self._forward, part.sequences, self._settings.temperature)
+        wants_entropy = self._objective.entropy_coef is not None
+        log_probs, entropy = self._scorer.score(part.sequences, entropy=wants_entropy)
+        old = flat(part.log_probs)
         inputs = PolicyInputs(
-            log_probs=log_probs[actions],
-            old_log_probs=tensor(part.log_probs)[actions],
-            advantages=tensor(part.advantages)[actions],
-            weights=tensor(micro.weights)[actions],
-            rows=actions.nonzero()[:, 0],
+            log_probs=log_probs,
+            old_log_probs=log_probs.detach() if old is None else old,
+            advantages=self._scorer.tensor(part.advantages[actions]),
+            weights=self._scorer.tensor(micro.weights[actions]),
+            rows=self._scorer.tensor(actions.nonzero()[0]),
             share=micro.share,
             rollout_log_probs=flat(part.sequences.rollout_log_probs),
             reference=flat(part.reference),
             kl_coef=part.kl_coef,
+            entropy=entropy,
         )
         return losses.policy_loss(inputs, self._objective)
 

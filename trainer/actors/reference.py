@@ -5,13 +5,8 @@ from __future__ import annotations
 import torch
 
 from trainer.actors.base import ModelSettings
-from trainer.actors.model import (
-    Forward,
-    in_micro_batches,
-    load_causal_lm,
-    prepare_process,
-    token_log_probs,
-)
+from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.scorer import Scorer
 from trainer.types import FloatArray, Sequences
 
 
@@ -19,13 +14,8 @@ class ReferenceActor:
     def __init__(self, settings: ModelSettings) -> None:
         device = prepare_process()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
-        model = load_causal_lm(settings.model, dtype).to(device).eval()
-        self._forward = Forward(model, device, settings.mixed_precision)
-        self._settings = settings
+        model = load_causal_lm(settings.model, dtype, settings.attention).to(device).eval()
+        self._scorer = Scorer(model, device, settings)
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        return in_micro_batches(
-            lambda part: token_log_probs(self._forward, part, self._settings.temperature),
-            sequences,
-            self._settings.micro_batch_size,
-        )
+        return self._scorer.log_probs(sequences)

@@ -1,0 +1,114 @@
+"""A model's forward pass, as far as the states in which actions were chosen.
+
+Packed, the samples lie end to end and no padding passes through the model: by flash attention's
+kernels for sequences of different lengths where there are such, by `attention.attend` elsewhere.
+Not packed, they lie side by side with padding on the right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.actors.attention import PACKED, Layout
+from trainer.packing import Pack, pack
+from trainer.types import Sequences
+
+PROBE = Sequences(
+    np.array([[1, 2, 3, 4, 5], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]),
+    np.array([5, 3, 4]),
+    np.arange(5) < np.array([[5], [3], [4]]),
+)
+"""Sequences of different lengths, of tokens that every vocabulary has."""
+
+
+class Forward:
+    """A backbone's hidden states, on its device and in its precision."""
+
+    def __init__(
+        self, backbone: Any, device: torch.device, *, mixed_precision: bool, packed: bool
+    ) -> None:
+        """Raises nothing where a model cannot be packed: it is padded then (see `packed`)."""
+        self._backbone = backbone
+        self._device = device
+        self._mixed_precision = mixed_precision
+        self.packed = False
+        """Whether samples lie end to end."""
+        if packed:
+            self.packed = self._can_pack()
+
+    def states(self, sequences: Sequences) -> Tensor:
+        """[N, H] the state in which each action was chosen, in the order of the actions.
+
+        An action's logits and value are functions of what the model saw one token before it.
+        """
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._mixed_precision):
+            return self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _padded(self, sequences: Sequences) -> Tensor:
+        width = sequences.tokens.shape[1] - 1  # nobody asks what comes after the last token
+        mask = np.arange(width) < sequences.lengths[:, None] - 1
+        output = self._backbone(
+            input_ids=self.tensor(sequences.tokens[:, :-1]),
+            attention_mask=self.tensor(mask.astype(np.int64)),
+            use_cache=False,
+        )
+        states: Tensor = output.last_hidden_state[self.tensor(sequences.actions[:, 1:])]
+        return states
+
+    def _end_to_end(self, packed: Pack) -> Tensor:
+        output = self._backbone(
+            input_ids=self.tensor(packed.tokens)[None],
+            position_ids=self.tensor(packed.positions)[None],
+            use_cache=False,
+            **self._boundaries(packed),
+        )
+        states: Tensor = output.last_hidden_state[0]
+        return states.index_select(0, self.tensor(packed.before_action))
+
+    def _boundaries(self, packed: Pack) -> dict[str, Any]:
+        """What tells the attention where sequences end."""
+        if self._attention == PACKED:
+            return {"packed": Layout.of(packed.lengths, self._device)}
+        ends = np.concatenate([[0], np.cumsum(packed.lengths)]).astype(np.int32)
+        longest = int(packed.lengths.max())
+        starts = self.tensor(ends)
+        return {
+            "cu_seq_lens_q": starts,
+            "cu_seq_lens_k": starts,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+
+    @property
+    def _attention(self) -> str:
+        name: str = self._backbone.config._attn_implementation
+        return name
+
+    def _can_pack(self) -> bool:
+        """Try it, and see whether the states are those of the padded pass.
+
+        Models differ in what their attention does besides (biases, sinks, chunks): the model
+        itself is the only safe answer.
+        """
+        before = self._attention
+        with torch.inference_mode():
+            expected = self.states(PROBE)
+            if "flash" not in before:
+                self._backbone.set_attn_implementation(PACKED)
+            self.packed = True
+            try:
+                got = self.states(PROBE)
+            except (TypeError, ValueError, RuntimeError):
+                got = None
+        tolerance = 3e-2 if self._mixed_precision else 1e-4
+        if got is not None and torch.allclose(got, expected, rtol=tolerance, atol=tolerance):
+            return True
+        self._backbone.set_attn_implementation(before)
+        return False

@@ -1,0 +1,68 @@
+"""How a causal language model makes logits of hidden states, found out by asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.actors.log_probs import Projection
+
+LOUD = 100.0
+"""Logits are amplified by this in the trial, so that a soft cap shows even in a fresh model."""
+
+
+def projection_of(model: Any) -> Projection | None:
+    """The head of `model` as a Projection; None where it is something else.
+
+    Besides a linear layer with or without bias, models scale (Cohere, Granite) or softly cap
+    (Gemma) their logits. Each way that the configuration suggests is compared with the model's own
+    logits on a few tokens, so that a model that does anything more is never taken for one of them.
+    """
+    linear = model.get_output_embeddings()
+    if type(linear) is not nn.Linear:
+        return None
+    tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
+    hook = linear.register_forward_hook(lambda module, inputs, output: output * LOUD)
+    try:
+        with torch.inference_mode():
+            expected = model(input_ids=tokens, use_cache=False).logits[0].float()
+            states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[0]
+    finally:
+        hook.remove()
+    for scale, softcap in _suggested(model.config.get_text_config()):
+        loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
+        if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
+            return Projection(linear.weight, linear.bias, scale, softcap)
+    return None
+
+
+def _suggested(config: Any) -> Iterator[tuple[float, float | None]]:
+    """Scales and soft caps to try."""
+    softcap = getattr(config, "final_logit_softcapping", None)
+    multiplier = getattr(config, "logit_scale", None) or 1.0
+    divisor = getattr(config, "logits_scaling", None) or 1.0
+    for scale in (1.0, multiplier, divisor, 1 / divisor):
+        yield scale, softcap
+
+
+def _detached(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()
+
+
+class LogitsAsStates(nn.Module):
+    """A model whose states are its own logits: for a head that is no Projection."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+        self.config = model.config
+
+    def set_attn_implementation(self, name: str) -> None:
+        self._model.set_attn_implementation(name)
+
+    def forward(self, **inputs: Any) -> SimpleNamespace:
+        return SimpleNamespace(last_hidden_state=self._model(**inputs).logits)
