@@ -51,7 +51,6 @@ def finish(
     return Experience(
         sequences=known,
         log_probs=log_probs,
-        rollout_log_probs=known.rollout_log_probs,
         advantages=advantage,
         returns=returns,
         values=values,

@@ -30,8 +30,6 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
         "max_epochs": 1,
         "seed": 0,
         "gradient_checkpointing": False,
-        "loss_aggregation": "token",
-        "longest": 8,
         **changes,
     }
     schedule = Schedule(
