@@ -76,6 +76,10 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.save_path or self.files.exported
 
     @property
+    def exported_critic(self) -> Path:
+        return self.exported.with_name(f"{self.exported.name}_critic")
+
+    @property
     def samples_per_step(self) -> int:
         return self.rollout_batch_size * self.n_samples_per_prompt
 

@@ -79,8 +79,13 @@ class _Run:
                 self._save(state)
             if stopping and not last:
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
-        self.team.policy.first(Policy.export, self.config.exported).result()
+        self._export()
         return state
+
+    def _export(self) -> None:
+        self.team.policy.first(Policy.export, self.config.exported).result()
+        if self.team.critic and self.config.save_value_network:
+            self.team.critic.first(Critic.export, self.config.exported_critic).result()
 
     def _step(self, state: RunState, step: int) -> RunState:
         watch = Stopwatch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.actors.base import (
     CorrectionSettings,
@@ -47,8 +47,9 @@ def size(config: Config) -> int:
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     """Start every actor; they load their models at the same time, while this returns."""
     updates = total_steps * config.updates_per_step
-    policy = _learner(
-        config, config.pretrain, config.aggregation, _policy_schedule(config, updates)
+    policy = replace(
+        _learner(config, config.pretrain, config.aggregation, _policy_schedule(config, updates)),
+        ema_beta=config.ema_beta if config.enable_ema else None,
     )
     policy_objective = PolicyObjective(
         clip_range=config.clip_range,
@@ -74,6 +75,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         add_special_tokens=not config.apply_chat_template,
         prompt_max_len=config.prompt_max_len,
         mixed_precision=config.mixed_precision,
+        deterministic=config.full_determinism,
         slots=config.micro_rollout_batch_size,
     )
     launch = launcher.launch
@@ -88,7 +90,12 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         )
         if config.has_critic
         else None,
-        launch("reference", "trainer.actors.reference:ReferenceActor", 1, policy.model)
+        launch(
+            "reference",
+            "trainer.actors.reference:ReferenceActor",
+            1,
+            replace(policy.model, offload=config.ref_reward_offload),
+        )
         if config.has_reference
         else None,
         launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
@@ -128,6 +135,7 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
         model=ModelSettings(
             model=model,
             mixed_precision=config.mixed_precision,
+            deterministic=config.full_determinism,
             micro_batch_size=config.micro_rollout_batch_size,
             temperature=config.temperature,
             max_tokens=config.scoring_tokens if config.use_dynamic_batch else None,

@@ -53,7 +53,7 @@ def to_argv(flags: dict[str, Any]) -> list[str]:
     argv: list[str] = []
     for name, value in flags.items():
         if value is not None:
-            argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+            argv += [f"--{name}"] if value is True else [f"--{name}", *str(value).split()]
     return argv
 
 

@@ -26,17 +26,10 @@ THEIRS = dict(
 """Every flag of OpenRLHF 0.11.2's PPO with its default as text; empty: none."""
 TABLE = flags_of(Config)
 AWAITED = {
-    "ema_beta",
-    "enable_ema",
-    "full_determinism",
     "lora_alpha",
     "lora_dropout",
     "lora_rank",
-    "packing_samples",
-    "ref_reward_offload",
-    "save_value_network",
     "target_modules",
-    "use_dynamic_batch",
 }
 """Flags whose features come in the next commits."""
 

@@ -43,6 +43,9 @@ class Critic(Learner, Protocol):
     def values(self, sequences: Sequences) -> FloatArray:
         """[B, T] value of the state in which each action token was chosen; zero elsewhere."""
 
+    def export(self, directory: Path) -> None:
+        """Write a Hugging Face model to `directory`, with the value head beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -69,6 +72,10 @@ class ModelSettings:
     mixed_precision: bool
     micro_batch_size: int
     """Samples of one forward pass without gradients."""
+    deterministic: bool = False
+    """Kernels that repeat to the bit."""
+    offload: bool = False
+    """In the CPU's memory between two passes."""
     temperature: float
     """Log-probabilities are those of the distribution that was sampled from."""
     max_tokens: int | None = None
@@ -96,6 +103,8 @@ class LearnerSettings:
     max_epochs: int
     seed: int
     gradient_checkpointing: bool
+    ema_beta: float | None = None
+    """Weight of the old average in a moving average of the weights; None: none is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

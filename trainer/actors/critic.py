@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import in_passes, prepare_process, scoring_cut
+from trainer.checkpoint import export
 from trainer.losses import Loss
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences
@@ -38,7 +39,8 @@ class ValueModel(nn.Module):
 
 class CriticActor:
     def __init__(self, settings: LearnerSettings, objective: CriticObjective) -> None:
-        device = prepare_process()
+        device = prepare_process(deterministic=settings.model.deterministic)
+        self._source = settings.model.model
         backbone = AutoModel.from_pretrained(
             settings.model.model,
             dtype=torch.float32,
@@ -89,3 +91,8 @@ class CriticActor:
 
     def restore(self, directory: Path) -> None:
         self._training.restore(directory)
+
+    def export(self, directory: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        head = {"value_head.safetensors": {"weight": self._model.value_head.weight}}
+        export.write(self._model.backbone, tokenizer, directory, beside=head)

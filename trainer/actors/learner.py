@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from trainer import packing
 from trainer.actors.base import LearnerSettings, Metrics
 from trainer.aggregation import token_weights
+from trainer.average import MovingAverage
 from trainer.checkpoint import state
 from trainer.losses import Loss
 from trainer.optimiser import Optimiser
@@ -47,6 +49,8 @@ class Training:
         self._model = model
         self._settings = settings
         self._optimiser = Optimiser(model, settings.schedule)
+        beta = settings.ema_beta
+        self._average = None if beta is None else MovingAverage(model, beta)
         self._cut = Cut(
             samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
         )
@@ -80,6 +84,8 @@ class Training:
             for name, value in loss.metrics.items():
                 metrics[name] += value
         metrics["grad_norm"] = self._optimiser.step()
+        if self._average:
+            self._average.update(self._model)
         metrics["lr"] = learning_rate
         return metrics
 
@@ -105,8 +111,15 @@ class Training:
             batches += np.split(order, samples // self._settings.train_batch_size)
         return batches
 
+    @property
+    def result(self) -> Any:
+        """What training has brought: the moving average where there is one, else the model."""
+        return self._average.model if self._average else self._model
+
     def save(self, directory: Path) -> None:
         content = {"model": self._model.state_dict(), "optimiser": self._optimiser.state_dict()}
+        if self._average:
+            content["average"] = self._average.state_dict()
         state.save(directory / f"{self._role}.pt", content)
 
     def restore(self, directory: Path) -> None:
@@ -114,3 +127,5 @@ class Training:
         state.check_fits(content["model"], self._model.state_dict())
         self._model.load_state_dict(content["model"])
         self._optimiser.load_state_dict(content["optimiser"])
+        if self._average and "average" in content:
+            self._average.load_state_dict(content["average"])

@@ -18,12 +18,15 @@ from trainer.packing import Cut
 from trainer.types import FloatArray, Sequences
 
 
-def prepare_process() -> torch.device:
+def prepare_process(*, deterministic: bool = False) -> torch.device:
     """Settle what this process computes with. Returns its device.
 
     One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
-    the bit.
+    the bit. `deterministic` holds kernels of a GPU to the same.
     """
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS' own condition for it
+        torch.use_deterministic_algorithms(True)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     logging.set_verbosity_error()
     logging.disable_progress_bar()

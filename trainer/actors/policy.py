@@ -21,7 +21,7 @@ from trainer.types import Experience, FloatArray, Sequences, Weights
 
 class PolicyActor:
     def __init__(self, settings: LearnerSettings, objective: PolicyObjective) -> None:
-        device = prepare_process()
+        device = prepare_process(deterministic=settings.model.deterministic)
         self._source = settings.model.model
         self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
         self._model.to(device).eval()
@@ -72,4 +72,4 @@ class PolicyActor:
         self._training.restore(directory)
 
     def export(self, directory: Path) -> None:
-        export.write(self._model, AutoTokenizer.from_pretrained(self._source), directory)
+        export.write(self._training.result, AutoTokenizer.from_pretrained(self._source), directory)

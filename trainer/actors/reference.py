@@ -12,10 +12,16 @@ from trainer.types import FloatArray, Sequences
 
 class ReferenceActor:
     def __init__(self, settings: ModelSettings) -> None:
-        device = prepare_process()
+        self._device = prepare_process(deterministic=settings.deterministic)
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
-        model = load_causal_lm(settings.model, dtype, settings.attention).to(device).eval()
-        self._scorer = Scorer(model, device, settings)
+        model = load_causal_lm(settings.model, dtype, settings.attention)
+        self._model = model.to(self._device).eval()
+        self._scorer = Scorer(model, self._device, settings)
+        self._offload = settings.offload
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        return self._scorer.log_probs(sequences)
+        self._model.to(self._device)
+        scored = self._scorer.log_probs(sequences)
+        if self._offload:
+            self._model.to("cpu")
+        return scored

@@ -7,18 +7,13 @@ from pathlib import Path
 
 from trainer.actors.base import Policy
 from trainer.actors.group import Group
-from trainer.contract import checkpoint_path, sync_directory
+from trainer.contract import checkpoint_path
 
 
-def keep(policy: Group[Policy], directory: Path, step: int) -> Path:
+def keep(policy: Group[Policy], directory: Path, step: int) -> None:
     """Export the policy to `directory`, then delete the one that was best before."""
-    unfinished, newest = directory / "unfinished", checkpoint_path(directory, step)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    policy.first(Policy.export, unfinished).result()
-    shutil.rmtree(newest, ignore_errors=True)
-    unfinished.rename(newest)
-    sync_directory(directory)
+    newest = checkpoint_path(directory, step)
+    policy.first(Policy.export, newest).result()
     for older in directory.iterdir():
         if older != newest:
             shutil.rmtree(older)
-    return newest

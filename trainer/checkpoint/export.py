@@ -1,22 +1,37 @@
-"""The policy as a Hugging Face model."""
+"""Models as Hugging Face directories."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 from trainer.contract import sync_directory
 
 
-def write(model: Any, tokenizer: Any, directory: Path) -> None:
-    """Replace `directory` by model and tokeniser; a crash leaves the old one or the new one."""
+def write(
+    model: Any,
+    tokenizer: Any,
+    directory: Path,
+    *,
+    beside: Mapping[str, Mapping[str, Tensor]] | None = None,
+) -> None:
+    """Replace `directory` by model and tokeniser; a crash leaves the old one or the new one.
+
+    `beside` are further files of tensors, which transformers has no place for.
+    """
     temporary = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(temporary)
     tokenizer.save_pretrained(temporary)
+    for name, tensors in (beside or {}).items():
+        save_file({key: tensor.detach().cpu() for key, tensor in tensors.items()}, temporary / name)
     for path in temporary.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -40,14 +40,14 @@ def begin(config: Config, team: Team, stream: PromptStream) -> RunState:
         return fresh
     state = RunState.read(found)
     stream.load_state_dict(state.prompts)
-    for restored in [group.first(Learner.restore, found) for group in team.learners]:
-        try:
+    try:
+        for restored in [group.first(Learner.restore, found) for group in team.learners]:
             restored.result()
-        except ModelMismatchError as error:
-            raise ResumeError(
-                f"--pretrain {config.pretrain} is not the model that {found} was made with: "
-                f"{error}. Give the model of that run, or another --run_dir"
-            ) from None
+    except ModelMismatchError as error:
+        raise ResumeError(
+            f"--pretrain {config.pretrain} is not the model that {found} was made with: "
+            f"{error}. Give the model of that run, or another --run_dir"
+        ) from None
     return state
 
 

@@ -24,6 +24,8 @@ class EngineSettings:
     """False where a chat template wrote them already."""
     prompt_max_len: int
     mixed_precision: bool
+    deterministic: bool = False
+    """Kernels that repeat to the bit."""
     slots: int
     """Completions decoded at a time."""
 

@@ -21,7 +21,7 @@ class HFEngine:
     """An Engine on one device."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        device = prepare_process()
+        device = prepare_process(deterministic=settings.deterministic)
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         self._model = load_causal_lm(settings.model, dtype).to(device).eval()
         if not cache.holds(self._model.config):
