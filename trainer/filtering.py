@@ -46,13 +46,16 @@ def collect(
 def with_signal(
     samples: Sequence[Sample], size: int, bounds: tuple[float, float]
 ) -> list[list[Sample]]:
-    """The groups of `size` neighbours whose known scores have a mean inside `bounds`, exclusive."""
+    """The groups of `size` neighbours whose known scores have a mean inside `bounds`, exclusive.
+
+    One known score alone is no signal: there is nothing beside it to compare with.
+    """
     groups = [list(samples[start : start + size]) for start in range(0, len(samples), size)]
     low, high = bounds
     return [group for group in groups if low < _mean_score(group) < high]
 
 
 def _mean_score(group: Sequence[Sample]) -> float:
-    """NaN, which lies in no range, where no score is known."""
+    """NaN, which lies in no range, where fewer than two scores are known."""
     known = [sample.score.accuracy for sample in group if sample.score.ok]
-    return float(np.mean(known)) if known else float("nan")
+    return float(np.mean(known)) if len(known) > 1 else float("nan")

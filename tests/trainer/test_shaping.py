@@ -118,6 +118,12 @@ def test_the_known_scores_decide_whether_a_prompt_has_a_signal() -> None:
     assert [members[0].prompt.index for members in kept] == [0]
 
 
+def test_a_single_known_score_is_no_signal() -> None:
+    half = Score.of(0.5)
+    assert filtering.with_signal(group(0, half, FAILED), 2, (0.0, 1.0)) == []
+    assert len(filtering.with_signal(group(0, half, half, FAILED), 3, (0.0, 1.0))) == 1
+
+
 def test_prompts_that_never_bring_a_signal_end_in_an_error_that_says_so() -> None:
     with pytest.raises(TrainingError, match=r"of 20 prompts only 0 .* needs 2"):
         filtering.collect(lambda n: group(0, *EASY) * n, 2, 2, (0.0, 1.0))
