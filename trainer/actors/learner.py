@@ -15,6 +15,7 @@ from torch import nn
 
 from trainer import packing
 from trainer.actors.base import LearnerSettings, Metrics
+from trainer.actors.model import peak_memory
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
 from trainer.checkpoint import state
@@ -71,7 +72,8 @@ class Training:
                 totals[name] += value
             updates += 1
         self._model.eval()
-        return {name: value / updates for name, value in totals.items()}
+        metrics = {name: value / updates for name, value in totals.items()}
+        return metrics | {f"{self._role}_memory_gb": peak_memory() / 1e9}
 
     def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
         metrics: dict[str, float] = defaultdict(float)

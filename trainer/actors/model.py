@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,13 @@ def prepare_process(*, deterministic: bool = False) -> torch.device:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def peak_memory() -> int:
+    """Bytes: the most that this process has held so far, on its GPU where it has one."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
