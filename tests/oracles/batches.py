@@ -39,9 +39,8 @@ class Batch:
     @property
     def gains(self) -> Array:
         """[B] one advantage for each row."""
-        return np.array(
-            [row[chosen][0] for row, chosen in zip(self.advantages, self.actions, strict=True)]
-        )
+        first = self.actions.argmax(axis=1)
+        return self.advantages[np.arange(len(first)), first]
 
 
 @st.composite

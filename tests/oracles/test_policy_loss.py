@@ -218,6 +218,17 @@ def test_the_clipped_objective_equals_trl_s(
     same(outcome.metrics["ppo_clip_ratio"], theirs["metrics"]["clip_ratio/region_mean"])
 
 
+@given(batches(spread=3.0), st.sampled_from([1.5, 3.0, 10.0]))
+def test_the_dual_clip_equals_trl_s_two_sided_clip(
+    peers: Peers, batch: Batch, bound: float
+) -> None:
+    """One bounds the loss of a negative advantage, the other the ratio: the same thing."""
+    outcome = ours.policy_loss(batch, objective(dual_clip=bound), advantages=spread(batch))
+    theirs = of_trl(peers, batch, "dapo", args={"delta": bound})
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+
+
 @given(batches(spread=3.0))
 def test_gspo_equals_trl_s(peers: Peers, batch: Batch) -> None:
     gspo = objective(loss_type="gspo")

@@ -209,10 +209,20 @@ def penalised(rewards: Array, lengths: Array, truncated: Array, options: dict[st
     return experience.rewards.numpy()
 
 
-def log_probs_and_entropy(logits: Array, labels: Array, temperature: float) -> Answer:
-    """Of the distribution at `temperature`, as Actor.forward computes them."""
-    scaled = torch.tensor(logits) / temperature
+def log_probs_and_entropy(
+    logits: Array, labels: Array, temperature: float, shares: tuple[Array, Array]
+) -> Answer:
+    """[N] each, of logits [N, V] at `temperature` as Actor.forward computes them.
+
+    The gradient is that of their sums weighted by `shares`.
+    """
+    plain = leaf(logits)
+    scaled = plain / temperature
+    log_probs = utils.log_probs_from_logits(scaled, torch.tensor(labels))
+    entropy = utils.compute_entropy(scaled)
+    total = log_probs @ torch.tensor(shares[0]) + entropy @ torch.tensor(shares[1])
     return {
-        "log_probs": utils.log_probs_from_logits(scaled, torch.tensor(labels)).numpy(),
-        "entropy": utils.compute_entropy(scaled).numpy(),
+        "log_probs": log_probs.detach().numpy(),
+        "entropy": entropy.detach().numpy(),
+        "gradient": gradient(total, plain),
     }

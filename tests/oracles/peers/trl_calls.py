@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
-from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+from trl.trainer.utils import selective_log_softmax_and_entropy
 
 Array = NDArray[np.generic]
 Answer = dict[str, Any]
@@ -131,11 +131,17 @@ def grpo_loss(
     }
 
 
-def log_probs_and_entropy(logits: Array, labels: Array, temperature: float) -> Answer:
-    """[N] of logits [N, V]."""
-    scaled = torch.tensor(logits)
-    log_probs = selective_log_softmax(scaled, torch.tensor(labels), temperature)
+def log_probs_and_entropy(
+    logits: Array, labels: Array, temperature: float, shares: tuple[Array, Array]
+) -> Answer:
+    """[N] each, of logits [N, V]; the gradient is that of their sums weighted by `shares`."""
+    plain = torch.tensor(logits).requires_grad_()
+    log_probs, entropy = selective_log_softmax_and_entropy(
+        plain, torch.tensor(labels), temperature=temperature
+    )
+    total = log_probs @ torch.tensor(shares[0]) + entropy @ torch.tensor(shares[1])
     return {
-        "log_probs": log_probs.numpy(),
-        "entropy": entropy_from_logits(scaled / temperature).numpy(),
+        "log_probs": log_probs.detach().numpy(),
+        "entropy": entropy.detach().numpy(),
+        "gradient": torch.autograd.grad(total, plain)[0].numpy(),
     }
