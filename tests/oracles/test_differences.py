@@ -108,7 +108,7 @@ def test_trl_s_group_deviation_has_a_larger_epsilon(peers: Peers) -> None:
 
 
 def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peers: Peers) -> None:
-    """Here they are aggregated as the policy's loss is, as TRL's KL is."""
+    """So is TRL's entropy. Here both are aggregated as the policy's loss is, as TRL's KL is."""
     ragged = batch([[1, 1, 1, 1], [1, 0, 0, 0]])
     theirs = peers.openrlhf(
         "policy_step",
@@ -135,6 +135,10 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
         for aggregation in ("token", "sequence")
     }
     same(mine["token"].entropy_gradient, theirs["entropy_gradient"])
+    of_trl = test_policy_loss.of_trl(
+        peers, ragged, "grpo", entropy_coef=1.0, _entropy_bonus_enabled=True
+    )
+    same(mine["token"].entropy_gradient, of_trl["entropy_gradient"])
     assert differs(mine["sequence"].entropy_gradient, theirs["entropy_gradient"])
 
 
@@ -147,7 +151,10 @@ def test_trl_s_kl_is_not_clamped(peers: Peers) -> None:
 
 
 def test_trl_s_ratio_is_not_clamped(peers: Peers) -> None:
-    """OpenRLHF and this trainer stop at e²⁰, where one token already outweighs any batch."""
+    """OpenRLHF and this trainer stop at e²⁰, where one token already outweighs any batch.
+
+    OpenRLHF's GSPO does not; this one's does.
+    """
     far = batch(
         [[1]],
         log_probs=np.array([[-1.0]]),
@@ -158,6 +165,9 @@ def test_trl_s_ratio_is_not_clamped(peers: Peers) -> None:
     same(ours.policy_loss(far, PolicyObjective()).value, np.exp(20.0))
     same(test_policy_loss.of_openrlhf(peers, far)["value"], np.exp(20.0))
     same(test_policy_loss.of_trl(peers, far, "dapo")["value"], np.exp(24.0))
+    same(ours.policy_loss(far, PolicyObjective(loss_type="gspo")).value, np.exp(20.0))
+    theirs = test_policy_loss.of_openrlhf(peers, far, policy_loss_type="gspo")
+    same(theirs["value"], np.exp(24.0))
 
 
 def test_trl_s_sequence_ratio_to_the_engine_is_a_product(peers: Peers) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.agreement import same
+from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from trainer import advantages
 from trainer.advantages import Estimator
@@ -21,7 +20,10 @@ DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
 def test_gae_over_several_turns_is_schulman_2015_equation_16(
     batch: Batch, gamma: float, lambd: float
 ) -> None:
-    """A_t = Σ_k (γλ)^k δ_{t+k} with δ_t = −V_t + r_t + γ V_{t+1} (equation 15), t over actions."""
+    """A_t = Σ_k (γλ)^k δ_{t+k} with δ_t = r_t + γ V_{t+1} − V_t, where t counts actions.
+
+    Schulman et al. 2017, equations 11 and 12, is the same sum ending with the episode.
+    """
     settings = Estimator(
         name="gae", group_size=1, gamma=gamma, lambd=lambd, reward_range=(-1e9, 1e9), std_norm=False
     )
@@ -33,7 +35,7 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
         times = np.flatnonzero(batch.actions[row])
         values = [float(v) for v in batch.values[row, times]] + [0.0]
         rewards = [0.0] * (len(times) - 1) + [float(reward)]
-        deltas = [-values[t] + rewards[t] + gamma * values[t + 1] for t in range(len(times))]
+        deltas = [rewards[t] + gamma * values[t + 1] - values[t] for t in range(len(times))]
         for t, time in enumerate(times):
             terms = [(gamma * lambd) ** k * delta for k, delta in enumerate(deltas[t:])]
             expected[row, time] = math.fsum(terms)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.agreement import same
+from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.agreement import same
+from tests.oracles.agreement import given, same
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers
 from trainer.actors.log_probs import Projection, token_log_probs

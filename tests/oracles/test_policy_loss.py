@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles import ours
-from tests.oracles.agreement import same
+from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.process import Peers
 from trainer.actors.base import CorrectionSettings, PolicyObjective

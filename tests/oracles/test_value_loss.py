@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles import ours
-from tests.oracles.agreement import same
+from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.process import Peers
 

@@ -6,6 +6,7 @@ method reads. Nothing of what is called is replaced.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,13 @@ PACKAGES = ("deepspeed", "flash_attn", "peft", "pylatexenc", "torchdata", "vllm"
 
 with empty_modules(*PACKAGES):
     from openrlhf.models import utils
-    from openrlhf.models.loss import PolicyLoss, ValueLoss, aggregate_loss
+    from openrlhf.models.loss import PolicyLoss, ValueLoss
     from openrlhf.trainer.ppo_utils.experience import Experience
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
     from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
     from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+    from openrlhf.utils.deepspeed import DeepspeedStrategy
     from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 
 Array = NDArray[np.generic]
@@ -134,15 +136,8 @@ def gradients_of_a_cut_step(
 def kl(log_probs: Array, reference: Array, options: dict[str, Any]) -> Answer:
     """compute_approx_kl [B, T] and the gradient of its sum."""
     now = leaf(log_probs)
-    old = options.pop("log_probs_old", None)
-    estimate = utils.compute_approx_kl(
-        now, torch.tensor(reference), None if old is None else torch.tensor(old), **options
-    )
+    estimate = utils.compute_approx_kl(now, torch.tensor(reference), **options)
     return {"value": estimate.detach().numpy(), "gradient": gradient(estimate.sum(), now)}
-
-
-def kl_loss(estimate: Array, action_mask: Array) -> float:
-    return aggregate_loss(torch.tensor(estimate), torch.tensor(action_mask)).item()
 
 
 def kl_coefficients(
@@ -207,6 +202,25 @@ def penalised(rewards: Array, lengths: Array, truncated: Array, options: dict[st
         [experience], SimpleNamespace(reward=SimpleNamespace(**options), rollout=rollout)
     )
     return experience.rewards.numpy()
+
+
+def moving_averages(updates: Sequence[Array], beta: float) -> list[Array]:
+    """The average after each of `updates` of a weight, which begins with the first."""
+    strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)  # its __init__ needs process groups
+    strategy.time_steps, strategy.accumulated_gradient = defaultdict(int), 1
+    strategy.use_dynamic_batch, strategy.stage = False, 2
+    average = weight_of(updates[0])
+    averages = []
+    for update in updates[1:]:
+        strategy.moving_average(weight_of(update), average, beta)
+        averages.append(average.weight.detach().numpy().copy())
+    return averages
+
+
+def weight_of(array: Array) -> torch.nn.Module:
+    module = torch.nn.Linear(*array.shape[::-1], bias=False)
+    module.weight.data.copy_(torch.tensor(array))
+    return module
 
 
 def log_probs_and_entropy(
