@@ -8,7 +8,7 @@ UV_VERSION := 0.13.8
 SEED ?= 0
 NAME ?=
 
-.PHONY: setup demo test check lint bench image hosts lock clean
+.PHONY: setup demo test check lint bench image hosts oracles lock clean
 
 setup: $(VENV)/.done
 
@@ -27,7 +27,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts
+test: setup lint hosts oracles
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q -m "cluster or container or slurm or browser or gpu"
 
@@ -40,6 +40,16 @@ lint: setup
 hosts: setup
 	$(PYTHON) tests/container/host/prepare.py
 
+# OpenRLHF beside the environment, for the tests that call its own functions; its wheels hold no
+# compiled code, so that the one named here fits every machine.
+oracles: .oracles/.done
+
+.oracles/.done: requirements/oracles.lock $(VENV)/.done
+	rm -rf .oracles
+	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \
+	  --platform manylinux1_x86_64 --python-version 3.11 --target .oracles -r requirements/oracles.lock
+	touch $@
+
 bench: setup
 	$(PYTHON) -m bench $(NAME)
 
@@ -51,4 +61,4 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no
   --override requirements/overrides.txt --no-emit-package torch
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .oracles build dist *.egg-info

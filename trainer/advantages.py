@@ -16,6 +16,7 @@ from trainer.divergence import kl
 from trainer.types import BoolArray, FloatArray
 
 Numbers = NDArray[np.float64]
+"""What is summed is summed in float64; `estimate` rounds at the end."""
 
 WHITENED = ("gae", "reinforce", "reinforce_baseline")
 """Estimators whose advantages are normalised over the action tokens of the whole batch."""
@@ -65,20 +66,19 @@ def estimate(
         advantages = returns = discounted_sums(token_rewards, actions, estimator.gamma)
     if estimator.name in WHITENED:
         advantages = whiten(advantages, actions, std_norm=estimator.std_norm)
-    return advantages, returns
+    return advantages.astype(np.float32), returns.astype(np.float32)
 
 
-def place_rewards(scores: FloatArray, actions: BoolArray) -> FloatArray:
+def place_rewards(scores: Numbers, actions: BoolArray) -> Numbers:
     """A sample's score [B] at its last action; zero elsewhere. [B, T]"""
     after = np.cumsum(actions[:, ::-1], axis=1)[:, ::-1]
     is_last = actions & (after == 1)
-    placed: FloatArray = (is_last * scores[:, None]).astype(np.float32)
-    return placed
+    return np.where(is_last, scores[:, None], 0)
 
 
 def gae(
-    rewards: FloatArray, values: FloatArray, actions: BoolArray, gamma: float, lambd: float
-) -> tuple[FloatArray, FloatArray]:
+    rewards: Numbers, values: FloatArray, actions: BoolArray, gamma: float, lambd: float
+) -> tuple[Numbers, Numbers]:
     """Generalised advantage estimation (Schulman et al. 2015, equation 16) over action tokens only.
 
     δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t, where t + 1 is the next
@@ -89,16 +89,16 @@ def gae(
     deltas[:-1] += gamma * ahead[1:]
     advantages = _in_place(_sums_of_followers(deltas, gamma * lambd), actions)
     returns = advantages + np.where(actions, values, 0)
-    return advantages.astype(np.float32), returns.astype(np.float32)
+    return advantages, returns
 
 
-def discounted_sums(rewards: FloatArray, actions: BoolArray, gamma: float) -> FloatArray:
+def discounted_sums(rewards: Numbers, actions: BoolArray, gamma: float) -> Numbers:
     """R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
     sums = _sums_of_followers(_in_order(rewards, actions), gamma)
-    return _in_place(sums, actions).astype(np.float32)
+    return _in_place(sums, actions)
 
 
-def _in_order(array: FloatArray, actions: BoolArray) -> Numbers:
+def _in_order(array: NDArray[np.floating], actions: BoolArray) -> Numbers:
     """[B, T] → [A, B]: row k has each sample's k-th action, and zero where it has fewer.
 
     Steps then are contiguous rows, and what lies after a sample's end adds nothing to its sums.
@@ -131,13 +131,13 @@ def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
     return sums
 
 
-def whiten(advantages: FloatArray, actions: BoolArray, *, std_norm: bool = True) -> FloatArray:
+def whiten(advantages: Numbers, actions: BoolArray, *, std_norm: bool = True) -> Numbers:
     """(A − μ) / √max(var, 1e-8) over all action tokens of the batch; zero elsewhere.
 
     REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` it is A − μ.
     """
-    chosen = advantages[actions].astype(np.float64)
+    chosen = advantages[actions]
     if not chosen.size:
         return np.zeros_like(advantages)
     scale = 1 / np.sqrt(max(chosen.var(), 1e-8)) if std_norm else 1.0
-    return np.where(actions, (advantages - chosen.mean()) * scale, 0).astype(np.float32)
+    return np.where(actions, (advantages - chosen.mean()) * scale, 0)

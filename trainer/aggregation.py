@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainer.types import BoolArray, FloatArray
+from trainer.types import BoolArray
 
 
-def token_weights(actions: BoolArray, mode: str, longest: int) -> FloatArray:
+def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
     """[B, T] weights of the action tokens of a whole optimiser step; zero elsewhere.
 
     token: 1 / action tokens (DAPO, Yu et al. 2025, equation 8). sequence: 1 / (sequences x the
@@ -27,5 +28,4 @@ def token_weights(actions: BoolArray, mode: str, longest: int) -> FloatArray:
         weight = np.full(len(actions), 1 / (sequences * longest))
     else:
         raise ValueError(f"unknown aggregation {mode!r}")
-    weights: FloatArray = np.where(actions, weight[:, None], 0).astype(np.float32)
-    return weights
+    return np.where(actions, weight[:, None], 0)

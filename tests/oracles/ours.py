@@ -1,0 +1,87 @@
+"""This trainer's losses on the same [B, T] arrays that the peers are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tests.oracles.batches import Array, Batch
+from trainer import losses
+from trainer.actors.base import PolicyObjective
+from trainer.aggregation import token_weights
+from trainer.losses import Loss, PolicyInputs
+
+LONGEST = 12
+"""The longest completion there can be, where the loss is divided by it."""
+
+
+@dataclass
+class Outcome:
+    value: float
+    gradient: Array
+    """[B, T] with respect to the log-probabilities or values"""
+    entropy_gradient: Array | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def policy_loss(
+    batch: Batch,
+    objective: PolicyObjective,
+    *,
+    advantages: Array | None = None,
+    aggregation: str = "token",
+    kl_coef: float = 0.0,
+) -> Outcome:
+    actions = batch.actions
+    log_probs, entropy = leaf(batch.log_probs), leaf(batch.entropy)
+    chosen = torch.tensor(actions)
+
+    def flat(array: Array) -> Tensor:
+        return torch.tensor(array)[chosen]
+
+    inputs = PolicyInputs(
+        log_probs=log_probs[chosen],
+        old_log_probs=flat(batch.old),
+        advantages=flat(batch.advantages if advantages is None else advantages),
+        weights=flat(token_weights(actions, aggregation, LONGEST)),
+        rows=chosen.nonzero()[:, 0],
+        share=1 / int(actions.sum()),
+        rollout_log_probs=flat(batch.rollout),
+        reference=flat(batch.reference),
+        kl_coef=kl_coef,
+        entropy=entropy[chosen],
+    )
+    return outcome(losses.policy_loss(inputs, objective), log_probs, entropy)
+
+
+def value_loss(batch: Batch, value_clip: float) -> Outcome:
+    chosen = torch.tensor(batch.actions)
+    values = leaf(batch.values)
+    loss = losses.value_loss(
+        values[chosen],
+        torch.tensor(batch.old_values)[chosen],
+        torch.tensor(batch.returns)[chosen],
+        torch.tensor(token_weights(batch.actions, "token", LONGEST))[chosen],
+        value_clip,
+        1 / int(batch.actions.sum()),
+    )
+    return outcome(loss, values, None)
+
+
+def leaf(array: NDArray[Any]) -> Tensor:
+    return torch.tensor(np.asarray(array, dtype=np.float64)).requires_grad_()
+
+
+def outcome(loss: Loss, of: Tensor, entropy: Tensor | None) -> Outcome:
+    loss.value.backward()
+    return Outcome(
+        loss.value.item(),
+        of.grad.numpy(),
+        None if entropy is None or entropy.grad is None else entropy.grad.numpy(),
+        loss.metrics,
+    )

@@ -1,0 +1,242 @@
+"""OpenRLHF's own functions on numpy arrays; [B, T] arrays are aligned with the action mask.
+
+Its trainers' methods are called on real objects of their classes, with the options that the
+method reads. Nothing of what is called is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from absent import empty_modules
+from numpy.typing import NDArray
+from torch import Tensor
+
+PACKAGES = ("deepspeed", "flash_attn", "peft", "pylatexenc", "torchdata", "vllm")
+
+with empty_modules(*PACKAGES):
+    from openrlhf.models import utils
+    from openrlhf.models.loss import PolicyLoss, ValueLoss
+    from openrlhf.trainer.ppo_utils.experience import Experience
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+    from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
+    from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+    from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+    from openrlhf.utils.deepspeed import DeepspeedStrategy
+    from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
+
+Array = NDArray[np.generic]
+Answer = dict[str, Any]
+
+
+def tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.tensor(array) for name, array in arrays.items()}
+
+
+def leaf(array: Array) -> Tensor:
+    return torch.tensor(array).requires_grad_()
+
+
+def gradient(value: Tensor, of: Tensor) -> Array:
+    return torch.autograd.grad(value, of, retain_graph=True)[0].numpy()
+
+
+def policy_loss(log_probs: Array, arrays: dict[str, Array], settings: dict[str, Any]) -> Answer:
+    """PolicyLoss(**settings).forward of one batch, with its gradient and metrics."""
+    now = leaf(log_probs)
+    value, clip_ratio, ppo_kl, vllm_kl, filtered = PolicyLoss(**settings)(now, **tensors(arrays))
+    metrics = {"ppo_clip_ratio": clip_ratio, "ppo_kl": ppo_kl}
+    if vllm_kl is not None:
+        metrics |= {"vllm_kl": vllm_kl, "is_filter_ratio": filtered}
+    return {
+        "value": value.item(),
+        "gradient": gradient(value, now),
+        "metrics": {name: metric.item() for name, metric in metrics.items()},
+    }
+
+
+def value_loss(values: Array, arrays: dict[str, Array], settings: dict[str, Any]) -> Answer:
+    now = leaf(values)
+    value = ValueLoss(**settings)(now, **tensors(arrays))
+    return {"value": value.item(), "gradient": gradient(value, now)}
+
+
+def policy_step(
+    log_probs: Array, entropy: Array, arrays: dict[str, Array], settings: dict[str, Any]
+) -> Answer:
+    """The gradient that ActorPPOTrainer.training_step gives to a model with these outputs."""
+    trainer = ActorPPOTrainer.__new__(ActorPPOTrainer)  # its __init__ needs process groups
+    now, spread = leaf(log_probs), leaf(entropy)
+    trainer.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=False),
+        actor=SimpleNamespace(entropy_coef=settings["entropy_coef"]),
+        algo=SimpleNamespace(kl=SimpleNamespace(**settings["kl"])),
+    )
+    trainer.actor = Outputs(now, SimpleNamespace(entropy=spread))
+    trainer.actor_loss_fn = PolicyLoss(**settings["policy_loss"])
+    trainer.strategy = Recorder()
+    trainer.replay_buffer = trainer.actor_optim = trainer.ema_model = None
+    trainer.aux_loss = False
+    trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+    experience = Experience(sequences=torch.zeros(log_probs.shape), **tensors(arrays))
+    trainer.training_step(experience, settings["kl_coef"], step=0)
+    loss = trainer.strategy.loss
+    return {"value": loss.item(), "gradient": gradient(loss, now)} | {
+        "entropy_gradient": gradient(loss, spread) if settings["entropy_coef"] else None
+    }
+
+
+class Outputs(torch.nn.Module):
+    """A model whose outputs are known."""
+
+    def __init__(self, log_probs: Tensor, output: SimpleNamespace) -> None:
+        super().__init__()
+        self.outputs = log_probs, output
+
+    def forward(self, *_: Any, **__: Any) -> tuple[Tensor, SimpleNamespace]:
+        return self.outputs
+
+
+class Recorder:
+    """Keeps the loss that it is given to optimise."""
+
+    ring_attn_group = None
+
+    def backward(self, loss: Tensor, *_: Any) -> None:
+        self.loss = loss
+
+    def optimizer_step(self, *_: Any, **__: Any) -> None: ...
+
+    def get_grad_norm(self, _: Any) -> float:
+        return 0.0
+
+
+def gradients_of_a_cut_step(
+    log_probs: Array, arrays: dict[str, Array], settings: dict[str, Any], cuts: Sequence[slice]
+) -> Array:
+    """What the micro-batches `cuts` of one optimiser step add up to, as DeepSpeed scales them."""
+    now = leaf(log_probs)
+    whole = tensors(arrays)
+    micro_batches = iter_grad_accum_global_norm(
+        cuts, None, len(cuts), lambda cut: whole["action_mask"][cut]
+    )
+    total = torch.zeros(())
+    for cut, normalisers in micro_batches:
+        part = {name: tensor[cut] for name, tensor in whole.items()}
+        loss, *_ = PolicyLoss(**settings)(now[cut], **part, **normalisers)
+        total = total + loss / len(cuts)
+    return gradient(total, now)
+
+
+def kl(log_probs: Array, reference: Array, options: dict[str, Any]) -> Answer:
+    """compute_approx_kl [B, T] and the gradient of its sum."""
+    now = leaf(log_probs)
+    estimate = utils.compute_approx_kl(now, torch.tensor(reference), **options)
+    return {"value": estimate.detach().numpy(), "gradient": gradient(estimate.sum(), now)}
+
+
+def kl_coefficients(
+    initial: float, target: float | None, horizon: int, kls: Sequence[float], samples: int
+) -> list[float]:
+    """The coefficient after each of `kls`."""
+    controller = (
+        FixedKLController(initial)
+        if target is None
+        else AdaptiveKLController(initial, target, horizon)
+    )
+    values = []
+    for kl in kls:
+        controller.update(kl, samples)
+        values.append(float(controller.value))
+    return values
+
+
+def advantages(
+    arrays: dict[str, Array], settings: dict[str, Any], batches: Sequence[Sequence[int]]
+) -> Answer:
+    """RemoteExperienceMaker.compute_advantages_and_returns of `batches` of rows; [B, T].
+
+    The KL in the reward is what make_experience would have put there.
+    """
+    algo = SimpleNamespace(advantage=SimpleNamespace(**settings["advantage"]))
+    args = SimpleNamespace(
+        algo=algo,
+        reward=SimpleNamespace(**settings["reward"]),
+        rollout=SimpleNamespace(**settings["rollout"]),
+    )
+    maker = RemoteExperienceMaker(
+        *[None] * 4, FixedKLController(settings["kl_coef"]), SimpleNamespace(args=args), None
+    )
+    whole = tensors(arrays)
+    kl = utils.compute_approx_kl(
+        whole.pop("log_probs"), whole.pop("reference"), kl_estimator=settings["kl_estimator"]
+    )
+    experiences = [
+        Experience(
+            **{name: tensor[rows] for name, tensor in whole.items()}, kl=kl[rows], index=rows
+        )
+        for rows in map(list, batches)
+    ]
+    maker.compute_advantages_and_returns(experiences)
+    rows = np.concatenate(batches)
+    result = {name: np.empty(kl.shape) for name in ("advantages", "returns")}
+    for name, array in result.items():
+        array[rows] = torch.cat([getattr(experience, name) for experience in experiences]).numpy()
+    return result
+
+
+def penalised(rewards: Array, lengths: Array, truncated: Array, options: dict[str, Any]) -> Array:
+    """[B] rewards after apply_length_penalties."""
+    experience = Experience(
+        rewards=torch.tensor(rewards),
+        response_length=torch.tensor(lengths),
+        truncated=torch.tensor(truncated),
+    )
+    rollout = SimpleNamespace(max_new_tokens=options.pop("max_new_tokens"))
+    apply_length_penalties(
+        [experience], SimpleNamespace(reward=SimpleNamespace(**options), rollout=rollout)
+    )
+    return experience.rewards.numpy()
+
+
+def moving_averages(updates: Sequence[Array], beta: float) -> list[Array]:
+    """The average after each of `updates` of a weight, which begins with the first."""
+    strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)  # its __init__ needs process groups
+    strategy.time_steps, strategy.accumulated_gradient = defaultdict(int), 1
+    strategy.use_dynamic_batch, strategy.stage = False, 2
+    average = weight_of(updates[0])
+    averages = []
+    for update in updates[1:]:
+        strategy.moving_average(weight_of(update), average, beta)
+        averages.append(average.weight.detach().numpy().copy())
+    return averages
+
+
+def weight_of(array: Array) -> torch.nn.Module:
+    module = torch.nn.Linear(*array.shape[::-1], bias=False)
+    module.weight.data.copy_(torch.tensor(array))
+    return module
+
+
+def log_probs_and_entropy(
+    logits: Array, labels: Array, temperature: float, shares: tuple[Array, Array]
+) -> Answer:
+    """[N] each, of logits [N, V] at `temperature` as Actor.forward computes them.
+
+    The gradient is that of their sums weighted by `shares`.
+    """
+    plain = leaf(logits)
+    scaled = plain / temperature
+    log_probs = utils.log_probs_from_logits(scaled, torch.tensor(labels))
+    entropy = utils.compute_entropy(scaled)
+    total = log_probs @ torch.tensor(shares[0]) + entropy @ torch.tensor(shares[1])
+    return {
+        "log_probs": log_probs.detach().numpy(),
+        "entropy": entropy.detach().numpy(),
+        "gradient": gradient(total, plain),
+    }

@@ -1,0 +1,187 @@
+"""Advantages and returns against OpenRLHF's RemoteExperienceMaker, TRL's GRPO and RLOO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.oracles.agreement import given, same
+from tests.oracles.batches import Array, Batch, batches
+from tests.oracles.process import Peers
+from trainer import advantages
+from trainer.advantages import Estimator
+from trainer.shaping import LengthPenalties
+
+ESTIMATORS = ["gae", "reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo"]
+DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
+
+
+def estimator(batch: Batch, name: str, **settings: Any) -> Estimator:
+    return Estimator(name=name, group_size=batch.group_size, **settings)
+
+
+def ours(batch: Batch, settings: Estimator) -> tuple[Array, Array]:
+    return advantages.estimate(
+        settings, batch.rewards, batch.actions, batch.log_probs, batch.reference, batch.values
+    )
+
+
+def of_openrlhf(
+    peers: Peers, batch: Batch, settings: Estimator, batches: list[NDArray[np.int64]] | None = None
+) -> tuple[Array, Array]:
+    """Its values at the actions; what it has at other tokens is masked out by its losses."""
+    theirs = peers.openrlhf(
+        "advantages",
+        arrays={
+            "rewards": batch.rewards,
+            "values": batch.values,
+            "action_mask": batch.actions,
+            "log_probs": batch.log_probs,
+            "reference": batch.reference,
+        },
+        settings={
+            "advantage": {
+                "estimator": settings.name,
+                "gamma": settings.gamma,
+                "lambd": settings.lambd,
+                "no_std_norm": not settings.std_norm,
+            },
+            "reward": {"clip_range": settings.reward_range},
+            "rollout": {"n_samples_per_prompt": batch.group_size},
+            "kl_coef": settings.kl_coef,
+            "kl_estimator": settings.kl_estimator,
+        },
+        batches=batches or [np.arange(len(batch.actions))],
+    )
+    return theirs["advantages"] * batch.actions, theirs["returns"] * batch.actions
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@given(batch=batches(), kl_coef=st.sampled_from([0.0, 0.1]), estimate=st.sampled_from("123"))
+def test_an_estimator_s_advantages_equal_openrlhf_s(
+    peers: Peers, name: str, batch: Batch, kl_coef: float, estimate: str
+) -> None:
+    settings = estimator(batch, name, kl_coef=kl_coef, kl_estimator=f"k{estimate}")
+    for mine, theirs in zip(
+        ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
+    ):
+        same(mine, theirs)
+
+
+@given(batches(gaps=False), DISCOUNTS, DISCOUNTS)
+def test_gae_of_one_turn_equals_openrlhf_s(
+    peers: Peers, batch: Batch, gamma: float, lambd: float
+) -> None:
+    settings = estimator(batch, "gae", gamma=gamma, lambd=lambd, kl_coef=0.1)
+    for mine, theirs in zip(
+        ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
+    ):
+        same(mine, theirs)
+
+
+@given(batches(gaps=False), DISCOUNTS)
+def test_discounted_returns_of_one_turn_equal_openrlhf_s(
+    peers: Peers, batch: Batch, gamma: float
+) -> None:
+    settings = estimator(batch, "reinforce", gamma=gamma, kl_coef=0.1)
+    for mine, theirs in zip(
+        ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
+    ):
+        same(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["gae", "reinforce", "reinforce_baseline"])
+@given(batch=batches())
+def test_advantages_centred_without_their_deviation_equal_openrlhf_s(
+    peers: Peers, name: str, batch: Batch
+) -> None:
+    settings = estimator(batch, name, std_norm=False)
+    same(ours(batch, settings)[0], of_openrlhf(peers, batch, settings)[0])
+
+
+@given(batches(), st.sampled_from(ESTIMATORS), st.integers(0, 2**32 - 1))
+def test_it_does_not_matter_how_openrlhf_cuts_the_rollouts(
+    peers: Peers, batch: Batch, name: str, seed: int
+) -> None:
+    """Its micro-batches hold rows in any order; groups and whitening are of all of them."""
+    order = np.random.default_rng(seed).permutation(len(batch.actions))
+    settings = estimator(batch, name)
+    theirs = of_openrlhf(peers, batch, settings, [order[:1], order[1:]])
+    same(ours(batch, settings)[0], theirs[0])
+
+
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 16), st.booleans()), min_size=1),
+    st.none() | st.sampled_from([1, 4, 16]),
+    st.sampled_from([0.5, 1.0]),
+    st.none() | st.sampled_from([-0.5, 0.0, 0.3, 1.0]),
+)
+def test_length_penalties_equal_openrlhf_s(
+    peers: Peers,
+    samples: list[tuple[float, int, bool]],
+    buffer: int | None,
+    factor: float,
+    coefficient: float | None,
+) -> None:
+    rewards, lengths, finished = (np.array(column) for column in zip(*samples, strict=True))
+    theirs = peers.openrlhf(
+        "penalised",
+        rewards=rewards,
+        lengths=lengths,
+        truncated=~finished,
+        options={
+            "max_new_tokens": 16,
+            "overlong_buffer_len": buffer,
+            "overlong_penalty_factor": factor,
+            "stop_properly_penalty_coef": coefficient,
+        },
+    )
+    penalties = LengthPenalties(
+        longest=16,
+        overlong_buffer_len=buffer,
+        overlong_penalty_factor=factor,
+        stop_properly_penalty_coef=coefficient,
+    )
+    same(penalties.apply(rewards, lengths, finished), theirs)
+
+
+def of_trl(peers: Peers, batch: Batch, algorithm: str, rewards: Array, **options: Any) -> Array:
+    theirs = peers.trl(
+        "scores",
+        algorithm=algorithm,
+        rewards=rewards,
+        action_mask=batch.actions,
+        log_probs=batch.old,
+        rollout_log_probs=batch.rollout,
+        options={"num_generations": batch.group_size} | options,
+    )
+    return np.where(batch.actions, theirs["advantages"][:, None], 0)
+
+
+def some_unknown(batch: Batch, seed: int) -> tuple[Array, Batch]:
+    """Rewards of which some are NaN, and the batch with no action in those rows."""
+    unknown = np.random.default_rng(seed).random(len(batch.rewards)) < 0.3
+    actions = batch.actions & ~unknown[:, None]
+    return np.where(unknown, np.nan, batch.rewards), replace(batch, actions=actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "options"),
+    [
+        ("dr_grpo", "grpo", {"scale_rewards": "none"}),
+        ("rloo", "rloo", {}),
+    ],
+)
+@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
+def test_a_baseline_over_the_known_rewards_equals_trl_s(
+    peers: Peers, name: str, algorithm: str, options: dict[str, Any], batch: Batch, seed: int
+) -> None:
+    rewards, known = some_unknown(batch, seed)
+    settings = estimator(batch, name, reward_range=(-1000.0, 1000.0))
+    mine, _ = advantages.estimate(settings, rewards, known.actions, None, None, None)
+    same(mine, of_trl(peers, known, algorithm, rewards, **options))

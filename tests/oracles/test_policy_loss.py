@@ -1,0 +1,284 @@
+"""The policy's loss, its gradient and its metrics against OpenRLHF's PolicyLoss and TRL's GRPO."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests.oracles import ours
+from tests.oracles.agreement import given, same
+from tests.oracles.batches import Batch, batches
+from tests.oracles.process import Peers
+from trainer.actors.base import CorrectionSettings, PolicyObjective
+
+LOW, HIGH = 0.2, 0.3
+BOUNDS = st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0), (1.0, 1.0)])
+
+
+def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
+    return peers.openrlhf(
+        "policy_loss",
+        log_probs=batch.log_probs,
+        arrays={
+            "old_log_probs": batch.old,
+            "advantages": batch.advantages,
+            "action_mask": batch.actions,
+            "rollout_log_probs": batch.rollout,
+        },
+        settings={"clip_eps_low": LOW, "clip_eps_high": HIGH} | settings,
+    )
+
+
+def objective(**settings: Any) -> PolicyObjective:
+    return PolicyObjective(clip_range=(LOW, HIGH), **settings)
+
+
+def agree(outcome: ours.Outcome, theirs: dict[str, Any], *, metrics: bool = True) -> None:
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+    for name, value in theirs["metrics"].items() if metrics else ():
+        same(outcome.metrics[name], value)
+
+
+@given(batches())
+def test_the_clipped_objective_equals_openrlhf_s(peers: Peers, batch: Batch) -> None:
+    agree(ours.policy_loss(batch, objective()), of_openrlhf(peers, batch))
+
+
+@given(batches())
+def test_the_mean_of_sequences_means_equals_openrlhf_s(peers: Peers, batch: Batch) -> None:
+    theirs = of_openrlhf(peers, batch, token_level_loss=False)
+    agree(ours.policy_loss(batch, objective(), aggregation="sequence"), theirs)
+
+
+@given(batches(), st.sampled_from([1.5, 3.0, 10.0]))
+def test_the_dual_clip_equals_openrlhf_s(peers: Peers, batch: Batch, bound: float) -> None:
+    theirs = of_openrlhf(peers, batch, dual_clip=bound)
+    agree(ours.policy_loss(batch, objective(dual_clip=bound)), theirs)
+
+
+@given(batches(spread=3.0), st.sampled_from(["off", "token", "seq"]))
+def test_gspo_equals_openrlhf_s(peers: Peers, batch: Batch, level: str) -> None:
+    theirs = of_openrlhf(peers, batch, policy_loss_type="gspo", is_correction_level=level)
+    gspo = objective(loss_type="gspo", correction=CorrectionSettings(level=level))
+    agree(ours.policy_loss(batch, gspo, aggregation="sequence"), theirs, metrics=False)
+
+
+@given(batches(), st.sampled_from(["token", "seq"]), BOUNDS)
+def test_dropping_by_the_ratio_to_the_engine_equals_openrlhf_s(
+    peers: Peers, batch: Batch, level: str, bounds: tuple[float, float]
+) -> None:
+    corrected_equally(peers, batch, CorrectionSettings(level=level, threshold=bounds))
+
+
+@given(batches(), BOUNDS)
+def test_clamping_the_ratio_to_the_engine_equals_openrlhf_s(
+    peers: Peers, batch: Batch, bounds: tuple[float, float]
+) -> None:
+    corrected_equally(
+        peers, batch, CorrectionSettings(level="token", mode="clip", threshold=bounds)
+    )
+
+
+@given(
+    batches(),
+    st.sampled_from(["token", "seq"]),
+    st.sampled_from(["binary_kl", "tv"]),
+    st.sampled_from([0.0, 0.01, 0.3]),
+)
+def test_dropping_by_the_distance_to_the_engine_equals_openrlhf_s(
+    peers: Peers, batch: Batch, level: str, gating: str, limit: float
+) -> None:
+    settings = CorrectionSettings(level=level, gating=gating, threshold=(0.0, limit))
+    corrected_equally(peers, batch, settings)
+
+
+def corrected_equally(peers: Peers, batch: Batch, settings: CorrectionSettings) -> None:
+    theirs = of_openrlhf(
+        peers,
+        batch,
+        is_correction_level=settings.level,
+        is_correction_mode=settings.mode,
+        is_correction_gating=settings.gating,
+        is_correction_threshold=settings.threshold,
+    )
+    if settings.level == "seq":
+        del theirs["metrics"]["is_filter_ratio"]  # a share of sequences there, of tokens here
+    agree(ours.policy_loss(batch, objective(correction=settings)), theirs)
+
+
+@given(batches(), st.data())
+def test_a_step_cut_into_micro_batches_has_openrlhf_s_gradient(
+    peers: Peers, batch: Batch, data: st.DataObject
+) -> None:
+    rows = len(batch.actions)
+    ends = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=3)))
+    aggregation = data.draw(st.sampled_from(["token", "sequence"]))
+    theirs = peers.openrlhf(
+        "gradients_of_a_cut_step",
+        log_probs=batch.log_probs,
+        arrays={
+            "old_log_probs": batch.old,
+            "advantages": batch.advantages,
+            "action_mask": batch.actions,
+        },
+        settings={
+            "clip_eps_low": LOW,
+            "clip_eps_high": HIGH,
+            "token_level_loss": aggregation == "token",
+        },
+        cuts=[slice(*cut) for cut in pairwise([0, *ends, rows])],
+    )
+    same(ours.policy_loss(batch, objective(), aggregation=aggregation).gradient, theirs)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@given(batch=batches())
+def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
+    peers: Peers, batch: Batch, estimator: str
+) -> None:
+    theirs = peers.openrlhf(
+        "policy_step",
+        log_probs=batch.log_probs,
+        entropy=batch.entropy,
+        arrays={
+            "action_log_probs": batch.old,
+            "base_action_log_probs": batch.reference,
+            "advantages": batch.advantages,
+            "action_mask": batch.actions,
+        },
+        settings={
+            "policy_loss": {"clip_eps_low": LOW, "clip_eps_high": HIGH},
+            "entropy_coef": 0.02,
+            "kl_coef": 0.1,
+            "kl": {
+                "use_loss": True,
+                "init_coef": 0.1,
+                "estimator": estimator,
+                "unbiased_gradient": False,
+            },
+        },
+    )
+    settings = objective(kl_estimator=estimator, entropy_coef=0.02)
+    outcome = ours.policy_loss(batch, settings, kl_coef=0.1)
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+    same(outcome.entropy_gradient, theirs["entropy_gradient"])
+
+
+def of_trl(
+    peers: Peers, batch: Batch, loss_type: str, factors: Any = None, **options: Any
+) -> dict[str, Any]:
+    return peers.trl(
+        "grpo_loss",
+        log_probs=batch.log_probs,
+        entropy=batch.entropy,
+        arrays={
+            "old_per_token_logps": batch.old,
+            "ref_per_token_logps": batch.reference,
+            "advantages": batch.gains,
+            "action_mask": batch.actions,
+            "importance_sampling_ratio": np.ones((1, 1)) if factors is None else factors,
+        },
+        options={
+            "loss_type": loss_type,
+            "epsilon_low": LOW,
+            "epsilon_high": HIGH,
+            "max_completion_length": ours.LONGEST,
+            "use_vllm": factors is not None,
+        }
+        | options,
+    )
+
+
+AGGREGATIONS = [
+    ("grpo", "sequence"),
+    ("bnpo", "token"),
+    ("dapo", "token"),
+    ("dr_grpo", "constant"),
+]
+
+
+@pytest.mark.parametrize(("loss_type", "aggregation"), AGGREGATIONS)
+@given(batch=batches(spread=3.0))
+def test_the_clipped_objective_equals_trl_s(
+    peers: Peers, batch: Batch, loss_type: str, aggregation: str
+) -> None:
+    outcome = ours.policy_loss(
+        batch, objective(), advantages=spread(batch), aggregation=aggregation
+    )
+    theirs = of_trl(peers, batch, loss_type)
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+    same(outcome.metrics["ppo_clip_ratio"], theirs["metrics"]["clip_ratio/region_mean"])
+
+
+@given(batches(spread=3.0), st.sampled_from([1.5, 3.0, 10.0]))
+def test_the_dual_clip_equals_trl_s_two_sided_clip(
+    peers: Peers, batch: Batch, bound: float
+) -> None:
+    """One bounds the loss of a negative advantage, the other the ratio: the same thing."""
+    outcome = ours.policy_loss(batch, objective(dual_clip=bound), advantages=spread(batch))
+    theirs = of_trl(peers, batch, "dapo", args={"delta": bound})
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+
+
+@given(batches(spread=3.0))
+def test_gspo_equals_trl_s(peers: Peers, batch: Batch) -> None:
+    gspo = objective(loss_type="gspo")
+    outcome = ours.policy_loss(batch, gspo, advantages=spread(batch), aggregation="sequence")
+    theirs = of_trl(peers, batch, "grpo", importance_sampling_level="sequence")
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+
+
+@given(batches(spread=3.0), st.sampled_from(["mask", "clip"]), BOUNDS)
+def test_a_token_s_correction_for_the_engine_equals_trl_s(
+    peers: Peers, batch: Batch, mode: str, bounds: tuple[float, float]
+) -> None:
+    factors = peers.trl(
+        "scores",
+        algorithm="grpo",
+        rewards=batch.rewards,
+        action_mask=batch.actions,
+        log_probs=batch.old,
+        rollout_log_probs=batch.rollout,
+        options={
+            "num_generations": batch.group_size,
+            "scale_rewards": "group",
+            "use_vllm": True,
+            "vllm_importance_sampling_mode": {"mask": "token_mask", "clip": "token_truncate"}[mode],
+            "vllm_importance_sampling_clip_min": bounds[0],
+            "vllm_importance_sampling_clip_max": bounds[1],
+        },
+    )["factors"]
+    correction = CorrectionSettings(level="token", mode=mode, threshold=bounds)
+    outcome = ours.policy_loss(batch, objective(correction=correction), advantages=spread(batch))
+    theirs = of_trl(peers, batch, "dapo", factors)
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+
+
+@given(batches(spread=0.3))
+def test_kl_and_entropy_in_the_loss_equal_trl_s(peers: Peers, batch: Batch) -> None:
+    """TRL's KL has the policy loss's denominator, its entropy the tokens: equal for "dapo"."""
+    outcome = ours.policy_loss(
+        batch,
+        objective(kl_estimator="k3", entropy_coef=0.02),
+        advantages=spread(batch),
+        kl_coef=0.1,
+    )
+    theirs = of_trl(peers, batch, "dapo", beta=0.1, entropy_coef=0.02, _entropy_bonus_enabled=True)
+    same(outcome.value, theirs["value"])
+    same(outcome.gradient, theirs["gradient"])
+    same(outcome.entropy_gradient, theirs["entropy_gradient"])
+
+
+def spread(batch: Batch) -> Any:
+    """[B, T] a row's advantage at each of its actions."""
+    return np.where(batch.actions, batch.gains[:, None], 0)
