@@ -51,6 +51,9 @@ class Completion:
     """[T] prompt and completion together."""
     actions: BoolArray
     """[T] true where the policy chose the token."""
+    log_probs: FloatArray
+    """[T] the engine's own log-probability of each action, under its logits divided by the
+    temperature and before top_p cuts them; zero elsewhere."""
     finished: bool
     """Ended by an end-of-sequence token, not by the length limit."""
     version: int
@@ -85,8 +88,7 @@ class Sequences:
     actions: BoolArray
     """[B, T] true where the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
-    """[B, T] log-probability of each action as the engine had it; zero elsewhere. None where an
-    engine did not tell."""
+    """[B, T] log-probability of each action as the engine had it; zero elsewhere."""
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
@@ -98,10 +100,8 @@ class Sequences:
         for row, completion in enumerate(completions):
             tokens[row, : lengths[row]] = completion.tokens
             actions[row, : lengths[row]] = completion.actions
-            if completion.log_probs is not None:
-                log_probs[row, : lengths[row]] = completion.log_probs
-        told = all(completion.log_probs is not None for completion in completions)
-        return cls(tokens, lengths, actions, log_probs if told else None)
+            log_probs[row, : lengths[row]] = completion.log_probs
+        return cls(tokens, lengths, actions, log_probs)
 
     def __len__(self) -> int:
         return len(self.tokens)
