@@ -96,21 +96,19 @@ def attend(
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: causal within each sequence of `packed`.
 
-    Without it, each row is one sequence, as for any attention; there must be no padding then.
+    Without it the sequences are side by side already, padded on the right if at all.
     """
-    if packed is None:
-        plain, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling
-        )
-        return plain, None
+    states: tuple[Tensor, ...] = (query, key, value)
+    if packed is not None:
+        states = tuple(packed.side_by_side(part) for part in states)
+    width = states[0].shape[2]
     window = None
-    if sliding_window is not None and sliding_window < packed.width:
-        window = _window(packed.width, sliding_window, query.device)
-    side_by_side = (packed.side_by_side(states) for states in (query, key, value))
-    output, _ = sdpa_attention_forward(
-        module, *side_by_side, window, dropout=dropout, scaling=scaling, is_causal=True
-    )
-    return packed.end_to_end(output), None
+    if sliding_window is not None and sliding_window < width:
+        window = _window(width, sliding_window, query.device)
+    output: Tensor = sdpa_attention_forward(
+        module, *states, window, dropout=dropout, scaling=scaling, is_causal=True
+    )[0]
+    return (output if packed is None else packed.end_to_end(output)), None
 
 
 def _window(width: int, size: int, device: torch.device) -> Tensor:

@@ -31,14 +31,13 @@ class Forward:
     def __init__(
         self, backbone: Any, device: torch.device, *, mixed_precision: bool, packed: bool
     ) -> None:
-        """Raises nothing where a model cannot be packed: it is padded then (see `packed`)."""
+        """`packed`: where the model can be; it is padded where it cannot."""
         self._backbone = backbone
         self._device = device
         self._mixed_precision = mixed_precision
         self.packed = False
         """Whether samples lie end to end."""
-        if packed:
-            self.packed = self._can_pack()
+        self.packed = packed and self._can_pack()
 
     def states(self, sequences: Sequences) -> Tensor:
         """[N, H] the state in which each action was chosen, in the order of the actions.
@@ -94,13 +93,16 @@ class Forward:
     def _can_pack(self) -> bool:
         """Try it, and see whether the states are those of the padded pass.
 
-        Models differ in what their attention does besides (biases, sinks, chunks): the model
-        itself is the only safe answer.
+        `attend` stands in for sdpa, and flash attention has kernels of its own; no other attention
+        is replaced, as it may be chosen for what these leave out. Models differ in more than that:
+        a trial is the only safe answer.
         """
         before = self._attention
+        if before != "sdpa" and "flash" not in before:
+            return False
         with torch.inference_mode():
             expected = self.states(PROBE)
-            if "flash" not in before:
+            if before == "sdpa":
                 self._backbone.set_attn_implementation(PACKED)
             self.packed = True
             try:
