@@ -58,9 +58,6 @@ class Completion:
     """Ended by an end-of-sequence token, not by the length limit."""
     version: int
     """Version of the policy that wrote it: the number of finished steps."""
-    log_probs: FloatArray | None = None
-    """[T] the engine's own log-probability of each action, under its logits divided by the
-    temperature and before top_p cuts them; zero elsewhere. None where the engine does not tell."""
 
     @property
     def length(self) -> int:

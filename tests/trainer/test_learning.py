@@ -25,6 +25,8 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
     values = {
         "train_batch_size": 4,
         "micro_train_batch_size": 4,
+        "loss_aggregation": "token",
+        "longest": 6,
         "max_epochs": 1,
         "seed": 0,
         "gradient_checkpointing": False,
