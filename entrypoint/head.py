@@ -211,7 +211,8 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
 def _start_sentence(role: Head) -> str:
     if role.expected_workers == 0:
         return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
-    return f"this is the head; it waits for {role.expected_workers} workers"
+    noun = "worker" if role.expected_workers == 1 else "workers"
+    return f"this is the head; it waits for {role.expected_workers} {noun}"
 
 
 def _say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:

@@ -85,7 +85,8 @@ class RollState:
         return len(self.present) >= minimum
 
     def __str__(self) -> str:
-        there = f"{len(self.present)} of {self.expected} workers are there"
+        are = "worker is" if self.expected == 1 else "workers are"
+        there = f"{len(self.present)} of {self.expected} {are} there"
         if self.expected == 0:
             return "a cluster of one node: EXPECTED_WORKERS is 0"
         return "; ".join([there, *self.missing])
