@@ -8,9 +8,9 @@ UV_VERSION := 0.13.8
 SEED ?= 0
 NAME ?=
 
-.PHONY: setup demo test check lint bench image hosts oracles lock clean
+.PHONY: setup demo test check lint bench image hosts lock clean
 
-setup: $(VENV)/.done
+setup: $(VENV)/.done .oracles/.done
 
 # torch comes apart from the rest and by pip: pip finds a CPU build wherever it is configured to
 # look (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); the index's own build works too, and is larger.
@@ -27,7 +27,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts oracles
+test: setup lint hosts
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q -m "cluster or container or slurm or browser or gpu"
 
@@ -42,8 +42,6 @@ hosts: setup
 
 # OpenRLHF beside the environment, for the tests that call its own functions; its wheels hold no
 # compiled code, so that the one named here fits every machine.
-oracles: .oracles/.done
-
 .oracles/.done: requirements/oracles.lock $(VENV)/.done
 	rm -rf .oracles
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \

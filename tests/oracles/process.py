@@ -18,7 +18,7 @@ class Peers:
 
     def __init__(self) -> None:
         if not OPENRLHF.is_dir():
-            raise FileNotFoundError(f"{OPENRLHF} is missing; `make oracles` installs it")
+            raise FileNotFoundError(f"{OPENRLHF} is missing; `make setup` installs it")
         self._process = subprocess.Popen(
             [sys.executable, HERE / "peers"],
             stdin=subprocess.PIPE,
