@@ -50,22 +50,25 @@ def side_by_side(lengths: IntArray, budget: int) -> list[IntArray]:
 
 
 def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
-    """As few balanced groups as keep each one's tokens within `budget`.
+    """Groups of neighbours in length whose tokens together are within `budget`.
 
-    A sample that alone exceeds it is a group of its own.
+    Every group but the last lacks less than its next sample's length. Alike in length, so that
+    attention, which lays samples side by side where it has no kernel for this, has little to pad.
     """
-    alone = np.flatnonzero(lengths > budget)
-    rest = np.flatnonzero(lengths <= budget)
-    count = -(-int(lengths[rest].sum()) // budget)
-    while True:
-        groups = [rest[group] for group in balanced(lengths[rest], count)] if len(rest) else []
-        if all(lengths[group].sum() <= budget for group in groups):
-            return [np.array([index]) for index in alone] + groups
-        count += 1
+    groups: list[list[int]] = []
+    total = 0
+    for index in np.argsort(lengths, kind="stable"):
+        if not groups or total + lengths[index] > budget:
+            groups.append([])
+            total = 0
+        groups[-1].append(int(index))
+        total += int(lengths[index])
+    return [np.array(group) for group in groups]
 
 
 def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
-    """`parts` groups of nearly equal sums; they differ by no more than the longest sample.
+    """`parts` groups of nearly equal sums, for as many workers; they differ by no more than the
+    longest sample.
 
     The largest differencing method (Karmarkar and Karp 1982) for several parts: the two
     partitions that are furthest from even are merged, the fullest group of one with the emptiest

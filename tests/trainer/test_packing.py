@@ -57,10 +57,10 @@ def test_balancing_is_better_than_handing_out_in_turn() -> None:
     assert max(even) - min(even) <= 2
 
 
-def test_a_budget_makes_no_more_passes_than_needed() -> None:
+def test_a_budget_is_nearly_filled_by_every_pass_but_the_last() -> None:
     lengths = np.random.default_rng(1).integers(10, 500, 256)
     passes = packing.within_budget(lengths, 4096)
-    assert len(passes) <= -(-int(lengths.sum()) // 4096) + 1
+    assert all(lengths[rows].sum() > 4096 - 500 for rows in passes[:-1])
 
 
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [2, 2, 2]])
