@@ -10,6 +10,7 @@ from trainer.actors.base import (
     CriticObjective,
     Learner,
     LearnerSettings,
+    LoRASettings,
     ModelSettings,
     Policy,
     PolicyObjective,
@@ -130,6 +131,17 @@ def _critic_schedule(config: Config, updates: int) -> Schedule:
     )
 
 
+def _lora(config: Config) -> LoRASettings | None:
+    if not config.lora_rank:
+        return None
+    return LoRASettings(
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        dropout=config.lora_dropout,
+        target_modules=config.target_modules,
+    )
+
+
 def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -> LearnerSettings:
     return LearnerSettings(
         model=ModelSettings(
@@ -151,4 +163,5 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
         max_epochs=config.max_epochs,
         seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
+        lora=_lora(config),
     )

@@ -7,6 +7,7 @@ engines on the same machine read them in place (far quicker than pickled torch t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from trainer.types import Weights
 
 
-def export(model: nn.Module) -> Weights:
-    """The model's parameters as numpy arrays; on CPU they share its memory."""
-    return {name: _array(parameter) for name, parameter in model.named_parameters()}
+def export(state: Mapping[str, Tensor]) -> Weights:
+    """A model's tensors as numpy arrays; on CPU they share its memory."""
+    return {name: _array(tensor) for name, tensor in state.items()}
 
 
 def load(model: nn.Module, weights: Weights) -> None:

@@ -87,6 +87,15 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoRASettings:
+    rank: int
+    alpha: int
+    dropout: float
+    target_modules: tuple[str, ...]
+    """Last parts of modules' names, or all-linear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
     """How a model is trained."""
 
@@ -105,6 +114,8 @@ class LearnerSettings:
     gradient_checkpointing: bool
     ema_beta: float | None = None
     """Weight of the old average in a moving average of the weights; None: none is kept."""
+    lora: LoRASettings | None = None
+    """None: every parameter is trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

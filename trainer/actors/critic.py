@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses
+from trainer.actors import lora
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
@@ -48,6 +49,8 @@ class CriticActor:
         )
         if settings.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
+        if settings.lora is not None:
+            lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
         self._model = ValueModel(backbone, settings.seed).to(device).eval()
         self._forward = Forward(
             backbone,
@@ -95,4 +98,5 @@ class CriticActor:
     def export(self, directory: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(self._source)
         head = {"value_head.safetensors": {"weight": self._model.value_head.weight}}
-        export.write(self._model.backbone, tokenizer, directory, beside=head)
+        backbone = self._model.backbone
+        export.write(backbone, tokenizer, directory, weights=lora.merged(backbone), beside=head)

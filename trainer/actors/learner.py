@@ -15,6 +15,7 @@ from torch import nn
 
 from trainer import packing
 from trainer.actors.base import LearnerSettings, Metrics
+from trainer.actors.lora import trained
 from trainer.actors.model import peak_memory
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
@@ -119,15 +120,15 @@ class Training:
         return self._average.model if self._average else self._model
 
     def save(self, directory: Path) -> None:
-        content = {"model": self._model.state_dict(), "optimiser": self._optimiser.state_dict()}
+        content = {"model": trained(self._model), "optimiser": self._optimiser.state_dict()}
         if self._average:
             content["average"] = self._average.state_dict()
         state.save(directory / f"{self._role}.pt", content)
 
     def restore(self, directory: Path) -> None:
         content = state.load(directory / f"{self._role}.pt")
-        state.check_fits(content["model"], self._model.state_dict())
-        self._model.load_state_dict(content["model"])
+        state.check_fits(content["model"], trained(self._model))
+        self._model.load_state_dict(content["model"], strict=False)
         self._optimiser.load_state_dict(content["optimiser"])
         if self._average and "average" in content:
             self._average.load_state_dict(content["average"])

@@ -10,12 +10,14 @@ from transformers import AutoTokenizer
 
 from trainer import losses
 from trainer import weights as weight_transfer
+from trainer.actors import lora
 from trainer.actors.base import LearnerSettings, Metrics, PolicyObjective
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.scorer import Scorer
 from trainer.checkpoint import export
 from trainer.losses import Loss, PolicyInputs
+from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences, Weights
 
 
@@ -27,6 +29,8 @@ class PolicyActor:
         self._model.to(device).eval()
         if settings.gradient_checkpointing:
             self._model.gradient_checkpointing_enable()
+        if settings.lora is not None:
+            lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
         self._scorer = Scorer(self._model, device, settings.model)
         self._training = Training("policy", self._model, settings, packed=self._scorer.packed)
         self._objective = objective
@@ -63,7 +67,8 @@ class PolicyActor:
         return losses.policy_loss(inputs, self._objective)
 
     def weights(self) -> Weights:
-        return weight_transfer.export(self._model)
+        """As the engines know them: adapters are part of the weights there."""
+        return weight_transfer.export(lora.merged(self._model))
 
     def save(self, directory: Path) -> None:
         self._training.save(directory)
@@ -72,4 +77,6 @@ class PolicyActor:
         self._training.restore(directory)
 
     def export(self, directory: Path) -> None:
-        export.write(self._training.result, AutoTokenizer.from_pretrained(self._source), directory)
+        result = self._training.result
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        export.write(result, tokenizer, directory, weights=lora.merged(result))

@@ -19,16 +19,18 @@ def write(
     tokenizer: Any,
     directory: Path,
     *,
+    weights: dict[str, Any] | None = None,
     beside: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Replace `directory` by model and tokeniser; a crash leaves the old one or the new one.
 
-    `beside` are further files of tensors, which transformers has no place for.
+    `weights` go in place of the model's own tensors. `beside` are further files of tensors, which
+    transformers has no place for.
     """
     temporary = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(temporary)
+    model.save_pretrained(temporary, state_dict=weights)
     tokenizer.save_pretrained(temporary)
     for name, tensors in (beside or {}).items():
         save_file({key: tensor.detach().cpu() for key, tensor in tensors.items()}, temporary / name)

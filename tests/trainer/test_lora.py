@@ -1,0 +1,73 @@
+"""Adapters: what is trained, what engines and exports get, what a checkpoint holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainer.harness import Tiny
+from tests.trainer.test_learning import critic, experience, largest_difference, policy
+from trainer.actors.base import LoRASettings
+from trainer.types import Weights
+
+
+def lora(*modules: str) -> LoRASettings:
+    return LoRASettings(rank=2, alpha=8, dropout=0.0, target_modules=modules or ("all-linear",))
+
+
+def copy(weights: Weights) -> Weights:
+    return {name: array.copy() for name, array in weights.items()}
+
+
+def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weights(
+    tiny: Tiny,
+) -> None:
+    plain, adapted = policy(tiny), policy(tiny, lora=lora("q_proj", "down_proj"))
+    before = copy(adapted.weights())
+    assert largest_difference(before, plain.weights()) == 0
+    adapted.update(experience(), step=1)
+    after = adapted.weights()
+    moved = {name for name in before if np.abs(after[name] - before[name]).max() > 0}
+    assert moved
+    assert all(name.endswith(("q_proj.weight", "down_proj.weight")) for name in moved)
+
+
+def test_engines_get_what_the_policy_computes_with(tiny: Tiny, tmp_path: Path) -> None:
+    actor = policy(tiny, lora=lora())
+    known = experience()
+    before = actor.log_probs(known.sequences)
+    actor.update(known, step=1)
+    expected = actor.log_probs(known.sequences)
+    assert np.abs(expected - before).max() > 1e-3
+    actor.export(tmp_path / "hf")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    weights = dict(exported.named_parameters())
+    assert {n: p.shape for n, p in weights.items()} == {
+        name: array.shape for name, array in actor.weights().items()
+    }
+    for name, array in actor.weights().items():
+        assert torch.equal(weights[name], torch.from_numpy(array))
+    same = policy(Tiny(tmp_path / "hf", tiny.prompts, tiny.held_out))
+    assert np.abs(same.log_probs(known.sequences) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
+    tiny: Tiny, tmp_path: Path, role: object
+) -> None:
+    first, second = (role(tiny, lora=lora(), train_batch_size=2) for _ in range(2))  # type: ignore[operator]
+    first.update(experience(), step=1)
+    first.save(tmp_path)
+    content = torch.load(next(tmp_path.glob("*.pt")), weights_only=True)["model"]
+    assert all("lora" in name or "value_head" in name for name in content)
+    second.restore(tmp_path)
+    assert first.update(experience(), step=2) == second.update(experience(), step=2)
+
+
+def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:
+    with pytest.raises(ValueError, match=r"--target_modules wrong: .* down_proj.*all-linear"):
+        policy(tiny, lora=lora("wrong"))

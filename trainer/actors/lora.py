@@ -1,0 +1,98 @@
+"""Low-rank adapters: W x + (α / r) B A dropout(x), with W frozen (Hu et al. 2022, equation 3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.actors.base import LoRASettings
+
+ALL_LINEAR = "all-linear"
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with its adapter; as if it were not there until the first update."""
+
+    def __init__(self, base: nn.Linear, settings: LoRASettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.base = base
+        self.dropout = nn.Dropout(settings.dropout)
+        self.scale = settings.alpha / settings.rank
+        bound = 1 / math.sqrt(base.in_features)
+        drawn = torch.empty(settings.rank, base.in_features).uniform_(
+            -bound, bound, generator=generator
+        )
+        self.lora_a = nn.Parameter(drawn.to(base.weight))
+        self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, settings.rank))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        narrow = functional.linear(self.dropout(inputs), self.lora_a)
+        plain: Tensor = self.base(inputs)
+        return plain + self.scale * functional.linear(narrow, self.lora_b)
+
+    def merged_weight(self) -> Tensor:
+        return self.base.weight.detach() + self.scale * (self.lora_b @ self.lora_a).detach()
+
+
+def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
+    """Freeze `model` and give adapters to its linear layers, but never to its head.
+
+    Raises ValueError where none of --target_modules is in the model.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    head = model.get_output_embeddings()
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module is not head
+    }
+    wanted = set(settings.target_modules)
+    chosen = [n for n in linear if ALL_LINEAR in wanted or n.rpartition(".")[2] in wanted]
+    if not chosen:
+        there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise ValueError(
+            f"--target_modules {' '.join(settings.target_modules)}: the model has none of them. "
+            f"Its linear layers are {there}; or give {ALL_LINEAR}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    for name in chosen:
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, Adapted(linear[name], settings, generator))
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """The state of `model` as if it had never had adapters: their products added to the weights.
+
+    A tensor with several names is there once. Without adapters, the model's own tensors.
+    """
+    products = {
+        f"{name}.base.weight": module.merged_weight()
+        for name, module in model.named_modules()
+        if isinstance(module, Adapted)
+    }
+    state: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
+            continue
+        seen.add(id(value))
+        state[_plain(model, name)] = products.get(name, value.detach())
+    return state
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """What training changes: everything, or the parameters that are not frozen."""
+    named = model.named_parameters(remove_duplicate=False)  # a tied head has two names
+    frozen = {name for name, parameter in named if not parameter.requires_grad}
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def _plain(model: nn.Module, name: str) -> str:
+    """The name that a tensor has where there are no adapters."""
+    owner, found, own = name.rpartition(".base.")
+    return f"{owner}.{own}" if found and isinstance(model.get_submodule(owner), Adapted) else name
