@@ -29,7 +29,7 @@ demo: setup
 
 test: setup lint hosts
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or slurm or browser or gpu"
+	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or slurm or browser or gpu or learning"
 
 lint: setup
 	$(VENV)/bin/ruff check .

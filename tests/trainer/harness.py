@@ -52,8 +52,9 @@ class Tiny:
 def to_argv(flags: dict[str, Any]) -> list[str]:
     argv: list[str] = []
     for name, value in flags.items():
+        values = value if isinstance(value, tuple) else (value,)
         if value is not None:
-            argv += [f"--{name}"] if value is True else [f"--{name}", *str(value).split()]
+            argv += [f"--{name}"] if value is True else [f"--{name}", *map(str, values)]
     return argv
 
 
