@@ -218,7 +218,7 @@ def test_the_value_network_is_saved_beside_the_policy(tiny: Tiny, run_dir: Path)
 
 DAPO = {
     "advantage_estimator": "group_norm",
-    "eps_clip_low_high": "0.2 0.28",
+    "eps_clip_low_high": (0.2, 0.28),
     "overlong_buffer_len": 1,
     "dual_clip": 3,
     "entropy_loss_coef": 0.001,
