@@ -37,6 +37,7 @@ from trainer.supervised import main as supervised
 pytestmark = pytest.mark.learning
 
 GOAL = Goal(reward=0.75, window=512, budget=9216)
+SEEDS = (1, 2, 3)
 SETTINGS = {
     "rollout_batch_size": 16,
     "n_samples_per_prompt": 8,
@@ -71,7 +72,7 @@ def beginner(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return Tiny(data / "warm", data / "train.jsonl", data / "eval.jsonl")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_sums_are_learned(algorithm: str, seed: int, beginner: Tiny, run_dir: Path) -> None:
     flags = SETTINGS | ALGORITHMS[algorithm] | PARTS.get(algorithm, {})
