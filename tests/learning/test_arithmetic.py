@@ -1,6 +1,6 @@
 """Sums such as 3+4=: a completion is worth 1 where it is the sum, nothing else, and 0 elsewhere.
 
-The model has 40 supervised steps behind it and then writes three sums in ten right, sampled at
+The model has 40 supervised steps behind it and then writes one sum in three right, sampled at
 temperature 1. All 24 prompts are trained on: what is measured is the policy's improvement, not what
 it makes of sums that it has never seen.
 
@@ -10,10 +10,10 @@ Samples until the latest 512 have a mean of 0.75, where the budget is 9216 (PyTo
 algorithm              seed 1  seed 2  seed 3
 =====================  ======  ======  ======
 PPO                      4096    4480    4736
-REINFORCE++              5632    3712    4096
+REINFORCE++              4224    3712    4096
 REINFORCE                5888    4096    4096
-REINFORCE++-baseline     4224    4096    4352
-RLOO                     3968    3840    4736
+REINFORCE++-baseline     3840    4096    4736
+RLOO                     4096    3840    4736
 GRPO                     4480    4480    4736
 Dr. GRPO                 4224    4480    5632
 GSPO                     4480    4736    4736
