@@ -16,8 +16,11 @@ import torch
 from absent import empty_modules
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers.utils import is_peft_available
 
 PACKAGES = ("deepspeed", "flash_attn", "peft", "pylatexenc", "torchdata", "vllm")
+
+is_peft_available()  # transformers remembers the answer, and TRL asks it: it must be the true one
 
 with empty_modules(*PACKAGES):
     from openrlhf.models import utils
