@@ -87,7 +87,7 @@ def builtin(task: Task) -> Row:
                 *("--rollout_batch_size", str(shared.PROMPTS)),
                 *("--n_samples_per_prompt", str(shared.COMPLETIONS)),
                 *("--train_batch_size", batch, "--micro_rollout_batch_size", batch),
-                *("--use_dynamic_batch", "--train_max_tokens_per_gpu", "3000"),
+                *("--use_dynamic_batch", "--train_max_tokens_per_gpu", "1500"),
                 *("--packing_samples", "--init_kl_coef", "0"),
                 *("--generate_max_len", str(task.longest), "--max_steps", str(task.steps)),
                 *("--actor_learning_rate", str(shared.LEARNING_RATE)),
