@@ -81,12 +81,16 @@ class Cluster(Watch):
         psutil.Process(self.nodes[number].pid).send_signal(signal.SIGTERM)
 
     def named(self, number: int, word: str) -> list[psutil.Process]:
-        """The node's processes whose command line has `word`, or a path that ends in it."""
-        return [
-            process
+        """The node's processes whose command line has `word`, or a path that ends in it.
+
+        A fork has its parent's command line until it becomes another program: it is left out.
+        """
+        found = {
+            process.pid: process
             for process in self.processes(number)
             if any(part == word or part.endswith(f"/{word}") for part in command_line(process))
-        ]
+        }
+        return [process for process in found.values() if parent_of(process) not in found]
 
     def until(self, done: Callable[[], bool], what: str, *, within: float) -> None:
         """As a Watch does, but a head that has ended ends the wait at once."""
@@ -131,6 +135,13 @@ def command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def parent_of(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
 
 
 def result(cluster: Cluster) -> dict[str, Any]:
