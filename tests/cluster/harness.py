@@ -85,12 +85,17 @@ class Cluster(Watch):
 
         A fork has its parent's command line until it becomes another program: it is left out.
         """
+        lines = {process: command_line(process) for process in self.processes(number)}
         found = {
-            process.pid: process
-            for process in self.processes(number)
-            if any(part == word or part.endswith(f"/{word}") for part in command_line(process))
+            process.pid: (process, line)
+            for process, line in lines.items()
+            if any(part == word or part.endswith(f"/{word}") for part in line)
         }
-        return [process for process in found.values() if parent_of(process) not in found]
+
+        def forked(process: psutil.Process, line: list[str]) -> bool:
+            return found.get(parent_of(process), (None, None))[1] == line
+
+        return [process for process, line in found.values() if not forked(process, line)]
 
     def until(self, done: Callable[[], bool], what: str, *, within: float) -> None:
         """As a Watch does, but a head that has ended ends the wait at once."""
@@ -137,11 +142,11 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def parent_of(process: psutil.Process) -> int | None:
+def parent_of(process: psutil.Process) -> int:
     try:
         return process.ppid()
     except psutil.Error:
-        return None
+        return 0
 
 
 def result(cluster: Cluster) -> dict[str, Any]:
