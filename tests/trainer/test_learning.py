@@ -138,8 +138,9 @@ def test_a_sample_without_a_reward_has_no_part_in_an_update(tiny: Tiny) -> None:
     for build in (policy, critic):
         results = []
         for batch in (one, other):
-            actor = build(tiny)
-            results.append(actor.update(batch, step=1))
+            metrics = build(tiny).update(batch, step=1)
+            # How much memory a process has held is no function of the samples.
+            results.append({k: v for k, v in metrics.items() if not k.endswith("_memory_gb")})
         assert results[0] == results[1]
 
 
