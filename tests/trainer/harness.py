@@ -82,3 +82,8 @@ def events(config: Config, kind: str) -> list[dict[str, Any]]:
 
 def metric_rows(config: Config) -> list[dict[str, Any]]:
     return [json.loads(line) for line in config.files.metrics.read_text().splitlines()]
+
+
+def of_the_samples(metrics: dict[str, float]) -> dict[str, float]:
+    """Without how much memory the process has held, which is no function of the samples."""
+    return {name: value for name, value in metrics.items() if not name.endswith("_memory_gb")}
