@@ -23,6 +23,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _group_faults(config)
     yield from _range_faults(config)
     yield from _correction_faults(config)
+    yield from _best_metric_faults(config)
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
@@ -179,4 +180,16 @@ def _correction_faults(config: Config) -> Iterator[Fault]:
             shown(config.is_correction_threshold),
             f"{config.is_correction_gating} is a distance: it has an upper bound only",
             "Give one number, commonly 0.05",
+        )
+
+
+def _best_metric_faults(config: Config) -> Iterator[Fault]:
+    logged = ["accuracy", "pass1", f"pass{config.eval_n_samples_per_prompt}"]
+    metric = config.best_metric
+    if metric is not None and metric.removeprefix("eval/") not in logged:
+        yield Fault(
+            "--best_metric_key",
+            config.best_metric_key,
+            "no evaluation logs it",
+            f"Give one of {', '.join(dict.fromkeys(logged))}, or none",
         )

@@ -47,8 +47,3 @@ class Evaluation:
             "eval/response_length": self.response_length,
             "eval/truncated": self.truncated,
         }
-
-
-def metric_names(k: int) -> list[str]:
-    """What --best_metric_key can name, without the prefix `eval/`."""
-    return ["accuracy", "pass1", f"pass{k}"]

@@ -20,6 +20,7 @@ from tests.trainer.harness import Tiny, events, metric_rows, train
 from trainer import data
 from trainer.checkpoint.resume import ResumeError
 from trainer.contract import checkpoint_path, newest_checkpoint
+from trainer.flags import ConfigError
 from trainer.types import TrainingError
 
 
@@ -121,6 +122,19 @@ def test_no_best_policy_is_kept_where_none_is_wanted(tiny: Tiny, run_dir: Path) 
     config = tiny.config(run_dir, eval_dataset=tiny.held_out, best_metric_key="none", max_steps=1)
     train(config)
     assert not config.files.best.exists()
+
+
+def test_a_metric_that_no_evaluation_logs_is_refused_at_the_start(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"--best_metric_key: no evaluation logs it .*pass8"):
+        tiny.config(
+            run_dir,
+            eval_dataset=tiny.held_out,
+            eval_n_samples_per_prompt=8,
+            eval_temperature=1.0,
+            best_metric_key="pass4",
+        )
 
 
 def test_metrics_go_to_tensorboard_too(tiny: Tiny, run_dir: Path) -> None:
