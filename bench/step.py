@@ -1,10 +1,11 @@
-"""Steady-state step time of the builtin GRPO against a hand-written floor and against TRL's.
+"""Steady-state step time of the builtin GRPO and PPO against a hand-written floor and TRL's.
 
 One model of a million parameters, 32 prompts x 8 completions, float32, both cores for every side.
 *Uniform*: every completion has 32 tokens; the floor is a bare generate, forward, backward, AdamW.
 *Ragged*: a quarter of the limit of 128 in the mean, some at the limit. The builtin trainer runs as
-in a job: its own processes, Ray actors, metrics. Sides take turns; ratios are of medians of steady
-steps in one round, and the median of the rounds is reported.
+in a job: its own processes, Ray actors, metrics. TRL's PPO is that of the last release that has
+one. Sides take turns, each round in another order; ratios are of medians of steady steps in one
+round, and the median of the rounds is reported.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,16 @@ from bench.result import report
 from bench.sides import task as shared
 from bench.sides.task import Kind, Task
 
-STEPS, WARM = 8, 3
+STEPS, WARM = 16, 4
 FLOOR_TARGET, TRL_TARGET = 1.05, 2.0
 THREADS = str(os.cpu_count() or 1)
+OLDER_TRL = Path(".peers/trl-ppo").absolute()
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "grpo": ("--advantage_estimator", "group_norm", "--init_kl_coef", "0"),
+    "ppo": ("--advantage_estimator", "gae", "--init_kl_coef", str(shared.KL_COEF)),
+}
 Row = dict[str, float]
+Sides = dict[str, Row]
 
 
 def main() -> int:
@@ -35,11 +43,10 @@ def main() -> int:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="rc-step-") as directory:
         root = Path(directory)
-        uniform = [round_of(root / f"uniform-{n}", "uniform") for n in range(rounds)]
-        ragged = [round_of(root / f"ragged-{n}", "ragged") for n in range(rounds)]
-    to_floor = statistics.median(r["builtin"]["step"] / r["floor"]["step"] for r in uniform)
-    uniform_trl = statistics.median(r["trl"]["step"] / r["builtin"]["step"] for r in uniform)
-    ragged_trl = statistics.median(r["trl"]["step"] / r["builtin"]["step"] for r in ragged)
+        uniform = [round_of(root / f"uniform-{n}", "uniform", n) for n in range(rounds)]
+        ragged = [round_of(root / f"ragged-{n}", "ragged", n) for n in range(rounds)]
+    to_floor = ratio(uniform, "grpo", "floor")
+    ragged_trl = ratio(ragged, "trl grpo", "grpo")
     ok = report(
         "step",
         to_floor,
@@ -47,10 +54,12 @@ def main() -> int:
         target=FLOOR_TARGET,
         better="lower",
         detail={
-            "uniform_builtin_to_floor": round(to_floor, 3),
-            "uniform_trl_to_builtin": round(uniform_trl, 3),
-            "ragged_trl_to_builtin": round(ragged_trl, 3),
+            "uniform_builtin_to_floor": to_floor,
+            "uniform_trl_to_builtin": ratio(uniform, "trl grpo", "grpo"),
+            "ragged_trl_to_builtin": ragged_trl,
             "ragged_target": TRL_TARGET,
+            "uniform_trl_ppo_to_builtin": ratio(uniform, "trl ppo", "ppo"),
+            "ragged_trl_ppo_to_builtin": ratio(ragged, "trl ppo", "ppo"),
             "uniform": middle(uniform),
             "ragged": middle(ragged),
             "rounds": rounds,
@@ -61,38 +70,46 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def round_of(root: Path, kind: Kind) -> dict[str, Row]:
-    """Medians of each side's steady steps."""
+def round_of(root: Path, kind: Kind, number: int) -> Sides:
+    """Medians of each side's steady steps; odd rounds begin with the last side."""
     root.mkdir()
     task = shared.write(root, kind, STEPS)
-    sides = {"builtin": builtin(task), "trl": side("trl_grpo", "trl", task)}
-    if kind == "uniform":
-        sides["floor"] = side("floor", "floor", task)
-    for name, row in sides.items():
-        shown = ", ".join(f"{key} {value:.3g}" for key, value in row.items())
+    sides = {
+        "grpo": partial(builtin, task, "grpo"),
+        "floor": partial(side, "floor", task),
+        "trl grpo": partial(side, "trl_grpo", task),
+        "ppo": partial(builtin, task, "ppo"),
+        "trl ppo": partial(side, "trl_ppo", task, OLDER_TRL),
+    }
+    if kind == "ragged":
+        del sides["floor"]
+    names = list(sides) if number % 2 == 0 else list(reversed(sides))
+    rows = {name: sides[name]() for name in names}
+    for name in sides:
+        shown = ", ".join(f"{key} {value:.3g}" for key, value in rows[name].items())
         print(f"{kind}, {name}: {shown}", flush=True)
-    return sides
+    return rows
 
 
-def builtin(task: Task) -> Row:
+def builtin(task: Task, algorithm: str) -> Row:
     """The trainer as a user starts it, on a Ray of its own."""
     batch = str(shared.PROMPTS * shared.COMPLETIONS)
-    run = task.root / "run"
+    run = task.root / f"run-{algorithm}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
         started(
             [
                 *("trainer", "--pretrain", str(task.model), "--prompt_data", str(task.prompts)),
                 *("--input_key", "prompt", "--remote_rm_url", str(task.reward)),
-                *("--run_dir", str(run), "--advantage_estimator", "group_norm"),
+                *("--run_dir", str(run), *ALGORITHMS[algorithm]),
                 *("--rollout_batch_size", str(shared.PROMPTS)),
                 *("--n_samples_per_prompt", str(shared.COMPLETIONS)),
                 *("--train_batch_size", batch, "--micro_rollout_batch_size", batch),
                 *("--use_dynamic_batch", "--train_max_tokens_per_gpu", "1500"),
-                *("--packing_samples", "--init_kl_coef", "0"),
-                *("--generate_max_len", str(task.longest), "--max_steps", str(task.steps)),
+                *("--packing_samples", "--generate_max_len", str(task.longest)),
+                *("--max_steps", str(task.steps)),
                 *("--actor_learning_rate", str(shared.LEARNING_RATE)),
             ],
-            task.root / "builtin.log",
+            task.root / f"{algorithm}.log",
             RAY_TMPDIR=ray,
         )
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -106,10 +123,12 @@ def builtin(task: Task) -> Row:
     }
 
 
-def side(module: str, name: str, task: Task) -> Row:
+def side(module: str, task: Task, *packages: Path) -> Row:
+    """A program of bench.sides; `packages`: where it finds a library's older release."""
+    path = os.pathsep.join(str(part) for part in (*packages, Path.cwd()))
     arguments = [str(task.root), str(task.longest), str(task.steps)]
-    started([f"bench.sides.{module}", *arguments], task.root / f"{name}.log")
-    rows = json.loads((task.root / f"{name}.json").read_text())[WARM:]
+    started([f"bench.sides.{module}", *arguments], task.root / f"{module}.log", PYTHONPATH=path)
+    rows = json.loads((task.root / f"{module}.json").read_text())[WARM:]
     shown = {key: median(rows, key) for key in rows[0] if key != "tokens"}
     return shown | {"tokens_per_second": median(rows, "tokens") / shown["step"]}
 
@@ -118,12 +137,13 @@ def started(module: list[str], log: Path, **variables: str) -> None:
     """Run `python -m module` to its end, with the same threads and environment for every side."""
     unwanted = ("RAY_", "WANDB_")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
-    environment = (
-        inherited | {"OMP_NUM_THREADS": THREADS, "PYTHONPATH": str(Path.cwd())} | variables
-    )
+    common = {"OMP_NUM_THREADS": THREADS, "PYTHONPATH": str(Path.cwd())}
     with log.open("w") as file:
         ended = subprocess.run(
-            [sys.executable, "-m", *module], env=environment, stdout=file, stderr=file
+            [sys.executable, "-m", *module],
+            env=inherited | common | variables,
+            stdout=file,
+            stderr=file,
         )
     if ended.returncode:
         raise SystemExit(f"{module[0]} ended with {ended.returncode}:\n{log.read_text()[-3000:]}")
@@ -133,9 +153,14 @@ def median(rows: list[dict[str, Any]], name: str) -> float:
     return round(statistics.median(row[name] for row in rows), 4)
 
 
-def middle(rounds: list[dict[str, Row]]) -> dict[str, Row]:
+def ratio(rounds: list[Sides], above: str, below: str) -> float:
+    """The median over rounds of one side's step time against another's."""
+    return round(statistics.median(r[above]["step"] / r[below]["step"] for r in rounds), 4)
+
+
+def middle(rounds: list[Sides]) -> Sides:
     """The round whose builtin step is the median one."""
-    return sorted(rounds, key=lambda sides: sides["builtin"]["step"])[len(rounds) // 2]
+    return sorted(rounds, key=lambda sides: sides["grpo"]["step"])[len(rounds) // 2]
 
 
 if __name__ == "__main__":

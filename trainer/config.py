@@ -106,6 +106,16 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.updates_per_step > 1 or (self.has_reference and not self.use_kl_loss)
 
     @property
+    def scoring_at_once(self) -> int:
+        """Models that run forward over a step's samples at the same time."""
+        return max(1, self.needs_old_log_probs + self.has_critic + self.has_reference)
+
+    @property
+    def training_at_once(self) -> int:
+        """Models that are updated at the same time."""
+        return 1 + self.has_critic
+
+    @property
     def clip_range(self) -> tuple[float, float]:
         """How far the policy's ratio may be below and above 1."""
         return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)

@@ -153,6 +153,7 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
             max_tokens=config.scoring_tokens if config.use_dynamic_batch else None,
             packing=config.packing_samples,
             attention=config.attn_implementation,
+            at_once=config.scoring_at_once,
         ),
         schedule=schedule,
         train_batch_size=config.train_batch_size,
@@ -163,5 +164,6 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
         max_epochs=config.max_epochs,
         seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
+        at_once=config.training_at_once,
         lora=_lora(config),
     )

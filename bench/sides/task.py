@@ -10,6 +10,8 @@ from typing import Any, Literal
 Kind = Literal["uniform", "ragged"]
 PROMPTS, COMPLETIONS, PROMPT_LENGTH = 32, 8, 10
 LEARNING_RATE = 1e-6
+KL_COEF = 0.05
+"""Of PPO, which has a reference and a critic besides; GRPO runs without a KL."""
 REWARD = """
 def reward_func(queries, prompts, labels):
     return [share(query[len(prompt):]) for query, prompt in zip(queries, prompts)]

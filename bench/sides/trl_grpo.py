@@ -66,7 +66,7 @@ def main(root: str, longest: int, steps: int) -> None:
     for row, log in zip(times.rows, logged, strict=True):
         row["mean_length"] = log["completions/mean_length"]
         row["tokens"] = batch * (shared.PROMPT_LENGTH + log["completions/mean_length"])
-    shared.report(task.root / "trl.json", times.rows)
+    shared.report(task.root / "trl_grpo.json", times.rows)
 
 
 if __name__ == "__main__":

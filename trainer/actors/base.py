@@ -84,6 +84,8 @@ class ModelSettings:
     """Samples end to end, where the model's attention can tell them apart."""
     attention: str | None = None
     """transformers' name for an attention; what fits the machine where None."""
+    at_once: int = 1
+    """Models that run forward at the same time; on a CPU they share its threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,8 @@ class LearnerSettings:
     max_epochs: int
     seed: int
     gradient_checkpointing: bool
+    at_once: int = 1
+    """Models that are trained at the same time; on a CPU they share its threads."""
     ema_beta: float | None = None
     """Weight of the old average in a moving average of the weights; None: none is kept."""
     lora: LoRASettings | None = None

@@ -14,7 +14,7 @@ from trainer.actors import lora
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
-from trainer.actors.model import in_passes, prepare_process, scoring_cut
+from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
 from trainer.checkpoint import export
 from trainer.losses import Loss
 from trainer.seeds import derive
@@ -61,9 +61,11 @@ class CriticActor:
         packed = self._forward.packed
         self._training = Training("critic", self._model, settings, packed=packed)
         self._cut = scoring_cut(settings.model, packed=packed)
+        self._at_once = settings.model.at_once
         self._objective = objective
 
     def values(self, sequences: Sequences) -> FloatArray:
+        share_threads(self._at_once)
         return in_passes(self._values, sequences, self._cut)
 
     def _values(self, sequences: Sequences) -> Tensor:

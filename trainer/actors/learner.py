@@ -16,7 +16,7 @@ from torch import nn
 from trainer import packing
 from trainer.actors.base import LearnerSettings, Metrics
 from trainer.actors.lora import trained
-from trainer.actors.model import peak_memory
+from trainer.actors.model import peak_memory, share_threads
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
 from trainer.checkpoint import state
@@ -63,6 +63,7 @@ class Training:
         Raises TrainingError where a loss or a gradient is not finite; that update is not made.
         """
         torch.manual_seed(derive(self._settings.seed, self._role, step))
+        share_threads(self._settings.at_once)
         self._model.train()
         totals: dict[str, float] = defaultdict(float)
         updates = 0

@@ -22,16 +22,26 @@ from trainer.types import FloatArray, Sequences
 def prepare_process(*, deterministic: bool = False) -> torch.device:
     """Settle what this process computes with. Returns its device.
 
-    One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
-    the bit. `deterministic` holds kernels of a GPU to the same.
+    `deterministic` holds kernels of a GPU to what repeats to the bit.
     """
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS' own condition for it
         torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    share_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def share_threads(at_once: int) -> None:
+    """Compute from here on with this process's part of the threads that `at_once` models share.
+
+    One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
+    the bit. More threads than CPUs would wait for each other at the end of every loop, which makes
+    a step many times slower.
+    """
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    torch.set_num_threads(max(1, threads // at_once))
 
 
 def peak_memory() -> int:

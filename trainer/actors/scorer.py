@@ -12,7 +12,7 @@ from trainer.actors.base import ModelSettings
 from trainer.actors.forward import Forward
 from trainer.actors.head import LogitsAsStates, projection_of
 from trainer.actors.log_probs import of_logits, token_log_probs
-from trainer.actors.model import in_passes, scoring_cut
+from trainer.actors.model import in_passes, scoring_cut, share_threads
 from trainer.types import FloatArray, Sequences
 
 
@@ -29,6 +29,7 @@ class Scorer:
         )
         self._cut = scoring_cut(settings, packed=self.packed)
         self._temperature = settings.temperature
+        self._at_once = settings.at_once
 
     def score(self, sequences: Sequences, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """[N] log-probability of each action given what precedes it, and [N] entropy or None."""
@@ -41,6 +42,7 @@ class Scorer:
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         """[B, T] log-probability of each action token; zero elsewhere."""
+        share_threads(self._at_once)
         return in_passes(lambda part: self.score(part)[0], sequences, self._cut)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
