@@ -29,7 +29,7 @@ def run(config: Config) -> int:
     from trainer.actors.ray_group import RayLauncher
     from trainer.checkpoint.resume import ResumeError
     from trainer.stop import Stopped, StopRequest
-    from trainer.types import TrainingError
+    from trainer.types import TrainingError, UnfitModelError
 
     try:
         config.files.root.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,13 @@ def run(config: Config) -> int:
         launcher = RayLauncher(placement.reserve(actors))
         crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
         loop.train(config, crew, prompts, reward, stop)
-    except (PromptError, RewardSpecError, RewardRejected, ResumeError) as error:
+    except (
+        PromptError,
+        RewardSpecError,
+        RewardRejected,
+        ResumeError,
+        UnfitModelError,
+    ) as error:
         return _end(error, ExitCode.USAGE)
     except RewardUnreachable as error:
         return _end(error, ExitCode.UNREACHABLE)

@@ -1,4 +1,4 @@
-"""What a sample's reward is compared with: the other completions of its prompt.
+"""What a sample's reward is compared with: other completions, of its prompt or of the batch.
 
 Each function takes rewards [P, n] (P prompts, n completions; NaN: unknown) and returns what is
 left of them above the baseline, [P, n] float64. An unknown reward takes part in nothing, and a
@@ -21,6 +21,13 @@ EPSILON = 1e-9
 def above_mean(rewards: Groups) -> Groups:
     """r − mean: REINFORCE++-baseline (Hu et al. 2025), Dr. GRPO (Liu et al. 2025)."""
     known, _, mean = _moments(rewards)
+    return np.where(known, rewards - mean, 0)
+
+
+def above_batch_mean(rewards: Groups) -> Groups:
+    """r − mean of all known rewards, whatever their prompt: for one completion of each prompt."""
+    known = ~np.isnan(rewards)
+    mean = rewards[known].mean() if known.any() else 0.0
     return np.where(known, rewards - mean, 0)
 
 
@@ -53,6 +60,7 @@ BASELINES: dict[str, Callable[[Groups], Groups]] = {
     "reinforce_baseline": above_mean,
     "dr_grpo": above_mean,
     "group_norm": normalised,
+    "flash_reinforce": above_batch_mean,
 }
 """Estimator → its baseline; gae and reinforce have none."""
 

@@ -75,6 +75,11 @@ IDLE = (
         "--init_kl_coef 0 leaves the reference out",
     ),
     Idle(
+        ("kl_unbiased_gradient",),
+        lambda c: not c.use_kl_loss,
+        "a KL in the reward has no gradient: it needs --use_kl_loss",
+    ),
+    Idle(
         ("dynamic_filtering_reward_range",),
         lambda c: not c.dynamic_filtering,
         "it needs --dynamic_filtering",
@@ -166,7 +171,11 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
 
 
 def _estimator_advice(config: Config) -> Iterator[str]:
-    if config.use_kl_loss and config.kl_estimator == "k1":
-        yield "--kl_estimator k1 has no expected gradient as a loss: k2 or k3 has"
+    biased = config.use_kl_loss and not config.kl_unbiased_gradient
+    if biased and config.kl_estimator == "k1":
+        yield (
+            "--kl_estimator k1 has no expected gradient as a loss: k2 or k3 has, and "
+            "--kl_unbiased_gradient gives it one"
+        )
     if not config.use_kl_loss and config.kl_estimator != "k1":
         yield f"--kl_estimator {config.kl_estimator} is biased in the reward: k1 is not"

@@ -21,6 +21,9 @@ from trainer.segments import segment_mean
 RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ±this before exp, so that one token cannot overflow the loss."""
 
+KL_WEIGHT_LIMIT = 10.0
+"""Most that a token's ratio weighs the unbiased gradient of the KL."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -115,6 +118,8 @@ def _penalties(
     if inputs.kl_coef:
         reference = _needed(inputs.reference, "reference")
         estimate = kl(inputs.log_probs, reference, objective.kl_estimator)
+        if objective.kl_unbiased_gradient:
+            estimate = _with_gradient_of_kl(estimate, inputs, reference)
         term = (estimate * inputs.weights).sum()
         total = total + inputs.kl_coef * term
         metrics["kl_loss"] = term.item()
@@ -143,6 +148,19 @@ def value_loss(
         "value_clip_ratio": (clipped_error > error).sum().item() * share,
     }
     return Loss(value, metrics)
+
+
+def _with_gradient_of_kl(estimate: Tensor, inputs: PolicyInputs, reference: Tensor) -> Tensor:
+    """The estimate's values with the gradient w ℓ ∇log π, whose mean is that of KL(π ‖ π_ref).
+
+    ℓ = log π − log π_ref; w = π/π_old carries the mean from the policy that wrote the samples to
+    the one that is trained, and is bounded like OpenRLHF's.
+    """
+    log_ratio = inputs.log_probs - reference
+    drift = inputs.log_probs - inputs.old_log_probs
+    weight = drift.exp().clamp(max=KL_WEIGHT_LIMIT).detach()
+    surrogate = weight * log_ratio**2 / 2
+    return estimate.detach() + surrogate - surrogate.detach()
 
 
 def _needed(tensor: Tensor | None, name: str) -> Tensor:

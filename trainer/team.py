@@ -57,6 +57,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         loss_type=config.policy_loss_type,
         dual_clip=config.dual_clip,
         kl_estimator=config.kl_estimator,
+        kl_unbiased_gradient=config.kl_unbiased_gradient,
         entropy_coef=config.entropy_loss_coef,
         correction=CorrectionSettings(
             level=config.is_correction_level,
@@ -87,7 +88,9 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             "trainer.actors.critic:CriticActor",
             1,
             critic,
-            CriticObjective(value_clip=config.value_clip),
+            CriticObjective(
+                value_clip=config.value_clip, value_head_prefix=config.value_head_prefix
+            ),
         )
         if config.has_critic
         else None,

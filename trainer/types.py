@@ -29,6 +29,10 @@ class ModelMismatchError(TrainingError):
     """A checkpoint's weights are those of another model; the sentence says where they differ."""
 
 
+class UnfitModelError(TrainingError):
+    """The model cannot be used as the flags ask; the sentence says what would be right."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How completions are drawn. Temperature 0 is greedy decoding."""

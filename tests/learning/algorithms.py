@@ -12,6 +12,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "no_advantage_std_norm": True,
         "init_kl_coef": 0,
     },
+    "FlashREINFORCE": {"advantage_estimator": "flash_reinforce", "init_kl_coef": 0},
     "REINFORCE++-baseline": {"advantage_estimator": "reinforce_baseline"},
     "RLOO": {"advantage_estimator": "rloo"},
     "GRPO": {

@@ -17,7 +17,15 @@ from trainer import advantages
 from trainer.advantages import Estimator
 from trainer.shaping import LengthPenalties
 
-ESTIMATORS = ["gae", "reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo"]
+ESTIMATORS = [
+    "gae",
+    "reinforce",
+    "reinforce_baseline",
+    "rloo",
+    "group_norm",
+    "dr_grpo",
+    "flash_reinforce",
+]
 DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
 
 

@@ -136,9 +136,9 @@ def test_a_step_cut_into_micro_batches_has_openrlhf_s_gradient(
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-@given(batch=batches())
+@given(batch=batches(), unbiased=st.booleans())
 def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
-    peers: Peers, batch: Batch, estimator: str
+    peers: Peers, batch: Batch, estimator: str, unbiased: bool
 ) -> None:
     theirs = peers.openrlhf(
         "policy_step",
@@ -158,11 +158,11 @@ def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
                 "use_loss": True,
                 "init_coef": 0.1,
                 "estimator": estimator,
-                "unbiased_gradient": False,
+                "unbiased_gradient": unbiased,
             },
         },
     )
-    settings = objective(kl_estimator=estimator, entropy_coef=0.02)
+    settings = objective(kl_estimator=estimator, kl_unbiased_gradient=unbiased, entropy_coef=0.02)
     outcome = ours.policy_loss(batch, settings, kl_coef=0.1)
     same(outcome.value, theirs["value"])
     same(outcome.gradient, theirs["gradient"])

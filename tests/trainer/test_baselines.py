@@ -40,7 +40,12 @@ def test_gae_and_reinforce_have_no_baseline(estimator: str) -> None:
     assert above(estimator, [2.0, UNKNOWN, -1.0]) == [2.0, 0.0, -1.0]
 
 
-@pytest.mark.parametrize("estimator", sorted(baselines.BASELINES))
+def test_flash_reinforce_compares_with_the_whole_batch() -> None:
+    got = above("flash_reinforce", [1.0, UNKNOWN, 0.5, 4.0, 2.0, 2.5])
+    assert got == pytest.approx([-1.0, 0.0, -1.5, 2.0, 0.0, 0.5])
+
+
+@pytest.mark.parametrize("estimator", sorted(set(baselines.BASELINES) - {"flash_reinforce"}))
 def test_an_unknown_reward_takes_no_part_in_its_groups_baseline(estimator: str) -> None:
     with_unknown = above(estimator, [1.0, UNKNOWN, 0.0, 7.0, UNKNOWN, UNKNOWN])
     alone = above(estimator, [1.0, 0.0], size=2)

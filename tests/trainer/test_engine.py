@@ -12,7 +12,7 @@ from trainer.actors.group import LocalLauncher
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.rollouts import Rollouts
-from trainer.types import Completion, Sampling
+from trainer.types import Completion, Sampling, UnfitModelError
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
 SAMPLING = Sampling(max_new_tokens=5)
@@ -160,5 +160,5 @@ def test_a_model_without_an_end_token_is_refused(tiny: Tiny, tmp_path: Path) -> 
     model = AutoModelForCausalLM.from_pretrained(tiny.model)
     tokenizer = AutoTokenizer.from_pretrained(tiny.model)
     model.generation_config.eos_token_id = tokenizer.eos_token = None
-    with pytest.raises(ValueError, match="end-of-sequence"):
+    with pytest.raises(UnfitModelError, match="end-of-sequence"):
         _stop_tokens(model, tokenizer)

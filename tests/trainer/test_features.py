@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tensorboardX.proto.event_pb2 import Event
 
 from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, train
+from tests.trainer.test_learning import settings
 from trainer import data
+from trainer.actors import value_head
+from trainer.actors.base import CriticObjective
+from trainer.actors.critic import CriticActor
 from trainer.checkpoint.resume import ResumeError
 from trainer.contract import checkpoint_path, newest_checkpoint
 from trainer.flags import ConfigError
-from trainer.types import TrainingError
+from trainer.types import TrainingError, UnfitModelError
 
 
 def weights(directory: Path) -> dict[str, Any]:
@@ -226,8 +231,30 @@ def test_the_value_network_is_saved_beside_the_policy(tiny: Tiny, run_dir: Path)
     config = tiny.config(run_dir, save_value_network=True, max_steps=1)
     train(config)
     head = load_file(config.exported_critic / "value_head.safetensors")
-    assert head["weight"].shape[0] == 1
+    assert head["score.weight"].shape[0] == 1
     assert (config.exported_critic / "model.safetensors").is_file()
+
+
+def test_a_critic_goes_on_from_a_trained_value_head(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, save_value_network=True, max_steps=1)
+    train(config)
+    trained = load_file(config.exported_critic / value_head.FILE)["score.weight"]
+    model = settings(tiny).model
+    known = replace(settings(tiny), model=replace(model, model=str(config.exported_critic)))
+    values = {}
+    for prefix in ("score", "another"):
+        actor = CriticActor(known, CriticObjective(value_clip=0.5, value_head_prefix=prefix))
+        head = dict(actor._model.named_parameters())["value_head.weight"].detach().numpy()
+        values[prefix] = np.array_equal(head, trained)
+    assert values == {"score": True, "another": False}
+
+
+def test_a_value_head_of_another_shape_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    directory = tmp_path / "reward-of-two"
+    shutil.copytree(tiny.model, directory)
+    save_file({"score.weight": np.zeros((2, 8), np.float32)}, directory / "head.safetensors")
+    with pytest.raises(UnfitModelError, match=r"score\.weight .*\[2, 8\].*--value_head_prefix"):
+        value_head.load(str(directory), "score", hidden=8)
 
 
 DAPO = {

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from tests.trainer.harness import Tiny, of_the_samples
 from tests.trainer.test_learning import critic, experience, largest_difference, policy
 from trainer.actors.base import LoRASettings
-from trainer.types import Weights
+from trainer.types import UnfitModelError, Weights
 
 
 def lora(*modules: str) -> LoRASettings:
@@ -70,5 +70,5 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
 
 
 def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:
-    with pytest.raises(ValueError, match=r"--target_modules wrong: .* down_proj.*all-linear"):
+    with pytest.raises(UnfitModelError, match=r"--target_modules wrong: .* down_proj.*all-linear"):
         policy(tiny, lora=lora("wrong"))

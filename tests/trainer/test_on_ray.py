@@ -131,3 +131,13 @@ def test_a_reward_server_that_never_answers_ends_with_69(
     said, _ = process.communicate(timeout=150)
     assert process.returncode == ExitCode.UNREACHABLE, said
     assert "Traceback" not in said
+
+
+def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
+    flags: dict[str, Any], ray_directory: Path
+) -> None:
+    unfit = start(flags | {"lora_rank": 4, "target_modules": "nothing"}, ray_directory)
+    said, _ = unfit.communicate(timeout=100)
+    assert unfit.returncode == ExitCode.USAGE, said
+    assert "--target_modules nothing: the model has none of them" in said
+    assert "Traceback" not in said

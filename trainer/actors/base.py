@@ -143,6 +143,8 @@ class PolicyObjective:
     """ppo or gspo"""
     dual_clip: float | None = None
     kl_estimator: str = "k1"
+    kl_unbiased_gradient: bool = False
+    """The gradient of the KL itself, in place of the estimator's."""
     entropy_coef: float | None = None
     """Weight of the entropy; 0 to see its metric only, None to leave it out."""
     correction: CorrectionSettings = CorrectionSettings()
@@ -151,3 +153,5 @@ class PolicyObjective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticObjective:
     value_clip: float
+    value_head_prefix: str = "score"
+    """The head's name in a model's files."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses
-from trainer.actors import lora
+from trainer.actors import lora, value_head
 from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
@@ -24,11 +24,15 @@ from trainer.types import Experience, FloatArray, Sequences
 class ValueModel(nn.Module):
     """A transformer with a linear head in place of the vocabulary."""
 
-    def __init__(self, backbone: Any, seed: int) -> None:
+    def __init__(self, backbone: Any, seed: int, head: Tensor | None = None) -> None:
+        """`head` [1, H]: a trained one; it starts afresh where None."""
         super().__init__()
         self.backbone = backbone
-        hidden = backbone.config.get_text_config().hidden_size
+        hidden = hidden_size(backbone)
         self.value_head = nn.Linear(hidden, 1, bias=False)
+        if head is not None:
+            self.value_head.load_state_dict({"weight": head})
+            return
         generator = torch.Generator().manual_seed(derive(seed, "value-head"))
         nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
 
@@ -36,6 +40,11 @@ class ValueModel(nn.Module):
         """Values [N] of states [N, H]."""
         values: Tensor = self.value_head(states.to(self.value_head.weight.dtype)).squeeze(-1)
         return values
+
+
+def hidden_size(backbone: Any) -> int:
+    size: int = backbone.config.get_text_config().hidden_size
+    return size
 
 
 class CriticActor:
@@ -51,7 +60,8 @@ class CriticActor:
             backbone.gradient_checkpointing_enable()
         if settings.lora is not None:
             lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
-        self._model = ValueModel(backbone, settings.seed).to(device).eval()
+        head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
+        self._model = ValueModel(backbone, settings.seed, head).to(device).eval()
         self._forward = Forward(
             backbone,
             device,
@@ -99,6 +109,7 @@ class CriticActor:
 
     def export(self, directory: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(self._source)
-        head = {"value_head.safetensors": {"weight": self._model.value_head.weight}}
+        name = f"{self._objective.value_head_prefix}.weight"
+        head = {value_head.FILE: {name: self._model.value_head.weight}}
         backbone = self._model.backbone
         export.write(backbone, tokenizer, directory, weights=lora.merged(backbone), beside=head)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.actors.base import LoRASettings
+from trainer.types import UnfitModelError
 
 ALL_LINEAR = "all-linear"
 
@@ -41,7 +42,7 @@ class Adapted(nn.Module):
 def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
     """Freeze `model` and give adapters to its linear layers, but never to its head.
 
-    Raises ValueError where none of --target_modules is in the model.
+    Raises UnfitModelError where none of --target_modules is in the model.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -55,7 +56,7 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
     chosen = [n for n in linear if ALL_LINEAR in wanted or n.rpartition(".")[2] in wanted]
     if not chosen:
         there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise ValueError(
+        raise UnfitModelError(
             f"--target_modules {' '.join(settings.target_modules)}: the model has none of them. "
             f"Its linear layers are {there}; or give {ALL_LINEAR}"
         )

@@ -41,9 +41,16 @@ class _Host:
 
     def __init__(self, role: str, actor: str, args: tuple[Any, ...]) -> None:
         self._role = role
-        self._worker = build(actor, args)
+        self._fault: TrainingError | None = None
+        try:
+            self._worker = build(actor, args)
+        except TrainingError as error:
+            # Told at the first call: Ray reports what a constructor raises as a sudden death.
+            self._fault = error
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._fault is not None:
+            raise self._fault
         return getattr(self._worker, method)(*args, **kwargs)
 
     def __repr__(self) -> str:

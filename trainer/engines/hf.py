@@ -14,7 +14,7 @@ from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.engines import cache
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.decode import Decoder, Row
-from trainer.types import Completion, Sampling, Weights
+from trainer.types import Completion, Sampling, UnfitModelError, Weights
 
 
 class HFEngine:
@@ -25,7 +25,7 @@ class HFEngine:
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         self._model = load_causal_lm(settings.model, dtype).to(device).eval()
         if not cache.holds(self._model.config):
-            raise ValueError(
+            raise UnfitModelError(
                 f"--rollout_engine hf cannot decode {settings.model}: a layer of "
                 f"{type(self._model).__name__} keeps a state that is not keys and values"
             )
@@ -72,5 +72,5 @@ def _stop_tokens(model: Any, tokenizer: Any) -> list[int]:
     listed = configured if isinstance(configured, list) else [configured]
     stops = sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})
     if not stops:
-        raise ValueError("neither the model nor its tokeniser has an end-of-sequence token")
+        raise UnfitModelError("neither the model nor its tokeniser has an end-of-sequence token")
     return stops

@@ -46,8 +46,7 @@ class ModelFlags:
         "score",
         group=MODELS,
         dotted="ds.value_head_prefix",
-        help="name of the critic's value head in its checkpoint",
-        no_effect="the critic's value head starts afresh",
+        help="name of the value head in --critic_pretrain; where there is none it starts afresh",
     )
     agent_func_path: str = flag(
         "",

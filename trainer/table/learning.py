@@ -14,7 +14,15 @@ class AdvantageFlags:
         "gae",
         group=ADVANTAGE,
         dotted="algo.advantage.estimator",
-        choices=("gae", "reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo"),
+        choices=(
+            "gae",
+            "reinforce",
+            "reinforce_baseline",
+            "rloo",
+            "group_norm",
+            "dr_grpo",
+            "flash_reinforce",
+        ),
         help="gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO",
     )
     gamma: float = flag(
@@ -122,7 +130,6 @@ class KLFlags:
         group=KL,
         dotted="algo.kl.unbiased_gradient",
         help="the true reverse KL's gradient, whatever the estimator",
-        unsupported="The estimator's own gradient is used; leave it out",
     )
 
 

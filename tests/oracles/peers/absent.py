@@ -19,7 +19,7 @@ from typing import Any
 
 class Absent(type):
     def __call__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"{cls.__name__} belongs to a package that is not installed here")
+        raise RuntimeError(f"{cls.__name__} belongs to a package that is empty here")
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -32,7 +32,7 @@ def absent(name: str) -> Absent:
 
 
 class EmptyModules(MetaPathFinder, Loader):
-    """Finds `packages` and everything below them; last in line, so that a real one goes first."""
+    """Finds `packages` and everything below them, installed or not: the same on every machine."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = packages
@@ -60,7 +60,7 @@ def empty_modules(*packages: str) -> Iterator[None]:
     OpenRLHF looks for flash-attention again when it is called, and has a way without.
     """
     finder = EmptyModules([name for name in packages if name not in sys.modules])
-    sys.meta_path.append(finder)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
