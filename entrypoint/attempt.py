@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from dataclasses import dataclass, field
 
-from entrypoint import failures, wait
+from entrypoint import oom_kills, wait
 from entrypoint.console import ProgressLine
-from entrypoint.failures import Ending, FailureClass
+from entrypoint.failures import Ending
 from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
+from entrypoint.signs import Signs
+from entrypoint.variables import redact
 from trainer.contract import Progress, RunFiles
 
 log = logging.getLogger(__name__)
@@ -36,29 +37,34 @@ class Attempt:
     journal: Journal
     jobs: JobClient
     inbox: Inbox
-    _hints: list[FailureClass] = field(default_factory=list)
-    _evidence: str = ""
+    _signs: Signs = field(init=False)
     _stop_asked: bool = False
-    _hung_seconds: float | None = None
+    _hung: str | None = None
     _ray_lost: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._signs = Signs(self._step, self.recipe.evidence)
 
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
+        ended_before = oom_kills.count()
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
-            return Ending(status="FAILED", evidence=str(error))
+            return Ending(status="FAILED", message=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
         self._watch()
-        info = self._last_status()
+        info, step = self._last_status(), self._step()
         return Ending(
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,
-            hints=tuple(self._hints),
-            evidence=self._evidence or _evidence(info),
+            message=info.message or info.status,
+            signs=self._signs.at(step),
+            step=step,
+            oom_kills=oom_kills.count() - ended_before,
             stop_asked=self._stop_asked,
-            hung_seconds=self._hung_seconds,
+            hung=self._hung,
         )
 
     def _follow(self) -> None:
@@ -67,10 +73,7 @@ class Attempt:
         self.inbox.put(JobEnded(self.submission))
 
     def _read(self, line: str) -> None:
-        hint = self.recipe.evidence(line) or failures.sign(line)
-        if hint is not None and hint not in self._hints:
-            self._hints.append(hint)
-            self._evidence = self._evidence or line.strip()
+        self._signs.read(redact(line, self.settings.secrets))
 
     def _watch(self) -> None:
         """Until the job has ended, or Ray under it."""
@@ -92,14 +95,18 @@ class Attempt:
             if progress is not None and progress != before:
                 line.show(progress)
             silent = hang.silent_for(progress)
-            if silent is not None and not (self._stop_asked or self._hung_seconds):
-                self._hung_seconds = silent
+            if silent is not None and not (self._stop_asked or self._hung):
+                self._hung = f"no progress for {silent:.0f} s"
                 line.end()
-                self._stop(f"no progress for {silent:.0f} s")
+                self._stop(self._hung)
         line.end()
 
     def _progress(self) -> Progress | None:
         return Progress.read(RunFiles(self.settings.run_dir).progress)
+
+    def _step(self) -> int:
+        progress = self._progress()
+        return progress.step if progress else 0
 
     def _stop(self, why: str) -> None:
         self.journal.record("stop", f"{why}: asking the job to save and to stop")
@@ -122,12 +129,3 @@ class Attempt:
             )
         except wait.GaveUpError:
             return JobInfo("LOST", "Ray does not say how the job ended")
-
-
-def _evidence(info: JobInfo) -> str:
-    """The signal that ended the driver, else the last line of Ray's message, else the status."""
-    code = info.driver_exit_code
-    if code is not None and code < 0:
-        return f"the driver was ended by signal {-code} ({signal.strsignal(-code)})"
-    lines = info.message.strip().splitlines()
-    return lines[-1].strip() if lines else info.status

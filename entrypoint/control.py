@@ -64,6 +64,7 @@ class Control:
         self._lock = threading.Lock()
         self._entries: dict[str, roll.Entry] = {}
         self._told: set[str] = set()
+        self._dismissed: dict[tuple[str, str], str] = {}
         self.phase = "starting"
         self.sentence = ""
         self._outcome: dict[str, Any] | None = None
@@ -98,6 +99,19 @@ class Control:
         with self._lock:
             self.incarnation = uuid.uuid4().hex[:12]
             self._entries.clear()
+        self._in_loop(self._answer_running)
+
+    def worker_at(self, address: str) -> str | None:
+        with self._lock:
+            named = (name for name, e in self._entries.items() if e.card.address == address)
+            return next(named, None)
+
+    def dismiss(self, worker: str, why: str) -> None:
+        """Send a worker away for good; a node at another address may take its name."""
+        with self._lock:
+            entry = self._entries.pop(worker, None)
+            if entry is not None:
+                self._dismissed[worker, entry.card.address] = why
         self._in_loop(self._answer_running)
 
     def announce(self, outcome: str, exit_code: int) -> None:
@@ -200,7 +214,7 @@ class Control:
         with self._lock:
             if taken := roll.name_taken(card, self._entries, now):
                 return JSONResponse({"error": taken}, status_code=503)
-            reason = roll.refusal(card, self._me)
+            reason = roll.refusal(card, self._me) or self._dismissed.get((card.node, card.address))
             known = self._entries.get(card.node)
             news = known is None or known.card.joined != card.joined or not known.present(now)
             if reason is None:

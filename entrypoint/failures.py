@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +12,7 @@ from trainer.contract import ExitCode
 class FailureClass(StrEnum):
     FINISHED = "finished"
     USAGE = "usage"
+    WRONG_START = "wrong_start"
     GPU_OOM = "gpu_oom"
     HOST_OOM = "host_oom"
     COLLECTIVE = "collective"
@@ -25,6 +25,18 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A line of the job's log that points to a class."""
+
+    failure: FailureClass
+    line: str
+    address: str | None = None
+    """The node that said it, where that is not the head."""
+    step: int = 0
+    """Finished steps of the run when it was read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """What is known of how an attempt ended."""
@@ -33,50 +45,20 @@ class Ending:
     """Ray's job status, or LOST where Ray itself went away."""
     exit_code: int | None = None
     error_type: str | None = None
-    hints: tuple[FailureClass, ...] = ()
-    """What lines of the job's log pointed to, in order, each class once."""
-    evidence: str = ""
-    """The line that says most, for people."""
+    message: str = ""
+    """Ray's last word on the job."""
+    signs: tuple[Sign, ...] = ()
+    """What the job's log pointed to shortly before the end, each class once."""
+    step: int = 0
+    """Finished steps of the whole run."""
+    oom_kills: int = 0
+    """Processes on the head that the kernel ended for want of memory during the attempt."""
     stop_asked: bool = False
-    hung_seconds: float | None = None
+    hung: str | None = None
+    """The sentence of the hang watch, where that ended the attempt."""
+    wrong_start: str | None = None
+    """In a sentence: the run went on from elsewhere than its checkpoint."""
     lost_nodes: tuple[str, ...] = ()
-
-
-SIGNS: Mapping[FailureClass, re.Pattern[str]] = {
-    failure: re.compile("|".join(patterns))
-    for failure, patterns in {
-        FailureClass.GPU_OOM: (r"(CUDA|HIP) out of memory", r"torch\.OutOfMemoryError"),
-        FailureClass.HOST_OOM: (r"ray\.exceptions\.OutOfMemoryError", r"Cannot allocate memory"),
-        FailureClass.GPU_FAULT: (r"\bXid\b", r"uncorrectable ECC", r"fallen off the bus"),
-        FailureClass.STORAGE: (r"\[Errno (28|30|116)\]", r"No space left on device"),
-        FailureClass.COLLECTIVE: (
-            r"NCCL (error|timeout)",
-            r"ncclUnhandled",
-            r"ProcessGroupNCCL.*timed? ?out",
-            r"Gloo.*(timed out|Connection closed)",
-            r"DistBackendError",
-        ),
-        FailureClass.NODE_LOST: (
-            r"NodeDiedError",
-            # An actor whose constructor raised has a bug, not a lost node.
-            r"Actor(Died|Unavailable)Error(?!.*creation task)",
-            r"WorkerCrashedError",
-            r"node.*(was|is) (dead|terminated)",
-        ),
-        FailureClass.USAGE: (
-            r"^(ModuleNotFoundError|ImportError|SyntaxError):",
-            r"error: (unrecognized arguments|the following arguments are required)",
-        ),
-    }.items()
-}
-
-
-def sign(line: str) -> FailureClass | None:
-    """What one line of a job's log points to, whatever the framework."""
-    for failure, pattern in SIGNS.items():
-        if pattern.search(line):
-            return failure
-    return None
 
 
 EXIT_CODES: dict[int, FailureClass] = {
@@ -90,32 +72,84 @@ EXIT_CODES: dict[int, FailureClass] = {
 BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
+NEAREST_THE_CAUSE = (
+    FailureClass.GPU_FAULT,
+    FailureClass.GPU_OOM,
+    FailureClass.HOST_OOM,
+    FailureClass.STORAGE,
+    FailureClass.NODE_LOST,
+    FailureClass.COLLECTIVE,
+    FailureClass.SERVICE,
+)
+"""Where several are seen, the first of these is the cause and the others are what it did: a process
+that dies takes its peers' collectives with it."""
+
 
 def classify(ending: Ending) -> FailureClass:
     """The one class of an ending; the first rule that applies decides.
 
     What the supervisor itself did or saw comes first, then the driver's own word (its exit code),
-    then the cluster's state, then the log, which may quote any error that did not end the job.
+    then the cluster's state and the log, which may quote any error that did not end the job. A run
+    that has made a step is not used wrongly, whatever its log says.
     """
     if ending.status == "SUCCEEDED":
         return FailureClass.FINISHED
+    if ending.wrong_start:
+        return FailureClass.WRONG_START
     if ending.stop_asked:
         return FailureClass.PREEMPTED
-    if ending.hung_seconds is not None:
+    if ending.hung:
         return FailureClass.HANG
     if ending.exit_code in EXIT_CODES:
         return EXIT_CODES[ending.exit_code]
     if ending.error_type in BEFORE_THE_DRIVER:
         return FailureClass.USAGE
-    specific = _first(ending.hints, leave_out=FailureClass.NODE_LOST)
-    if specific and specific is not FailureClass.USAGE:
-        return specific
-    if ending.lost_nodes or FailureClass.NODE_LOST in ending.hints:
-        return FailureClass.NODE_LOST
-    if ending.status == "LOST" or ending.error_type in SUPERVISOR_LOST:
-        return FailureClass.NODE_LOST
-    return specific or FailureClass.UNKNOWN
+    seen = _seen(ending)
+    for failure in NEAREST_THE_CAUSE:
+        if failure in seen:
+            return failure
+    usage = FailureClass.USAGE in seen and ending.step == 0
+    return FailureClass.USAGE if usage else FailureClass.UNKNOWN
 
 
-def _first(hints: Iterable[FailureClass], *, leave_out: FailureClass) -> FailureClass | None:
-    return next((hint for hint in hints if hint is not leave_out), None)
+def _seen(ending: Ending) -> set[FailureClass]:
+    seen = {sign.failure for sign in ending.signs}
+    if ending.oom_kills:
+        seen.add(FailureClass.HOST_OOM)
+    if ending.lost_nodes or ending.status == "LOST" or ending.error_type in SUPERVISOR_LOST:
+        seen.add(FailureClass.NODE_LOST)
+    return seen
+
+
+def evidence(ending: Ending, failure: FailureClass) -> str:
+    """What says most about an ending of this class, in one line."""
+    told = ending.wrong_start or ending.hung
+    if told and failure in (FailureClass.WRONG_START, FailureClass.HANG):
+        return told
+    if sign := sign_of(ending, failure):
+        return sign.line.strip()
+    if failure is FailureClass.HOST_OOM and ending.oom_kills:
+        return f"the kernel ended {ending.oom_kills} processes on the head for want of memory"
+    if failure is FailureClass.NODE_LOST and ending.lost_nodes:
+        return "; ".join(ending.lost_nodes)
+    if number := _ended_by(ending.exit_code):
+        return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
+    if ending.signs:
+        return ending.signs[0].line.strip()
+    lines = ending.message.strip().splitlines()
+    return lines[-1].strip() if lines else ending.status
+
+
+def sign_of(ending: Ending, failure: FailureClass) -> Sign | None:
+    """The log's line for this class; for UNKNOWN the driver's signal says more."""
+    if failure is FailureClass.UNKNOWN and _ended_by(ending.exit_code):
+        return None
+    return next((sign for sign in ending.signs if sign.failure is failure), None)
+
+
+def _ended_by(exit_code: int | None) -> int | None:
+    """The signal of -9, or of a shell's 137; None for a program's own exit code."""
+    if exit_code is None or exit_code == ExitCode.STOPPED:
+        return None
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    return number if number in signal.valid_signals() else None

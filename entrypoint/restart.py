@@ -29,18 +29,27 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Send a worker away for good, then resume with another, or with those that are left."""
+
+    sentence: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     outcome: str
     exit_code: ExitCode
     sentence: str
 
 
-Decision = Resume | Stop
+Decision = Resume | Replace | Stop
 
 ADVICE = {
-    FailureClass.GPU_OOM: "lower --micro_train_batch_size or --micro_rollout_batch_size, or raise"
-    " --zero_stage",
-    FailureClass.HOST_OOM: "give the node more memory, or lower --micro_rollout_batch_size",
+    FailureClass.GPU_OOM: "lower --micro_train_batch_size, --micro_rollout_batch_size or"
+    " --vllm_gpu_memory_utilization, or raise --zero_stage",
+    FailureClass.HOST_OOM: "give the node more memory (for /dev/shm too), or lower"
+    " --micro_rollout_batch_size",
 }
 
 REASONS = {
@@ -53,29 +62,37 @@ REASONS = {
     FailureClass.UNKNOWN: "the job died",
 }
 
+FINAL = {
+    FailureClass.USAGE: (
+        ExitCode.USAGE,
+        "the job cannot run as it is configured; another try would end the same way",
+    ),
+    FailureClass.WRONG_START: (
+        ExitCode.JOB_FAILED,
+        "the job does not go on from its checkpoint; it would do steps twice, and overwrite them",
+    ),
+}
+"""What another try cannot change."""
 
-def decide(failure: FailureClass, history: History, from_step: int) -> Decision:
-    """`from_step`: the newest whole checkpoint's step, 0 where there is none."""
+
+def decide(
+    failure: FailureClass, history: History, from_step: int, faulty_worker: str | None = None
+) -> Decision:
+    """`from_step`: the newest whole checkpoint's step, 0 where there is none.
+
+    `faulty_worker`: the one whose GPU failed, where that is known.
+    """
     if failure is FailureClass.FINISHED:
         return Stop("finished", ExitCode.FINISHED, "the job has finished")
     if failure is FailureClass.PREEMPTED:
         saved = f"step {from_step} is saved" if from_step else "no step was saved yet"
         return Stop("stopped", ExitCode.STOPPED, f"stopped; {saved}")
-    if failure is FailureClass.USAGE:
-        return Stop(
-            "failed",
-            ExitCode.USAGE,
-            "the job cannot run as it is configured; another try would end the same way",
-        )
+    if failure in FINAL:
+        exit_code, sentence = FINAL[failure]
+        return Stop("failed", exit_code, sentence)
     where = f"resuming from step {from_step}" if from_step else "starting again from the beginning"
     if failure in ADVICE:
-        if history.same_class > 1:
-            return Stop(
-                "failed",
-                ExitCode.JOB_FAILED,
-                f"out of memory ({failure}) twice in a row: {ADVICE[failure]}",
-            )
-        return Resume(f"out of memory ({failure}): {where} once; {ADVICE[failure]}")
+        return _once_more(failure, history, where)
     if history.fruitless > history.max_restarts:
         return Stop(
             "failed",
@@ -83,5 +100,19 @@ def decide(failure: FailureClass, history: History, from_step: int) -> Decision:
             f"{REASONS[failure]}, and {history.fruitless} attempts in a row brought no new step: "
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
-    delayed = history.fruitless > 0 and failure is not FailureClass.NODE_LOST
-    return Resume(f"{REASONS[failure]}: {where}", delayed)
+    if failure is FailureClass.GPU_FAULT and faulty_worker:
+        return Replace(f"a GPU of {faulty_worker} failed: sending it away, {where}", faulty_worker)
+    return Resume(
+        f"{REASONS[failure]}: {where}",
+        delayed=history.fruitless > 0 and failure is not FailureClass.NODE_LOST,
+    )
+
+
+def _once_more(failure: FailureClass, history: History, where: str) -> Decision:
+    if history.same_class > 1:
+        return Stop(
+            "failed",
+            ExitCode.JOB_FAILED,
+            f"out of memory ({failure}) twice in a row: {ADVICE[failure]}",
+        )
+    return Resume(f"out of memory ({failure}): {where} once; {ADVICE[failure]}")

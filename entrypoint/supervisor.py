@@ -18,13 +18,19 @@ from entrypoint.recipes.base import Recipe
 from entrypoint.roll import RollState
 from entrypoint.services import Services
 from entrypoint.settings import Settings
-from trainer.contract import ExitCode, Progress, RunFiles
+from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 
 log = logging.getLogger(__name__)
+
+PROBE_BYTES = 2**20
 
 
 class RollIncompleteError(Exception):
     """Too few workers at the deadline; the sentence names who is missing."""
+
+
+class StorageLostError(Exception):
+    """The run directory took no write before the deadline."""
 
 
 class Cluster(Protocol):
@@ -71,10 +77,12 @@ class Supervisor:
                 decision = self._decide(ending, gained=self._step() > before)
                 if isinstance(decision, restart.Stop):
                     return Outcome(decision.outcome, decision.exit_code, decision.sentence)
-                self.journal.record("decision", decision.sentence, delayed=decision.delayed)
+                self._record(decision)
                 self._prepare(ending, decision)
         except wait.InterruptedWaitError as error:
             return Outcome("stopped", ExitCode.STOPPED, str(error))
+        except StorageLostError as error:
+            return Outcome("failed", ExitCode.RUN_DIR, str(error))
         except (wait.GaveUpError, RollIncompleteError) as error:
             return Outcome("failed", ExitCode.UNREACHABLE, str(error))
 
@@ -135,12 +143,14 @@ class Supervisor:
 
     def _decide(self, ending: Ending, *, gained: bool) -> restart.Decision:
         failure = failures.classify(ending)
+        if failure is FailureClass.STORAGE:
+            self._prove_storage()  # before the journal needs it
         self._fruitless = 0 if gained else self._fruitless + 1
         self._classes.append(failure)
         if failure not in (FailureClass.FINISHED, FailureClass.PREEMPTED):
             self.journal.record(
                 "failure",
-                f"{failure}: {ending.evidence}",
+                f"{failure}: {failures.evidence(ending, failure)}",
                 failure=failure,
                 exit_code=ending.exit_code,
                 status=ending.status,
@@ -148,11 +158,17 @@ class Supervisor:
             )
         same_class = sum(1 for _ in takewhile(failure.__eq__, reversed(self._classes)))
         history = restart.History(self._fruitless, same_class, self.settings.max_restarts)
-        return restart.decide(failure, history, self.recipe.latest(self.settings.run_dir) or 0)
+        sign = failures.sign_of(ending, failure)
+        faulty = self.control.worker_at(sign.address) if sign and sign.address else None
+        from_step = self.recipe.latest(self.settings.run_dir) or 0
+        return restart.decide(failure, history, from_step, faulty)
 
-    def _prepare(self, ending: Ending, decision: restart.Resume) -> None:
+    def _prepare(self, ending: Ending, decision: restart.Resume | restart.Replace) -> None:
         """Bring the cluster back to where a job can be submitted."""
         self.control.phase = "recovering"
+        if isinstance(decision, restart.Replace):
+            self.control.dismiss(decision.worker, decision.sentence)
+            return
         if ending.status == "LOST":
             # The workers' Ray would take a minute to notice that the head's is another one.
             self.control.begin_anew()
@@ -162,6 +178,27 @@ class Supervisor:
             log.info("waiting %.1f s before the next attempt", pause)
             if self.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")
+
+    def _record(self, decision: restart.Resume | restart.Replace) -> None:
+        answer = type(decision).__name__.lower()
+        self.journal.record("decision", decision.sentence, answer=answer)
+
+    def _prove_storage(self) -> None:
+        """Until the run directory takes a write again. Raises StorageLostError."""
+        probe = RunFiles(self.settings.run_dir).root / ".probe"
+
+        def write() -> None:
+            try:
+                write_atomically(probe, "x" * PROBE_BYTES)
+                probe.unlink()
+            except OSError as error:
+                raise wait.NotYetError(f"{probe.parent}: {error.strerror}") from None
+
+        what, timeout = "the run directory to take a write", self.settings.service_timeout
+        try:
+            wait.until(what, write, timeout=timeout, stop=self.inbox.stop)
+        except wait.GaveUpError as error:
+            raise StorageLostError(str(error)) from None
 
     def _step(self) -> int:
         progress = Progress.read(RunFiles(self.settings.run_dir).progress)

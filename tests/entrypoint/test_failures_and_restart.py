@@ -1,49 +1,101 @@
-"""Evidence to class, class and history to decision: both are pure tables."""
+"""Evidence to class, class and history to decision: both are pure tables.
+
+The evidence is in tests/data/failures: what programs really printed, with where it is from.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from entrypoint.failures import Ending, FailureClass, classify, sign
-from entrypoint.restart import History, Resume, Stop, decide
+from entrypoint import oom_kills
+from entrypoint.failures import Ending, FailureClass, Sign, classify, evidence, sign_of
+from entrypoint.restart import History, Replace, Resume, Stop, decide
+from entrypoint.signs import PATTERNS, SIGNS, Signs, sign
+from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
 from trainer.contract import ExitCode
 
 F = FailureClass
+RECORDED = sorted((Path(__file__).parent.parent / "data/failures").glob("*.toml"))
 
 
-@pytest.mark.parametrize(
-    ("line", "failure"),
-    [
-        (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a"
-            " total capacity of 79.10 GiB of which 1.20 GiB is free.",
-            F.GPU_OOM,
-        ),
-        ("OSError: [Errno 28] No space left on device", F.STORAGE),
-        ("OSError: [Errno 116] Stale file handle: '/checkpoints'", F.STORAGE),
-        (
-            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this"
-            " task.",
-            F.NODE_LOST,
-        ),
-        (
-            "[rank3]:[E1121 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation"
-            " timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE) ran for 600029 milliseconds before"
-            " timing out.",
-            F.COLLECTIVE,
-        ),
-        ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp", F.COLLECTIVE),
-        ("NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.", F.GPU_FAULT),
-        ("ModuleNotFoundError: No module named 'openrlhf'", F.USAGE),
-        ("train.py: error: unrecognized arguments: --lerning_rate", F.USAGE),
-        (
-            "ray.exceptions.ActorDiedError: The actor died because of an error raised in its"
-            " creation task, ray::_Host.__init__() (pid=14276, ip=127.0.0.3)",
-            None,
-        ),
-        ("step 12 reward 0.4", None),
-    ],
-)
-def test_a_log_line_points_to_its_class(line: str, failure: F | None) -> None:
-    assert sign(line) is failure
+def recorded() -> list[Any]:
+    return [
+        pytest.param(case, id=f"{path.stem}: {case['name']}")
+        for path in RECORDED
+        for case in tomllib.loads(path.read_text())["case"]
+    ]
+
+
+def ending_of(case: dict[str, Any]) -> Ending:
+    """As the supervisor sees it, line by line."""
+    step = case.get("step", 0)
+    signs = Signs(lambda: step)
+    for line in case["log"].splitlines():
+        signs.read(line)
+    return Ending(
+        status="FAILED",
+        exit_code=case.get("exit_code"),
+        error_type=case.get("error_type"),
+        message=case["log"],
+        signs=signs.at(step + case.get("steps_later", 0)),
+        step=step,
+        oom_kills=case.get("oom_kills", 0),
+    )
+
+
+@pytest.mark.parametrize("case", recorded())
+def test_recorded_evidence_gets_its_class(case: dict[str, Any]) -> None:
+    ending = ending_of(case)
+    failure = classify(ending)
+    assert failure == case["expected"], case["source"]
+    if "evidence" in case:
+        assert case["evidence"] in evidence(ending, failure)
+    if "address" in case:
+        told = sign_of(ending, failure)
+        assert told is not None
+        assert told.address == case["address"]
+
+
+def test_every_class_that_a_log_can_show_is_met_by_recorded_evidence() -> None:
+    cases = [case.values[0] for case in recorded()]
+    assert set(PATTERNS) <= {case["expected"] for case in cases}
+    assert all(case["source"] for case in cases)
+
+
+def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> None:
+    signs = Signs(lambda: 0)
+    signs.read("\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory")
+    ending = Ending(status="FAILED", exit_code=1, signs=signs.at(0))
+    assert evidence(ending, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+
+
+def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:
+    steps = iter((3, 4, 9))
+    signs = Signs(lambda: next(steps))
+    signs.read("OSError: [Errno 28] No space left on device: 'a'")
+    signs.read("OSError: [Errno 28] No space left on device: 'b'")
+    assert [one.line[-3:] for one in signs.at(4)] == ["'a'"]
+    signs.read("OSError: [Errno 28] No space left on device: 'c'")
+    assert [one.line[-3:] for one in signs.at(9)] == ["'c'"]
+
+
+def test_a_recipes_own_hint_goes_before_the_common_signs() -> None:
+    signs = Signs(lambda: 0, lambda line: F.SERVICE if "reward" in line else None)
+    signs.read("reward model: CUDA out of memory")
+    assert [one.failure for one in signs.at(0)] == [F.SERVICE]
+
+
+def test_ordinary_lines_are_no_signs() -> None:
+    for line in ("step 12 reward 0.4", "Loading checkpoint shards: 100%", "", "NCCL INFO Using 8"):
+        assert sign(line) is None
+
+
+def test_every_pattern_of_the_table_compiles_to_one_expression_a_class() -> None:
+    assert list(SIGNS) == list(PATTERNS)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +103,81 @@ def test_a_log_line_points_to_its_class(line: str, failure: F | None) -> None:
     [
         (Ending(status="SUCCEEDED", exit_code=0), F.FINISHED),
         (Ending(status="STOPPED", stop_asked=True), F.PREEMPTED),
-        (Ending(status="STOPPED", hung_seconds=700.0), F.HANG),
+        (Ending(status="STOPPED", hung="no step for 700 s"), F.HANG),
+        (Ending(status="STOPPED", wrong_start="it began at 1"), F.WRONG_START),
         (Ending(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
-        (Ending(status="FAILED", exit_code=ExitCode.UNREACHABLE), F.SERVICE),
-        (Ending(status="FAILED", exit_code=ExitCode.STOPPED), F.PREEMPTED),
-        (Ending(status="FAILED", error_type="RUNTIME_ENV_SETUP_FAILURE"), F.USAGE),
-        (Ending(status="FAILED", exit_code=-9), F.UNKNOWN),
         (Ending(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
-        (Ending(status="FAILED", exit_code=1, hints=(F.NODE_LOST, F.GPU_OOM)), F.GPU_OOM),
-        (Ending(status="LOST"), F.NODE_LOST),
-        (Ending(status="FAILED", exit_code=1, hints=(F.USAGE,)), F.USAGE),
-        # A node that went away takes imports down with it: the node explains more.
         (
-            Ending(status="FAILED", exit_code=1, hints=(F.USAGE,), lost_nodes=("b",)),
+            Ending(
+                status="FAILED",
+                exit_code=1,
+                signs=(Sign(F.NODE_LOST, "a"), Sign(F.GPU_OOM, "b")),
+            ),
+            F.GPU_OOM,
+        ),
+        (Ending(status="LOST"), F.NODE_LOST),
+        # A node that went away takes imports and collectives down with it: it explains more.
+        (
+            Ending(
+                status="FAILED",
+                exit_code=1,
+                signs=(Sign(F.USAGE, "a"), Sign(F.COLLECTIVE, "b")),
+                lost_nodes=("b",),
+            ),
             F.NODE_LOST,
         ),
     ],
 )
 def test_every_ending_has_one_class(ending: Ending, failure: F) -> None:
     assert classify(ending) is failure
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"),
+    [
+        (31, XidAction.RESTART_PROGRAM),
+        (119, XidAction.RESET_GPU),
+        (79, XidAction.REBOOT_HOST),
+        (151, XidAction.RESTART_VM),
+        (48, XidAction.LOOK_FURTHER),
+        (63, XidAction.IGNORE),
+        (9999, XidAction.LOOK_FURTHER),
+    ],
+)
+def test_an_xid_asks_for_what_the_catalogue_says(number: int, wanted: XidAction) -> None:
+    assert action(f"kernel: NVRM: Xid (PCI:0000:1a:00): {number}, pid=1122, words") is wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("0x1 (GPU Reset Required)", XidAction.RESET_GPU),
+        ("0x2 (Node Reboot Required)", XidAction.REBOOT_HOST),
+        ("0x2 (OS Reboot)", XidAction.REBOOT_HOST),
+        ("0x4 (Drain and Reset)", XidAction.RESET_GPU),
+        ("0x3 (Drain P2P)", XidAction.LOOK_FURTHER),
+        ("0x0 (None)", XidAction.IGNORE),
+    ],
+)
+def test_xid_154_names_its_action(words: str, wanted: XidAction) -> None:
+    line = (
+        f"NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) to {words}"
+    )
+    assert action(line) is wanted
+
+
+def test_the_xid_catalogue_gives_each_number_one_action() -> None:
+    assert len(ACTIONS) == sum(map(len, CATALOGUE.values()))
+    assert action("Xid is a word") is None
+
+
+def test_the_kernels_kills_are_counted_in_either_kind_of_cgroup(tmp_path: Path) -> None:
+    assert oom_kills.count(tmp_path) == 0
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.oom_control").write_text("oom_kill_disable 0\noom_kill 2\n")
+    assert oom_kills.count(tmp_path) == 2
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 3\noom_group_kill 0\n")
+    assert oom_kills.count(tmp_path) == 3
 
 
 def history(fruitless: int = 0, same_class: int = 1, max_restarts: int = 3) -> History:
@@ -82,6 +190,7 @@ def history(fruitless: int = 0, same_class: int = 1, max_restarts: int = 3) -> H
         (F.FINISHED, ExitCode.FINISHED),
         (F.PREEMPTED, ExitCode.STOPPED),
         (F.USAGE, ExitCode.USAGE),
+        (F.WRONG_START, ExitCode.JOB_FAILED),
     ],
 )
 def test_what_another_try_cannot_change_stops_at_once(failure: F, code: ExitCode) -> None:
@@ -123,3 +232,16 @@ def test_a_lost_node_is_not_backed_off_from_since_the_roll_is_waited_for_anyway(
     decision = decide(F.NODE_LOST, history(fruitless=2), 3)
     assert isinstance(decision, Resume)
     assert not decision.delayed
+
+
+def test_a_worker_whose_gpu_failed_is_replaced_and_an_unknown_one_is_not_guessed() -> None:
+    decision = decide(F.GPU_FAULT, history(fruitless=1), 3, faulty_worker="worker-2")
+    assert isinstance(decision, Replace)
+    assert decision.worker == "worker-2"
+    assert isinstance(decide(F.GPU_FAULT, history(fruitless=1), 3), Resume)
+
+
+def test_storage_beyond_the_budget_ends_with_73() -> None:
+    beyond = decide(F.STORAGE, history(fruitless=4), 3)
+    assert isinstance(beyond, Stop)
+    assert beyond.exit_code == ExitCode.RUN_DIR

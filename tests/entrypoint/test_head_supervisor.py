@@ -2,189 +2,25 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from entrypoint import wait
-from entrypoint.control import Control
-from entrypoint.head_client import HeadClient
-from entrypoint.inbox import Inbox, RayEnded, StopAsked
+from entrypoint import supervisor, wait
+from entrypoint.head_client import RefusedError
+from entrypoint.inbox import RayEnded, StopAsked
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
-from entrypoint.recipes.command import RECIPE
-from entrypoint.roll import Card
-from entrypoint.services import Services
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome, Supervisor
-from trainer.contract import ExitCode, Progress, RunFiles
-
-TOKEN = "correct-horse-battery"
-FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
-DIED = JobInfo("FAILED", "Job failed\nValueError: broken", driver_exit_code=1)
-STOPPED = JobInfo("STOPPED", driver_exit_code=143)
-
-Act = Callable[["World"], JobInfo]
-"""What a job does before it ends, and how it ends."""
-
-
-class ScriptedJobs:
-    """Behind JobClient's interface: submission number n does what the n-th act says."""
-
-    def __init__(self, world: World, acts: Sequence[Act]) -> None:
-        self._world = world
-        self._acts = list(acts)
-        self._ending: JobInfo | None = None
-        self.submitted: list[Mapping[str, str]] = []
-        self.ids: list[str] = []
-        self.stopped = threading.Event()
-
-    def submit(
-        self,
-        submission_id: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        stop: threading.Event,
-    ) -> None:
-        if stop.is_set():
-            raise wait.InterruptedWaitError("asked to stop")
-        self.ids.append(submission_id)
-        self.submitted.append(env)
-        self.stopped.clear()
-        self._ending = None
-
-    def follow(
-        self,
-        submission_id: str,
-        log_to: Path,
-        tell: Callable[[str], None],
-        lost: threading.Event,
-    ) -> None:
-        self._ending = self._acts.pop(0)(self._world)
-
-    def info(self, submission_id: str) -> JobInfo:
-        return self._ending or JobInfo("RUNNING")
-
-    def stop(self, submission_id: str) -> None:
-        self.stopped.set()
-
-
-class World:
-    """A head on loopback with everything but Ray; Ray's nodes are a set of addresses."""
-
-    def __init__(self, root: Path, *acts: Act, workers: int = 0, minimum: int = 0, **env: str):
-        self.run = RunFiles(root)
-        self.settings = Settings.read(
-            {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RECIPE": "command", **env}, ["true"]
-        )
-        self.journal = Journal(self.run.journal, "head")
-        self.inbox = Inbox()
-        self.nodes = {"127.0.0.2"}
-        self.revived = 0
-        self._lives = False
-        self._timers: list[threading.Timer] = []
-        self.when_revived: Callable[[], None] = lambda: None
-        self.jobs = ScriptedJobs(self, acts)
-        self.port = free_port()
-        self.control = Control(
-            me=Card(node="head", address="127.0.0.2", versions={}),
-            expected_workers=workers,
-            incarnation="first",
-            run=self.run,
-            token=TOKEN,
-            port=self.port,
-            on_stop=print,
-            on_check_in=lambda card, refusal: None,
-        )
-        self.supervisor = Supervisor(
-            self.settings,
-            RECIPE,
-            self.journal,
-            self.control,
-            Services(self.settings, is_head=True, env={}, tell=print),
-            self,
-            self.jobs,  # type: ignore[arg-type]
-            self.inbox,
-            minimum=minimum,
-        )
-
-    def alive(self) -> set[str]:
-        return self.nodes
-
-    def revive(self) -> None:
-        self.revived += 1
-        self.later(0.3, self.when_revived)
-
-    def lives(self) -> Outcome:
-        with self.control:
-            wait.until(
-                "the control port",
-                lambda: wait.connect("127.0.0.1", self.port),
-                timeout=10,
-                stop=threading.Event(),
-            )
-            self._lives = True
-            for timer in self._timers:
-                timer.start()
-            return self.supervisor.run()
-
-    def check_in(
-        self, name: str, address: str, *, joined: bool = True, seen_by_ray: bool = True
-    ) -> None:
-        card = Card(node=name, address=address, versions={})
-        HeadClient("127.0.0.1", self.port, TOKEN).check_in(card, joined=joined)
-        if joined and seen_by_ray:
-            self.nodes.add(address)
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Once it lives, or where it does already, so many seconds from now."""
-        timer = threading.Timer(seconds, call)
-        if self._lives:
-            timer.start()
-        else:
-            self._timers.append(timer)
-
-    def kinds(self) -> list[str]:
-        return [event["kind"] for event in self.journal.events()]
-
-    def sentences(self, kind: str) -> list[str]:
-        return [event["sentence"] for event in self.journal.events(kind)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from entrypoint.supervisor import Outcome
+from tests.entrypoint.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends
+from trainer.contract import ExitCode, RunFiles
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "backoff", lambda failures: 0.01 * failures)
-
-
-def ends(info: JobInfo, *, at_step: int | None = None) -> Act:
-    """A job that makes progress to `at_step`, saves there, and ends."""
-
-    def act(world: World) -> JobInfo:
-        if at_step is not None:
-            progress = Progress(
-                step=at_step,
-                total_steps=100,
-                samples=at_step,
-                attempt=1,
-                reward=0.0,
-                reward_first=0.0,
-                checkpoint=at_step,
-            )
-            progress.write(world.run.progress)
-        return info
-
-    return act
 
 
 def test_a_run_that_finishes_is_one_attempt(tmp_path: Path) -> None:
@@ -356,6 +192,67 @@ def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path)
     (failure,) = world.journal.events("failure")
     assert failure["details"]["failure"] == "node_lost"
     assert "a has been silent" in failure["details"]["lost_nodes"][0]
+
+
+def test_a_worker_whose_gpu_failed_is_sent_away_and_another_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    line = "\x1b[36m(PolicyActor pid=7, ip=127.0.0.3)\x1b[0m CUDA error: uncorrectable ECC error"
+    refused: list[str] = []
+
+    def comes_back_and_is_replaced() -> None:
+        with pytest.raises(RefusedError, match="a GPU of a failed") as refusal:
+            world.check_in("a", "127.0.0.3")
+        refused.append(str(refusal.value))
+        world.check_in("a", "127.0.0.4")
+
+    def fails(world: World) -> JobInfo:
+        world.later(1.2, comes_back_and_is_replaced)
+        return ends(DIED, at_step=3, says=[line])(world)
+
+    world = World(tmp_path, fails, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    assert refused
+    (failure,) = world.journal.events("failure")
+    assert failure["details"]["failure"] == "gpu_fault"
+    assert failure["sentence"] == "gpu_fault: CUDA error: uncorrectable ECC error"
+    (decision,) = world.journal.events("decision")
+    assert decision["details"]["answer"] == "replace"
+
+
+def test_a_full_run_directory_is_waited_for_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = iter((OSError(28, "No space left on device"), OSError(28, "full"), None))
+
+    def write(path: Path, text: str) -> None:
+        if error := next(disk):
+            raise error
+        path.write_text(text)
+
+    monkeypatch.setattr(supervisor, "write_atomically", write)
+    full = ends(DIED, at_step=3, says=["OSError: [Errno 28] No space left on device"])
+    world = World(tmp_path, full, ends(FINISHED))
+    assert world.lives().name == "finished"
+    assert next(disk, "empty") == "empty"
+    assert world.sentences("decision") == [
+        "the run directory did not take a write: resuming from step 3"
+    ]
+
+
+def test_a_run_directory_that_never_takes_a_write_again_ends_with_73(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, text: str) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(supervisor, "write_atomically", write)
+    readonly = ends(DIED, says=["OSError: [Errno 30] Read-only file system: 'x'"])
+    world = World(tmp_path, readonly, ROLLCALL_REWARD_TIMEOUT="1s")
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.RUN_DIR
+    assert "Read-only file system" in outcome.sentence
 
 
 def test_a_head_that_comes_after_another_goes_on_counting(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""A head on loopback: real control port and journal, a scripted job runner, no Ray."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from entrypoint import wait
+from entrypoint.control import Control
+from entrypoint.head_client import HeadClient
+from entrypoint.inbox import Inbox
+from entrypoint.job import JobInfo
+from entrypoint.journal import Journal
+from entrypoint.recipes.command import RECIPE
+from entrypoint.roll import Card
+from entrypoint.services import Services
+from entrypoint.settings import Settings
+from entrypoint.supervisor import Outcome, Supervisor
+from trainer.contract import Progress, RunFiles
+
+TOKEN = "correct-horse-battery"
+FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
+DIED = JobInfo("FAILED", "Job failed\nValueError: broken", driver_exit_code=1)
+STOPPED = JobInfo("STOPPED", driver_exit_code=143)
+
+Act = Callable[["World"], JobInfo]
+"""What a job does before it ends, and how it ends."""
+
+
+class ScriptedJobs:
+    """Behind JobClient's interface: submission number n does what the n-th act says."""
+
+    def __init__(self, world: World, acts: Sequence[Act]) -> None:
+        self._world = world
+        self._acts = list(acts)
+        self._ending: JobInfo | None = None
+        self.submitted: list[Mapping[str, str]] = []
+        self.ids: list[str] = []
+        self.stopped = threading.Event()
+        self.tell: Callable[[str], None] = print
+
+    def submit(
+        self,
+        submission_id: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stop: threading.Event,
+    ) -> None:
+        if stop.is_set():
+            raise wait.InterruptedWaitError("asked to stop")
+        self.ids.append(submission_id)
+        self.submitted.append(env)
+        self.stopped.clear()
+        self._ending = None
+
+    def follow(
+        self,
+        submission_id: str,
+        log_to: Path,
+        tell: Callable[[str], None],
+        lost: threading.Event,
+    ) -> None:
+        self.tell = tell
+        self._ending = self._acts.pop(0)(self._world)
+
+    def info(self, submission_id: str) -> JobInfo:
+        return self._ending or JobInfo("RUNNING")
+
+    def stop(self, submission_id: str) -> None:
+        self.stopped.set()
+
+
+class World:
+    """A head on loopback with everything but Ray; Ray's nodes are a set of addresses."""
+
+    def __init__(self, root: Path, *acts: Act, workers: int = 0, minimum: int = 0, **env: str):
+        self.run = RunFiles(root)
+        self.settings = Settings.read(
+            {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RECIPE": "command", **env}, ["true"]
+        )
+        self.journal = Journal(self.run.journal, "head")
+        self.inbox = Inbox()
+        self.nodes = {"127.0.0.2"}
+        self.revived = 0
+        self._lives = False
+        self._timers: list[threading.Timer] = []
+        self.when_revived: Callable[[], None] = lambda: None
+        self.jobs = ScriptedJobs(self, acts)
+        self.port = free_port()
+        self.control = Control(
+            me=Card(node="head", address="127.0.0.2", versions={}),
+            expected_workers=workers,
+            incarnation="first",
+            run=self.run,
+            token=TOKEN,
+            port=self.port,
+            on_stop=print,
+            on_check_in=lambda card, refusal: None,
+        )
+        self.supervisor = Supervisor(
+            self.settings,
+            RECIPE,
+            self.journal,
+            self.control,
+            Services(self.settings, is_head=True, env={}, tell=print),
+            self,
+            self.jobs,  # type: ignore[arg-type]
+            self.inbox,
+            minimum=minimum,
+        )
+
+    def alive(self) -> set[str]:
+        return self.nodes
+
+    def revive(self) -> None:
+        self.revived += 1
+        self.later(0.3, self.when_revived)
+
+    def lives(self) -> Outcome:
+        with self.control:
+            wait.until(
+                "the control port",
+                lambda: wait.connect("127.0.0.1", self.port),
+                timeout=10,
+                stop=threading.Event(),
+            )
+            self._lives = True
+            for timer in self._timers:
+                timer.start()
+            return self.supervisor.run()
+
+    def check_in(
+        self, name: str, address: str, *, joined: bool = True, seen_by_ray: bool = True
+    ) -> None:
+        card = Card(node=name, address=address, versions={})
+        HeadClient("127.0.0.1", self.port, TOKEN).check_in(card, joined=joined)
+        if joined and seen_by_ray:
+            self.nodes.add(address)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Once it lives, or where it does already, so many seconds from now."""
+        timer = threading.Timer(seconds, call)
+        if self._lives:
+            timer.start()
+        else:
+            self._timers.append(timer)
+
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.journal.events()]
+
+    def sentences(self, kind: str) -> list[str]:
+        return [event["sentence"] for event in self.journal.events(kind)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ends(info: JobInfo, *, at_step: int | None = None, says: Sequence[str] = ()) -> Act:
+    """A job that makes progress to `at_step`, saves there, says its last lines, and ends."""
+
+    def act(world: World) -> JobInfo:
+        if at_step is not None:
+            progress = Progress(
+                step=at_step,
+                total_steps=100,
+                samples=at_step,
+                attempt=1,
+                reward=0.0,
+                reward_first=0.0,
+                checkpoint=at_step,
+            )
+            progress.write(world.run.progress)
+        for line in says:
+            world.jobs.tell(line)
+        return info
+
+    return act
