@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from entrypoint import oom_kills, wait
+from entrypoint import beginning, oom_kills, stacks, wait
 from entrypoint.console import ProgressLine
 from entrypoint.failures import Ending
 from entrypoint.hang import HangWatch
@@ -17,7 +18,7 @@ from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
 from entrypoint.signs import Signs
 from entrypoint.variables import redact
-from trainer.contract import Progress, RunFiles
+from trainer.contract import Phase, Progress, RunFiles
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +32,24 @@ class Attempt:
     job's log and puts JobEnded when it is over."""
 
     submission: str
-    log_name: str
+    number: int
+    resume_from: int
+    """Step of the checkpoint that it is to go on from; 0 where there is none."""
     settings: Settings
     recipe: Recipe
     journal: Journal
     jobs: JobClient
     inbox: Inbox
+    hang: HangWatch
+    ask_for_stacks: Callable[[int], None]
+    """Have the workers write theirs, too."""
     _signs: Signs = field(init=False)
+    _line: ProgressLine = field(default_factory=ProgressLine)
     _stop_asked: bool = False
     _hung: str | None = None
+    _wrong_start: str | None = None
+    _begun: bool = False
+    """Whether its first step was looked at."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -65,10 +75,11 @@ class Attempt:
             oom_kills=oom_kills.count() - ended_before,
             stop_asked=self._stop_asked,
             hung=self._hung,
+            wrong_start=self._wrong_start,
         )
 
     def _follow(self) -> None:
-        log_to = RunFiles(self.settings.run_dir).logs / self.log_name
+        log_to = self._run.logs / f"attempt-{self.number}.log"
         self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
         self.inbox.put(JobEnded(self.submission))
 
@@ -77,8 +88,8 @@ class Attempt:
 
     def _watch(self) -> None:
         """Until the job has ended, or Ray under it."""
-        line, hang = ProgressLine(), HangWatch(self.settings.hang_timeout)
         before = self._progress()
+        self.hang.begin()
         while True:
             match self.inbox.take(timeout=TICK_SECONDS):
                 case JobEnded(ended) if ended == self.submission:
@@ -89,26 +100,50 @@ class Attempt:
                     break
                 case StopAsked(why):
                     self._stop_asked = True
-                    line.end()
                     self._stop(why)
             progress = self._progress()
             if progress is not None and progress != before:
-                line.show(progress)
-            silent = hang.silent_for(progress)
-            if silent is not None and not (self._stop_asked or self._hung):
-                self._hung = f"no progress for {silent:.0f} s"
-                line.end()
-                self._stop(self._hung)
-        line.end()
+                self._line.show(progress)
+            if not self._ending:
+                self._look(progress, before)
+        self._line.end()
+
+    def _look(self, progress: Progress | None, before: Progress | None) -> None:
+        """End an attempt that hangs, or that begins elsewhere than at its checkpoint."""
+        self._hung = self.hang.look(progress, self._phase())
+        if self._hung:
+            stacks_in = stacks.path_of(self._run, self.number)
+            self.ask_for_stacks(self.number)
+            count = stacks.collect(self.settings, stacks_in)
+            self._stop(f"{self._hung} (the stacks of {count} processes are in {stacks_in.name})")
+        elif progress is not None and progress != before and not self._begun:
+            self._begun = True
+            events = [e for e in self.journal.events() if e["attempt"] == self.number]
+            if wrong := beginning.fault(self.resume_from, events, progress.step):
+                self._wrong_start = wrong
+                self._stop(wrong)
+
+    @property
+    def _ending(self) -> bool:
+        return bool(self._stop_asked or self._hung or self._wrong_start)
+
+    @property
+    def _run(self) -> RunFiles:
+        return RunFiles(self.settings.run_dir)
 
     def _progress(self) -> Progress | None:
-        return Progress.read(RunFiles(self.settings.run_dir).progress)
+        return Progress.read(self._run.progress)
+
+    def _phase(self) -> Phase | None:
+        phase = Phase.read(self._run.phase)
+        return phase if phase and phase.attempt == self.number else None
 
     def _step(self) -> int:
         progress = self._progress()
         return progress.step if progress else 0
 
     def _stop(self, why: str) -> None:
+        self._line.end()
         self.journal.record("stop", f"{why}: asking the job to save and to stop")
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
 

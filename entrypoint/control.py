@@ -68,6 +68,7 @@ class Control:
         self.phase = "starting"
         self.sentence = ""
         self._outcome: dict[str, Any] | None = None
+        self._stacks_of = 0
         self._announced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = _listen(port)
@@ -112,6 +113,11 @@ class Control:
             entry = self._entries.pop(worker, None)
             if entry is not None:
                 self._dismissed[worker, entry.card.address] = why
+        self._in_loop(self._answer_running)
+
+    def ask_for_stacks(self, attempt: int) -> None:
+        """With the answer to its question, each worker learns that it is to write them; 0: not."""
+        self._stacks_of = attempt
         self._in_loop(self._answer_running)
 
     def announce(self, outcome: str, exit_code: int) -> None:
@@ -247,7 +253,8 @@ class Control:
                 entry.seen_at, entry.hung_up = time.monotonic(), hung_up
         with self._lock:
             if self._outcome is None:
-                return JSONResponse({"outcome": "running", "incarnation": self.incarnation})
+                running = {"outcome": "running", "stacks_of": self._stacks_of}
+                return JSONResponse({**running, "incarnation": self.incarnation})
             self._told.add(node)
             return JSONResponse({**self._outcome, "incarnation": self.incarnation})
 

@@ -1,40 +1,95 @@
-"""When a run that makes no progress counts as hung."""
+"""When a run that shows no sign of life counts as hung.
+
+A trainer that says which part of a step is over is watched part by part, since a rollout that waits
+for a tool is not an update that waits for a dead peer. Of any other, finished steps are all there
+is to see.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 
-from trainer.contract import Progress
+from trainer.contract import Phase, Progress
 
+START_SECONDS = 1800.0
+"""Until the first sign of life: models are loaded, perhaps from a slow disk."""
 SHORTEST_SECONDS = 600.0
-STEPS = 20
-"""So many median steps without progress are a hang, where no time is given."""
+COMPUTING_SECONDS = 120.0
+"""The floor where nothing but the cluster's own work follows, once its length is known."""
+COMPUTING_AFTER = frozenset({"reward", "forward", "update"})
+KNOWN = 10
+"""So many times seen, the length of a part is known."""
+MEDIANS, LONGEST = 20.0, 3.0
+"""A hang is longer than so many medians, and than so many times the longest ever seen."""
+STEP = "step"
 
 
 class HangWatch:
-    """Fed with the newest progress; knows for how long there was no newer one."""
+    """Fed with what the driver tells; what it has learned outlives an attempt."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(
+        self,
+        timeout: float | None,
+        outage: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`timeout`: seconds without a step, where the user gives them; `outage`: for how long the
+        trainer itself waits for a service that is down."""
         self._timeout = timeout
-        self._seconds: deque[float] = deque(maxlen=50)
-        self._step: int | None = None
-        self._since = time.monotonic()
+        self._outage = outage
+        self._clock = clock
+        self._gaps: dict[str, deque[float]] = {}
+        self._seen: tuple[int | None, Phase | None] | None = None
+        self._after: str | None = None
+        self._since = self._step_since = clock()
 
-    def silent_for(self, progress: Progress | None) -> float | None:
-        """Seconds without progress once they are too many; None before."""
-        if progress is not None and progress.step != self._step:
-            self._step = progress.step
-            self._since = time.monotonic()
-            self._seconds.append(progress.step_seconds)
-        silent = time.monotonic() - self._since
-        return silent if silent > limit(self._timeout, self._seconds) else None
+    def begin(self) -> None:
+        """A new attempt starts: what is on disk is of the one before."""
+        self._seen, self._after = None, None
+        self._since = self._step_since = self._clock()
+
+    def look(self, progress: Progress | None, phase: Phase | None) -> str | None:
+        """The sentence of a hang, once there is one. `phase`: this attempt's newest."""
+        now, step = self._clock(), progress.step if progress else None
+        if self._seen is None:
+            self._seen = step, phase
+        elif self._seen != (step, phase):
+            if step != self._seen[0]:
+                self._step_since = now
+            self._learn(now - self._since)
+            self._seen, self._since = (step, phase), now
+            self._after = phase.done if phase else STEP
+        return self._hang(now, phase)
+
+    def _learn(self, seconds: float) -> None:
+        if self._after is not None:
+            self._gaps.setdefault(self._after, deque(maxlen=50)).append(seconds)
+
+    def _hang(self, now: float, phase: Phase | None) -> str | None:
+        if self._timeout is not None:
+            silent = now - self._step_since
+            return f"no step for {silent:.0f} s" if silent > self._timeout else None
+        silent = now - self._since
+        if self._after is None:
+            return f"nothing from the job for {silent:.0f} s" if silent > START_SECONDS else None
+        gaps = self._gaps.get(self._after, ())
+        if silent <= limit(self._after, list(gaps), self._outage):
+            return None
+        where = f"after {phase.done!r} of step {phase.step}" if phase else "after the last step"
+        usual = f", which took at most {max(gaps):.1f} s before" if gaps else ""
+        return f"nothing {where} for {silent:.0f} s{usual}"
 
 
-def limit(timeout: float | None, step_seconds: deque[float]) -> float:
-    """The given time, else twenty median steps, but at least ten minutes."""
-    if timeout is not None:
-        return timeout
-    learned = STEPS * statistics.median(step_seconds) if step_seconds else 0.0
-    return max(SHORTEST_SECONDS, learned)
+def limit(after: str, gaps: Sequence[float], outage: float = 0.0) -> float:
+    """Seconds without a sign of life that are a hang, where the last sign was the end of `after`.
+
+    `gaps`: how long it took before, seconds; `outage`: how long a service may be down.
+    """
+    computing = after in COMPUTING_AFTER and len(gaps) >= KNOWN
+    floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * outage)
+    if not gaps:
+        return floor
+    return max(floor, MEDIANS * statistics.median(gaps), LONGEST * max(gaps))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from entrypoint import wait
-from entrypoint.inbox import HeadLost, HeadSaid, Message
+from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.ray_node import host_port
 from entrypoint.roll import QUESTION_SECONDS, Card
 
@@ -65,11 +65,11 @@ class HeadClient:
     def watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> None:
         """Keep one question open at the head, from a thread, until it has an answer or is gone."""
         threading.Thread(
-            target=lambda: put(self._watch(node, incarnation)), name="watch-head", daemon=True
+            target=lambda: put(self._watch(node, incarnation, put)), name="watch-head", daemon=True
         ).start()
 
-    def _watch(self, node: str, incarnation: str) -> Message:
-        failures = 0
+    def _watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> Message:
+        failures, stacks_of = 0, 0
         while True:
             try:
                 answer = self.ask(
@@ -87,6 +87,9 @@ class HeadClient:
                 return HeadLost("the head was started again")
             if row["outcome"] != "running":
                 return HeadSaid(row["outcome"], row["exit_code"])
+            if row["stacks_of"] > stacks_of:
+                stacks_of = row["stacks_of"]
+                put(StacksAsked(stacks_of))
 
 
 def _why(answer: httpx.Response) -> str:

@@ -37,7 +37,14 @@ class HeadLost:
     why: str
 
 
-Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost
+@dataclass(frozen=True, slots=True)
+class StacksAsked:
+    """The head is about to end a hung attempt."""
+
+    attempt: int
+
+
+Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | StacksAsked
 
 
 class Inbox:

@@ -114,6 +114,27 @@ def _open_log(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     return path.open("ab")
 
 
+def output(argv: Sequence[str], *, timeout: float) -> tuple[int, str]:
+    """Exit code and all that a short program prints; it is killed after `timeout` seconds.
+
+    Raises StartError where there is no such program, or no end of it in time.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StartError(f"{argv[0]} did not end within {timeout:g} s") from None
+    except OSError as error:
+        raise StartError(f"{argv[0]} cannot start: {error.strerror}") from None
+    return done.returncode, done.stdout.decode(errors="replace").strip()
+
+
 def raise_open_files_limit(wanted: int = 65536) -> None:
     """The soft limit up to `wanted`, as far as the hard one allows; children inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,6 +11,7 @@ from entrypoint import failures, restart, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
+from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
@@ -67,6 +68,10 @@ class Supervisor:
     """With fewer workers than this at the roll's deadline, the run does not start."""
     _fruitless: int = 0
     _classes: list[FailureClass] = field(default_factory=list)
+    _hang: HangWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._hang = HangWatch(self.settings.hang_timeout, self.settings.service_timeout)
 
     def run(self) -> Outcome:
         try:
@@ -120,6 +125,7 @@ class Supervisor:
         resume_from = self.recipe.latest(self.settings.run_dir)
         submission = f"rollcall-{self.control.incarnation}-{number}"
         self.control.phase = "training"
+        self.control.ask_for_stacks(0)
         self.journal.record(
             "attempt",
             f"attempt {number} starts" + (f" from step {resume_from}" if resume_from else ""),
@@ -130,12 +136,15 @@ class Supervisor:
         command = replace(command, env={**command.env, "ROLLCALL_ATTEMPT": str(number)})
         attempt = Attempt(
             submission,
-            f"attempt-{number}.log",
+            number,
+            resume_from or 0,
             self.settings,
             self.recipe,
             self.journal,
             self.jobs,
             self.inbox,
+            self._hang,
+            self.control.ask_for_stacks,
         )
         ending = attempt.run(command)
         missing = () if ending.status == "LOST" else self.control.roll().missing

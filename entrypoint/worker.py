@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from entrypoint import ray_node, run_token, wait
+from entrypoint import ray_node, run_token, stacks, wait
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
+from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
 from entrypoint.preflight.versions import inventory, versions
 from entrypoint.ray_node import RayNode
 from entrypoint.role import Worker, head_address
 from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
-from trainer.contract import ExitCode
+from trainer.contract import ExitCode, RunFiles
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,7 +134,10 @@ class _Membership:
             except (ray_node.RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
                 return RayEnded(1)
-            message = self.inbox.take()
+            while isinstance(message := self.inbox.take(), StacksAsked):
+                name = self.settings.node_name
+                run = RunFiles(self.settings.run_dir)
+                stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
             assert message is not None
             return message
 

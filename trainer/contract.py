@@ -56,6 +56,10 @@ class RunFiles:
         return self.root / "progress.json"
 
     @property
+    def phase(self) -> Path:
+        return self.root / ".phase"
+
+    @property
     def result(self) -> Path:
         return self.root / "result.json"
 
@@ -155,6 +159,46 @@ class Progress:
             return None
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in row.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The driver's newest sign of life; `RUN/.phase`, written over after each part of a step."""
+
+    attempt: int
+    step: int
+    """The step that it belongs to, which need not be finished."""
+    done: str
+    """The part that is over: generate, reward, forward, update, publish, step, eval, checkpoint."""
+
+    @classmethod
+    def read(cls, path: Path) -> Phase | None:
+        """None where there is none yet, or one just being written."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+PHASE_BYTES = 128
+
+
+class PhaseFile:
+    """Takes a sign of life in microseconds: one write in place, of fixed length, not synced.
+
+    Whoever reads it runs on the same machine, hence sees what the kernel has; nothing that
+    outlives the machine depends on it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+    def write(self, phase: Phase) -> None:
+        text = json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n"
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def timestamp() -> str:

@@ -88,7 +88,7 @@ class _Run:
             self.team.critic.first(Critic.export, self.config.exported_critic).result()
 
     def _step(self, state: RunState, step: int) -> RunState:
-        watch = Stopwatch()
+        watch = self.recorder.stopwatch(step)
         samples, forward = self._samples(step, watch)
         try:
             return self._learn(state, step, samples, forward, watch)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import Progress, append_event
+from trainer.contract import Phase, PhaseFile, Progress, append_event
 from trainer.evaluation import Evaluation
 from trainer.metrics import JsonLines, Row, TensorBoard, Wandb, connect
 
@@ -47,6 +48,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._lines = JsonLines(self.config.files.metrics, self.state.step)
+        self._phase = PhaseFile(self.config.files.phase)
         if self.config.wandb_wanted:
             self._wandb = connect(self.config, self.state.wandb_id)
         if self.config.use_tensorboard:
@@ -64,6 +66,10 @@ class Recorder:
     def wandb_id(self) -> str | None:
         return self._wandb.run_id if self._wandb else self.state.wandb_id
 
+    def stopwatch(self, step: int) -> Stopwatch:
+        """For the parts of one step; each lap is a sign of life."""
+        return Stopwatch(lambda part: self._done(step, part))
+
     def step(self, state: RunState, step: Step) -> None:
         self._last = step
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
@@ -72,6 +78,7 @@ class Recorder:
         sentence = f"Step {state.step} of {self.total_steps}: reward {state.reward:.3f}."
         self._event("step", sentence, step=state.step, samples=state.samples, reward=state.reward)
         self.progress(state)
+        self._done(state.step, "step")
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         self._row(step, evaluation.row())
@@ -79,6 +86,7 @@ class Recorder:
         if evaluation.k > 1:
             sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
         self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
+        self._done(step, "eval")
 
     def best(self, step: int, name: str, value: float) -> None:
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
@@ -88,6 +96,7 @@ class Recorder:
         self._checkpoint = state.step
         self._event("checkpoint", f"Checkpoint of step {state.step} written.", step=state.step)
         self.progress(state)
+        self._done(state.step, "checkpoint")
 
     def progress(self, state: RunState) -> None:
         """Replace progress.json, once a step of this attempt has been made."""
@@ -113,6 +122,10 @@ class Recorder:
         for sink in (self._wandb, self._tensorboard):
             if sink:
                 sink.close(exit_code)
+        self._phase.close()
+
+    def _done(self, step: int, part: str) -> None:
+        self._phase.write(Phase(attempt_number(), step, part))
 
     def _row(self, step: int, row: Row) -> None:
         for sink in (self._lines, self._wandb, self._tensorboard):
@@ -127,7 +140,9 @@ class Recorder:
 class Stopwatch:
     """Seconds of each phase of a step, and of the whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda phase: None) -> None:
+        """`tell` is called with each phase that is over."""
+        self._tell = tell
         self._start = self._lap = time.perf_counter()
         self.phases: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
@@ -138,6 +153,7 @@ class Stopwatch:
         now = time.perf_counter()
         self.phases[f"timing/{phase}"] = now - self._lap
         self._lap = now
+        self._tell(phase)
 
     @property
     def seconds(self) -> float:

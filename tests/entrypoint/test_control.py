@@ -14,7 +14,7 @@ import pytest
 from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.inbox import HeadLost, HeadSaid, Message
+from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.roll import Card
 from entrypoint.wait import NotYetError
 from trainer.contract import Progress, RunFiles, append_event
@@ -178,6 +178,34 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     client.watch("a", anew, said.append)
     head.control.announce("finished", 0)
     eventually(lambda: said[1:] == [HeadSaid("finished", 0)])
+
+
+def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: Head) -> None:
+    said: list[Message] = []
+    for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
+        client = head.client()
+        client.check_in(card(name, address), joined=True)
+        client.watch(name, "first", said.append)
+    eventually(lambda: all(one.asking for one in head.control._entries.values()))
+    head.control.ask_for_stacks(3)
+    eventually(lambda: len(said) == 2)
+    head.control.announce("finished", 0)
+    eventually(lambda: len(said) == 4)
+    assert said == [StacksAsked(3)] * 2 + [HeadSaid("finished", 0)] * 2
+
+
+def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(
+    head: Head,
+) -> None:
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    assert head.control.worker_at("127.0.0.3") == "a"
+    head.control.dismiss("a", "a GPU of a failed")
+    assert head.control.roll().present == ()
+    assert head.control.worker_at("127.0.0.3") is None
+    with pytest.raises(RefusedError, match="a GPU of a failed"):
+        client.check_in(card("a"))
+    assert client.check_in(card("a", "127.0.0.9"), joined=True) == "first"
 
 
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(

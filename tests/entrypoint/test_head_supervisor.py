@@ -15,7 +15,7 @@ from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends
-from trainer.contract import ExitCode, RunFiles
+from trainer.contract import ExitCode, Phase, PhaseFile, RunFiles
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +158,43 @@ def test_a_job_without_progress_is_stopped_as_hung_and_resumed(tmp_path: Path) -
     world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="1s")
     assert world.lives().name == "finished"
     assert world.sentences("decision")[0].startswith("the job made no progress")
+
+
+def test_a_hung_attempt_leaves_its_stacks_and_has_the_workers_write_theirs(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def hangs(world: World) -> JobInfo:
+        file = PhaseFile(world.run.phase)
+        file.write(Phase(1, 4, "forward"))
+        assert world.jobs.stopped.wait(10)
+        file.close()
+        return STOPPED
+
+    world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="1s")
+    world.run.logs.mkdir()
+    world.control.ask_for_stacks = asked.append  # type: ignore[method-assign]
+    assert world.lives().name == "finished"
+    assert asked == [0, 1, 0]
+    assert (world.run.logs / "stacks-attempt-1.txt").read_text()
+    assert world.sentences("failure")[0].startswith("hang: no step for 1 s")
+    (stop,) = world.sentences("stop")
+    assert "stacks-attempt-1.txt" in stop
+
+
+def test_a_job_that_does_not_go_on_from_its_checkpoint_is_named_and_stopped(
+    tmp_path: Path,
+) -> None:
+    def starts_over(world: World) -> JobInfo:
+        ends(DIED, at_step=1)(world)
+        assert world.jobs.stopped.wait(10)
+        return STOPPED
+
+    world = World(tmp_path, ends(DIED, at_step=40), starts_over)
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.JOB_FAILED
+    assert world.sentences("failure")[1] == (
+        "wrong_start: it was to go on after step 40, and its first step was step 1"
+    )
 
 
 def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(

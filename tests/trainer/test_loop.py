@@ -16,7 +16,7 @@ import wandb
 
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
-from trainer.contract import newest_checkpoint
+from trainer.contract import Phase, newest_checkpoint
 from trainer.stop import Stopped, StopRequest
 from trainer.types import TrainingError
 
@@ -80,6 +80,7 @@ def test_a_run_tells_its_story(tiny: Tiny, run_dir: Path) -> None:
     assert [event["details"]["step"] for event in events(config, "step")] == [1, 2, 3]
     assert [event["details"]["step"] for event in events(config, "checkpoint")] == [2, 3]
     assert [event["details"]["step"] for event in events(config, "resume")] == [0]
+    assert Phase.read(config.files.phase) == Phase(1, 3, "checkpoint")
     row = metric_rows(config)[1]
     for name in ("train/reward", "train/policy_loss", "train/critic_loss", "train/kl"):
         assert np.isfinite(row[name])

@@ -1,0 +1,29 @@
+"""Pure: whether an attempt goes on where it was to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def fault(
+    resume_from: int, events: Iterable[Mapping[str, Any]], first_seen_step: int
+) -> str | None:
+    """In a sentence, how an attempt began elsewhere than at its checkpoint; None where it did not.
+
+    `events`: the attempt's own; `first_seen_step`: the first new step in its progress file. A
+    trainer that found the newest checkpoint broken, and said so, may begin before it.
+    """
+    resumed = _steps(events := list(events), "resume")
+    start = resumed[0] if resumed else resume_from
+    if start < resume_from and not _steps(events, "checkpoint-skipped"):
+        return f"it was to go on after step {resume_from}, and went on after step {start}"
+    steps = _steps(events, "step")
+    first = steps[0] if steps else first_seen_step
+    if first <= start or (steps and first != start + 1):
+        return f"it was to go on after step {start}, and its first step was step {first}"
+    return None
+
+
+def _steps(events: Iterable[Mapping[str, Any]], kind: str) -> list[int]:
+    return [event["details"]["step"] for event in events if event["kind"] == kind]
