@@ -30,6 +30,10 @@ def main() -> int:
             from entrypoint import demo
 
             return demo.main(call.arguments)
+        case "report":
+            from entrypoint import report_command
+
+            return report_command.main(call.arguments)
         case "plan":
             from entrypoint import plan
 

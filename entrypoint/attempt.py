@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from entrypoint import beginning, oom_kills, stacks, wait
+from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
 from entrypoint.failures import Ending
 from entrypoint.hang import HangWatch
@@ -72,6 +72,7 @@ class Attempt:
             message=info.message or info.status,
             signs=self._signs.at(step),
             step=step,
+            silent_seconds=self.hang.silent_seconds,
             oom_kills=oom_kills.count() - ended_before,
             stop_asked=self._stop_asked,
             hung=self._hung,
@@ -115,7 +116,8 @@ class Attempt:
             stacks_in = stacks.path_of(self._run, self.number)
             self.ask_for_stacks(self.number)
             count = stacks.collect(self.settings, stacks_in)
-            self._stop(f"{self._hung} (the stacks of {count} processes are in {stacks_in.name})")
+            self._say_stop(f"{self._hung}; stacks of {count} processes are in {stacks_in.name}")
+            self._kill()
         elif progress is not None and progress != before and not self._begun:
             self._begun = True
             events = [e for e in self.journal.events() if e["attempt"] == self.number]
@@ -143,9 +145,20 @@ class Attempt:
         return progress.step if progress else 0
 
     def _stop(self, why: str) -> None:
-        self._line.end()
-        self.journal.record("stop", f"{why}: asking the job to save and to stop")
+        self._say_stop(f"{why}: asking the job to save and to stop")
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
+
+    def _kill(self) -> None:
+        """Ray is asked for what was not found: a hung job reaches no boundary to save at."""
+        mark, number = self.settings.node_mark, str(self.number)
+        if drivers := process.marked(mark, ROLLCALL_ATTEMPT=number):
+            process.kill(drivers)
+        else:
+            self.jobs.stop(self.submission)
+
+    def _say_stop(self, sentence: str) -> None:
+        self._line.end()
+        self.journal.record("stop", sentence)
 
     def _last_status(self) -> JobInfo:
         if self._ray_lost.is_set():

@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "check this node",
     "status": "what the head knows: nodes, progress, outcome",
     "logs": "the end of every log file of the run",
+    "report": "the flight record of a run: report RUN [--json] [--html FILE]",
     "stop": "ask the head to save and to stop",
     "prepare": "make the data and the model of a task: prepare arithmetic --out DIR",
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
@@ -42,7 +43,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     first, rest = words[0], tuple(words[1:])
     if first in ("-h", "--help", "help"):
         return Invocation("help")
-    if first in ("up", "prepare", "demo"):
+    if first in ("up", "prepare", "demo", "report"):
         return Invocation(first, rest[1:] if rest[:1] == ("--",) else rest)
     if first in COMMANDS:
         return _reader(first, rest)

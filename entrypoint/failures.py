@@ -51,6 +51,8 @@ class Ending:
     """What the job's log pointed to shortly before the end, each class once."""
     step: int = 0
     """Finished steps of the whole run."""
+    silent_seconds: float = 0.0
+    """Between its last sign of life and the moment when its end was known."""
     oom_kills: int = 0
     """Processes on the head that the kernel ended for want of memory during the attempt."""
     stop_asked: bool = False
@@ -126,12 +128,12 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
     told = ending.wrong_start or ending.hung
     if told and failure in (FailureClass.WRONG_START, FailureClass.HANG):
         return told
+    if failure is FailureClass.NODE_LOST and ending.lost_nodes:
+        return "; ".join(ending.lost_nodes)
     if sign := sign_of(ending, failure):
         return sign.line.strip()
     if failure is FailureClass.HOST_OOM and ending.oom_kills:
         return f"the kernel ended {ending.oom_kills} processes on the head for want of memory"
-    if failure is FailureClass.NODE_LOST and ending.lost_nodes:
-        return "; ".join(ending.lost_nodes)
     if number := _ended_by(ending.exit_code):
         return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
     if ending.signs:

@@ -51,6 +51,11 @@ class HangWatch:
         self._seen, self._after = None, None
         self._since = self._step_since = self._clock()
 
+    @property
+    def silent_seconds(self) -> float:
+        """Since the newest sign of life."""
+        return self._clock() - self._since
+
     def look(self, progress: Progress | None, phase: Phase | None) -> str | None:
         """The sentence of a hang, once there is one. `phase`: this attempt's newest."""
         now, step = self._clock(), progress.step if progress else None

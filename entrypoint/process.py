@@ -161,12 +161,14 @@ def kill(processes: Iterable[psutil.Process]) -> None:
         _signal(process, signal.SIGKILL)
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Every process of this user that carries the node's mark, this one left out."""
+def marked(mark: str, **variables: str) -> list[psutil.Process]:
+    """Every process of this user that carries the node's mark, this one left out; with
+    `variables`, those that have them, too."""
+    wanted = {NODE_MARK: mark, **variables}.items()
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(NODE_MARK) == mark:
+            if process.pid != os.getpid() and wanted <= process.environ().items():
                 found.append(process)
         except (psutil.Error, OSError):
             continue

@@ -8,6 +8,7 @@ process is kept instead.
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sys
 import time
@@ -26,7 +27,10 @@ log = logging.getLogger(__name__)
 EACH_SECONDS = 5.0
 ALL_SECONDS = 20.0
 AT_ONCE = 4
-OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "/ray/", "bin/ray")
+OF_RAY = re.compile(
+    r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|JobSupervisor)|ray-dashboard-|-packages/ray/"
+    r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker"
+)
 """What is in the titles of Ray's own helpers: they do not hang a job."""
 
 
@@ -67,14 +71,18 @@ def _of_the_job(settings: Settings) -> Iterable[psutil.Process]:
     marks = (settings.node_mark, services.mark(settings))
     for one in (one for mark in marks for one in process.marked(mark)):
         title = _title(one)
-        if "python" in _program(one) and not any(word in title for word in OF_RAY):
+        if "python" in _program(one) and not OF_RAY.search(title):
             yield one
 
 
 def _stack(one: psutil.Process) -> str:
-    argv = [_py_spy(), "dump", "--pid", str(one.pid)]
     try:
+        # A stopped process cannot be paused, and need not be.
+        paused = one.status() == psutil.STATUS_STOPPED
+        argv = [_py_spy(), "dump", "--pid", str(one.pid), *(["--nonblocking"] if paused else [])]
         exit_code, text = process.output(argv, timeout=EACH_SECONDS)
+    except psutil.NoSuchProcess:
+        return "gone"
     except process.StartError as error:
         return f"{error}\n{_by_the_kernel(one)}"
     return text if exit_code == 0 else f"{text}\n{_by_the_kernel(one)}"

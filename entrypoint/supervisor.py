@@ -107,7 +107,8 @@ class Supervisor:
             if not state.enough(self.minimum):
                 raise RollIncompleteError(f"the roll is incomplete: {state}") from None
             log.warning("starting with fewer workers than expected: %s", state)
-        self.journal.record("roll", str(state), present=list(state.present))
+        present, expected = list(state.present), state.expected
+        self.journal.record("roll", str(state), present=present, expected=expected)
         self.services.wait_ready(self.inbox.stop)
 
     def _complete_roll(self) -> RollState:
@@ -163,6 +164,8 @@ class Supervisor:
                 failure=failure,
                 exit_code=ending.exit_code,
                 status=ending.status,
+                step=ending.step,
+                silent_seconds=round(ending.silent_seconds, 3),
                 lost_nodes=list(ending.lost_nodes),
             )
         same_class = sum(1 for _ in takewhile(failure.__eq__, reversed(self._classes)))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from entrypoint import beginning, process, stacks
@@ -215,6 +216,14 @@ def test_the_stacks_of_a_nodes_processes_are_kept_or_why_they_cannot_be(
         assert "threads, in the kernel it waits in" in text
     else:
         assert "waits_for_ever (<string>:4)" in text
+
+
+def test_a_frozen_process_is_read_too(stuck: tuple[Settings, Process], tmp_path: Path) -> None:
+    settings, child = stuck
+    psutil.Process(child.pid).suspend()
+    stacks.collect(settings, tmp_path / "stacks.txt")
+    text = (tmp_path / "stacks.txt").read_text()
+    assert "waits_for_ever (<string>:4)" in text or "stopped, 1 threads" in text
 
 
 def test_a_reader_of_stacks_that_hangs_itself_is_ended(

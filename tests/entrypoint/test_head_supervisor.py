@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from inspect import signature
 from pathlib import Path
@@ -13,9 +14,10 @@ from entrypoint.head_client import RefusedError
 from entrypoint.inbox import RayEnded, StopAsked
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
+from entrypoint.process import NODE_MARK, Process
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends
-from trainer.contract import ExitCode, Phase, PhaseFile, RunFiles
+from trainer.contract import ExitCode, RunFiles
 
 
 @pytest.fixture(autouse=True)
@@ -150,25 +152,14 @@ def test_a_stop_between_two_attempts_ends_with_143(
     assert world.kinds()[-1] == "decision"
 
 
-def test_a_job_without_progress_is_stopped_as_hung_and_resumed(tmp_path: Path) -> None:
-    def hangs(world: World) -> JobInfo:
-        assert world.jobs.stopped.wait(10)
-        return STOPPED
-
-    world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="1s")
-    assert world.lives().name == "finished"
-    assert world.sentences("decision")[0].startswith("the job made no progress")
-
-
-def test_a_hung_attempt_leaves_its_stacks_and_has_the_workers_write_theirs(tmp_path: Path) -> None:
+def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def hangs(world: World) -> JobInfo:
-        file = PhaseFile(world.run.phase)
-        file.write(Phase(1, 4, "forward"))
-        assert world.jobs.stopped.wait(10)
-        file.close()
-        return STOPPED
+        marks = {NODE_MARK: world.settings.node_mark, "ROLLCALL_ATTEMPT": "1"}
+        driver = Process("driver", ["sleep", "60"], env={**os.environ, **marks}, log_to=None)
+        assert driver.wait(10) == 137
+        return JobInfo("FAILED", driver_exit_code=-9)
 
     world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="1s")
     world.run.logs.mkdir()
@@ -177,6 +168,7 @@ def test_a_hung_attempt_leaves_its_stacks_and_has_the_workers_write_theirs(tmp_p
     assert asked == [0, 1, 0]
     assert (world.run.logs / "stacks-attempt-1.txt").read_text()
     assert world.sentences("failure")[0].startswith("hang: no step for 1 s")
+    assert world.sentences("decision")[0].startswith("the job made no progress")
     (stop,) = world.sentences("stop")
     assert "stacks-attempt-1.txt" in stop
 

@@ -1,0 +1,216 @@
+"""A run's flight record, read from its journal alone: attempts, failures, and where time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+TRAINING, AGAIN = "training", "steps done again"
+IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
+USES = {
+    "start": NO_HEAD,
+    "roll": "roll call",
+    "attempt": "services",
+    "checkpoint-skipped": "start of the job",
+    "resume": "start of the job",
+    "step": TRAINING,
+    "eval": "evaluation",
+    "best": "evaluation",
+    "checkpoint": "checkpoints",
+    "failure": NOTICING,
+    "decision": "roll call",
+    "outcome": "end of the job",
+}
+"""What the time before an event was spent on. Events of other kinds happen meanwhile."""
+HEAD_LOST = "head_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: datetime
+    kind: str
+    attempt: int | None
+    sentence: str
+    details: Mapping[str, Any]
+
+    def seconds_after(self, other: Event) -> float:
+        """At least 0: a clock that was set back takes no time away."""
+        return max(0.0, (self.at - other.at).total_seconds())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    number: int
+    at: str
+    seconds: float
+    resumed_from: int
+    steps: int
+    """Finished by it, those that a later attempt did again included."""
+    ending: str
+    """finished, stopped, the class of its failure, or running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    attempt: int | None
+    at: str
+    failure: str
+    evidence: str
+    answer: str
+    """resume, replace, stop, or start: a new head."""
+    decision: str
+    noticed_seconds: float
+    """From the last sign of life to the moment when the failure was known."""
+    recovery_seconds: float | None
+    """From then to the next finished step; None where there was none."""
+    steps_lost: int
+    """Finished steps that no checkpoint held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    began: str
+    ended: str
+    outcome: str
+    """finished, stopped, failed, or running."""
+    sentence: str
+    wall_seconds: float
+    steps: int
+    """That the run has at its end."""
+    effective_time_ratio: float
+    """Time of the steps that count over wall time."""
+    seconds: Mapping[str, float]
+    """What the wall time was spent on, the longest first."""
+    attempts: Sequence[Attempt]
+    failures: Sequence[Failure]
+
+
+class NothingToReportError(ValueError):
+    """The journal has no events."""
+
+
+def read(rows: Iterable[Mapping[str, Any]]) -> Report:
+    """Pure. `rows`: the journal's events, oldest first. Raises NothingToReportError."""
+    events = [event for row in rows if (event := _event(row)) and event.kind in USES]
+    if not events:
+        raise NothingToReportError("its journal has no events")
+    first, last = events[0], events[-1]
+    wall = last.seconds_after(first)
+    seconds = _seconds(events)
+    return Report(
+        began=first.at.isoformat(),
+        ended=last.at.isoformat(),
+        outcome=str(last.details["outcome"]) if last.kind == "outcome" else "running",
+        sentence=last.sentence,
+        wall_seconds=round(wall, 3),
+        steps=max((event.details["step"] for event in events if event.kind == "step"), default=0),
+        effective_time_ratio=round(seconds.get(TRAINING, 0.0) / wall, 4) if wall else 0.0,
+        seconds=dict(sorted(seconds.items(), key=lambda use: -use[1])),
+        attempts=_attempts(events),
+        failures=_failures(events),
+    )
+
+
+def _event(row: Mapping[str, Any]) -> Event | None:
+    """None for a row that is no event: the file may have been damaged."""
+    try:
+        at = datetime.fromisoformat(row["at"])
+        return Event(at, row["kind"], row["attempt"], row["sentence"], row["details"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _seconds(events: Sequence[Event]) -> dict[str, float]:
+    resumed = [event for event in events if event.kind == "resume"]
+    used: dict[str, float] = {}
+    for before, event in pairwise(events):
+        for use, seconds in _uses(before, event, resumed).items():
+            used[use] = used.get(use, 0.0) + seconds
+    return {use: round(seconds, 3) for use, seconds in used.items() if seconds > 0}
+
+
+def _uses(before: Event, event: Event, resumed: Sequence[Event]) -> dict[str, float]:
+    seconds = event.seconds_after(before)
+    if event.kind == "failure":
+        silent = min(seconds, event.details.get("silent_seconds", seconds))
+        return {IN_FLIGHT: seconds - silent, NOTICING: silent}
+    if event.kind == "step" and _again(event, resumed):
+        return {AGAIN: seconds}
+    return {USES[event.kind]: seconds}
+
+
+def _again(step: Event, resumed: Sequence[Event]) -> bool:
+    """Whether a later attempt went on from before this step."""
+    number = step.details["step"]
+    return any(one.at > step.at and one.details["step"] < number for one in reversed(resumed))
+
+
+def _attempts(events: Sequence[Event]) -> list[Attempt]:
+    starts = [index for index, event in enumerate(events) if event.kind == "attempt"]
+    made: list[Attempt] = []
+    for index, until in zip(starts, [*starts[1:], len(events)], strict=True):
+        start, rest = events[index], events[index + 1 : until]
+        ends = [event for event in rest if event.kind in ("failure", "outcome", "start")]
+        last = ends[0] if ends else (rest[-1] if rest else start)
+        made.append(
+            Attempt(
+                number=start.attempt or len(made) + 1,
+                at=start.at.isoformat(),
+                seconds=round(last.seconds_after(start), 3),
+                resumed_from=start.details.get("resume_from", 0),
+                steps=sum(event.kind == "step" for event in rest),
+                ending=_ending(ends[0]) if ends else "running",
+            )
+        )
+    return made
+
+
+def _ending(event: Event) -> str:
+    if event.kind == "start":
+        return HEAD_LOST
+    return str(event.details["failure" if event.kind == "failure" else "outcome"])
+
+
+def _failures(events: Sequence[Event]) -> list[Failure]:
+    found = []
+    attempt: int | None = None
+    for index, event in enumerate(events):
+        if event.kind == "attempt":
+            attempt = index
+        elif attempt is not None and event.kind in ("failure", "outcome", "start"):
+            if event.kind != "outcome":
+                found.append(_failure(events[attempt:index], event, events[index + 1 :]))
+            attempt = None
+    return found
+
+
+def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> Failure:
+    """`before`: the events of the attempt that failed, from its start."""
+    steps = [one.details["step"] for one in before if one.kind == "step"]
+    next_step = next((one for one in after if one.kind == "step"), None)
+    resumed = next((one for one in after if one.kind == "resume"), None)
+    decision = next((one for one in after if one.kind in ("decision", "outcome")), event)
+    silent = event.seconds_after(before[-1])
+    head_lost = event.kind == "start"
+    return Failure(
+        attempt=before[0].attempt,
+        at=event.at.isoformat(),
+        failure=HEAD_LOST if head_lost else str(event.details["failure"]),
+        evidence="the head ended without a word" if head_lost else _evidence(event),
+        answer="start" if head_lost else _answer(decision),
+        decision=event.sentence if head_lost else decision.sentence,
+        noticed_seconds=round(float(event.details.get("silent_seconds", silent)), 3),
+        recovery_seconds=round(next_step.seconds_after(event), 3) if next_step else None,
+        steps_lost=max(0, steps[-1] - resumed.details["step"]) if steps and resumed else 0,
+    )
+
+
+def _evidence(failure: Event) -> str:
+    return failure.sentence.removeprefix(f"{failure.details['failure']}: ")
+
+
+def _answer(decision: Event) -> str:
+    return str(decision.details.get("answer", "stop" if decision.kind == "outcome" else "resume"))
