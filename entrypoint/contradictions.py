@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _ports(settings)
     yield from _services(settings)
     yield from _workers(settings)
+    yield from _left_out(settings)
 
 
 def _debuggers(settings: Settings) -> Iterator[Fault]:
@@ -82,3 +84,16 @@ def _workers(settings: Settings) -> Iterator[Fault]:
             f"is above EXPECTED_WORKERS={expected}",
             "give at most the number of workers that are expected",
         )
+
+
+def _left_out(settings: Settings) -> Iterator[Fault]:
+    """Names in ROLLCALL_PREFLIGHT_SKIP that no check has."""
+    if not settings.preflight_skip:
+        return
+    from entrypoint.preflight.run import names  # which knows the settings in turn
+
+    for name in sorted(settings.preflight_skip - set(names())):
+        close = difflib.get_close_matches(name, names(), n=1)
+        remedy = f"give {close[0]}" if close else f"give one of {', '.join(names())}"
+        value = shown(name, settings.secrets)
+        yield Fault("ROLLCALL_PREFLIGHT_SKIP", value, "is the name of no check", remedy)

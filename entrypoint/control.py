@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hmac
+import ipaddress
 import logging
 import socket
 import threading
@@ -32,6 +33,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint import roll
+from entrypoint.preflight import nodes
+from entrypoint.roll import Card
 from trainer.contract import Progress, RunFiles
 
 log = logging.getLogger(__name__)
@@ -53,16 +56,25 @@ class Control:
         port: int,
         on_stop: Callable[[str], None],
         on_check_in: Callable[[roll.Card, str | None], None],
+        on_difference: Callable[[str], None] = lambda _: None,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
+        """`left_out`: names of the checks between nodes that are not asked."""
         self._me = me
         self._expected = expected_workers
         self.incarnation = incarnation
         self._run = run
         self._on_stop = on_stop
         self._on_check_in = on_check_in
+        self._on_difference = on_difference
+        self._left_out = left_out
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._entries: dict[str, roll.Entry] = {}
+        self._refused: dict[str, str] = {}
+        self._blind_since: dict[str, float] = {}
+        """Nodes that do not see the head's storage, and since when they are seen to."""
+        self._differences: list[str] = []
         self._told: set[str] = set()
         self._dismissed: dict[tuple[str, str], str] = {}
         self.phase = "starting"
@@ -93,7 +105,8 @@ class Control:
 
     def roll(self) -> roll.RollState:
         with self._lock:
-            return roll.call(self._entries, self._expected, time.monotonic(), self._began)
+            now = time.monotonic()
+            return roll.call(self._entries, self._expected, now, self._began, self._refused)
 
     def begin_anew(self) -> None:
         """Take another incarnation: every worker leaves its Ray and joins again."""
@@ -162,6 +175,8 @@ class Control:
             "expected_workers": self._expected,
             "present": len(state.present),
             "missing": list(state.missing),
+            "refused": dict(self._refused),
+            "differences": list(self._differences),
             "nodes": nodes,
             "progress": progress and progress.as_dict(),
             "outcome": self._outcome,
@@ -216,22 +231,60 @@ class Control:
             card = roll.Card.parse(await request.json())
         except (ValueError, TypeError) as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
-        now = time.monotonic()
+        source = request.client.host if request.client else ""
         with self._lock:
-            if taken := roll.name_taken(card, self._entries, now):
-                return JSONResponse({"error": taken}, status_code=503)
-            reason = roll.refusal(card, self._me) or self._dismissed.get((card.node, card.address))
+            now = time.monotonic()
             known = self._entries.get(card.node)
             news = known is None or known.card.joined != card.joined or not known.present(now)
-            if reason is None:
-                entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
-                entry.card, entry.seen_at, entry.hung_up = card, now, False
-                self._told.discard(card.node)
+            if wait := self._not_yet(card, now):
+                return JSONResponse({"error": wait}, status_code=503)
+            reason = self._take(card, source, now)
         if news or reason:
-            self._on_check_in(card, reason)
+            await asyncio.to_thread(self._on_check_in, card, reason)
         if reason:
             return JSONResponse({"accepted": False, "reason": reason}, status_code=409)
+        if news and card.joined:
+            await asyncio.to_thread(self._tell_differences)
         return JSONResponse({"accepted": True, "incarnation": self.incarnation})
+
+    def _not_yet(self, card: Card, now: float) -> str | None:
+        """Why this node is to ask again; with the lock held."""
+        if taken := roll.name_taken(card, self._entries, now):
+            return taken
+        blind = roll.other_storage(card, self._me, self._left_out)
+        if blind is None:
+            self._blind_since.pop(card.node, None)
+        elif now - self._blind_since.setdefault(card.node, now) < roll.STORAGE_GRACE_SECONDS:
+            return blind
+        return None
+
+    def _take(self, card: Card, source: str, now: float) -> str | None:
+        """Put a node on the roll, or say why not; with the lock held."""
+        skew = 0.0 if card.clock is None else card.clock - time.time()
+        reason = roll.refusal(card, self._me, skew, self._left_out)
+        reason = reason or roll.other_storage(card, self._me, self._left_out)
+        reason = reason or self._dismissed.get((card.node, card.address))
+        if reason:
+            self._refused[card.node] = reason
+            return reason
+        self._refused.pop(card.node, None)
+        entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
+        entry.card, entry.seen_at, entry.hung_up = card, now, False
+        entry.source, entry.skew = _telling(source, card.address), skew
+        self._told.discard(card.node)
+        return None
+
+    def _tell_differences(self) -> None:
+        """Once all are there: in what they differ, each difference once."""
+        with self._lock:
+            if sum(one.card.joined for one in self._entries.values()) < self._expected:
+                return
+            entries = [roll.Seen(one.card, one.source, one.skew) for one in self._entries.values()]
+            found = nodes.differences([roll.Seen(self._me), *entries], self._left_out)
+            new = [one for one in found if one not in self._differences]
+            self._differences = found
+        for sentence in new:
+            self._on_difference(sentence)
 
     async def _ask_outcome(self, request: Request) -> Response:
         """Long poll: answers when there is an outcome, else `running` after a while.
@@ -331,6 +384,17 @@ class _StateCollector(Collector):
             if isinstance(value, int | float):
                 values[f"rollcall_{name}"] = (f"Progress: {name.replace('_', ' ')}", value)
         return [GaugeMetricFamily(n, text, value=v) for n, (text, v) in values.items()]
+
+
+def _telling(source: str, address: str) -> str:
+    """`source`, where it says something of `address`: not between nodes of one machine."""
+    try:
+        seen, said = ipaddress.ip_address(source), ipaddress.ip_address(address)
+    except ValueError:
+        return ""
+    seen = getattr(seen, "ipv4_mapped", None) or seen
+    same_kind = seen.version == said.version
+    return "" if seen.is_loopback or said.is_loopback or not same_kind else str(seen)
 
 
 async def _disconnected(request: Request) -> None:

@@ -16,7 +16,8 @@ from entrypoint.inbox import Inbox, RayEnded, StopAsked
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
 from entrypoint.lease import HeldError, Lease
-from entrypoint.preflight.versions import inventory, versions
+from entrypoint.preflight import nodes
+from entrypoint.preflight.versions import inventory, of_collectives, versions
 from entrypoint.ray_node import RayNode
 from entrypoint.recipes import base as recipes
 from entrypoint.role import Head, head_address
@@ -66,12 +67,15 @@ def _lead(
     began = time.monotonic()
     run = RunFiles(settings.run_dir)
     named = head_address(settings)
+    address = ray_node.own_address(settings, named.value if named else None)
     me = Card(
         node=settings.node_name,
-        address=ray_node.own_address(settings, named.value if named else None),
+        address=address,
         versions=versions(settings),
-        inventory=inventory(settings),
+        inventory=inventory(settings, address),
         warnings=warnings,
+        environment=of_collectives(settings.environ),
+        storage=incarnation,
     )
     try:
         control = Control(
@@ -83,6 +87,8 @@ def _lead(
             port=settings.control_port,
             on_stop=lambda why: inbox.put(StopAsked(why)),
             on_check_in=lambda card, refusal: _say_check_in(journal, card, refusal),
+            on_difference=lambda sentence: _say_difference(journal, sentence),
+            left_out=nodes.left_out(settings),
         )
     except OSError as error:
         log.error(
@@ -221,6 +227,10 @@ def _say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
         return
     verb = "has joined Ray" if card.joined else "checked in"
     journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
+
+
+def _say_difference(journal: Journal, sentence: str) -> None:
+    journal.record("difference", sentence)
 
 
 def _conclude(outcome: Outcome, run: RunFiles, journal: Journal, seconds: float) -> None:

@@ -33,6 +33,18 @@ class HeldError(Exception):
     """Another head lives on this run directory; the sentence names it."""
 
 
+def holder(path: Path) -> str:
+    """The incarnation of the head whose lease lies there; "" where none can be read.
+
+    Who reads a living head's sees the storage that the head writes to.
+    """
+    try:
+        list(os.scandir(path.parent))  # so that a network file system looks again
+        return str(json.loads(path.read_text())["incarnation"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
 class Lease:
     """Held from `acquire` to `release`, renewed by a thread of its own."""
 

@@ -16,6 +16,11 @@ SILENT_SECONDS = 8.0
 MUST_AGREE = ("python", "ray", "image")
 """What every node must have in the same version: Ray refuses or breaks otherwise."""
 
+CLOCK_WARNS, CLOCK_FAILS = 2.0, 60.0
+"""Seconds between a node's clock and the head's."""
+STORAGE_GRACE_SECONDS = 20.0
+"""So long a network file system may hide from one node what another has written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
@@ -29,6 +34,12 @@ class Card:
     """Whether its Ray node has joined the head's cluster."""
     warnings: Sequence[str] = ()
     """Names of the preflight checks that did not pass."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that steer NCCL, RCCL and gloo there."""
+    storage: str = ""
+    """What it reads of the head's lease in its run directory; on the head's card, what is there."""
+    clock: float | None = None
+    """Its time as it sends this, seconds of the epoch."""
 
     @property
     def has(self) -> str:
@@ -45,11 +56,24 @@ class Card:
         for name in ("node", "address"):
             if not isinstance(row.get(name), str) or not row[name]:
                 raise ValueError(f"{name}: a non-empty string is needed")
-        for name in ("versions", "inventory"):
+        for name in ("versions", "inventory", "environment"):
             if not isinstance(row.get(name, {}), dict):
                 raise ValueError(f"{name}: an object is needed")
+        if not isinstance(row.get("clock", 0.0), int | float | None):
+            raise ValueError("clock: seconds of the epoch are needed")
         known = {f.name for f in fields(cls)}
         return cls(**{"versions": {}, **{k: v for k, v in row.items() if k in known}})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node's card, and what the head itself saw of the node."""
+
+    card: Card
+    source: str = ""
+    """Where its connection came from; "" where that says nothing."""
+    skew: float = 0.0
+    """Seconds by which its clock is ahead of the head's."""
 
 
 @dataclass(slots=True)
@@ -63,6 +87,9 @@ class Entry:
     """Open outcome questions of this node."""
     hung_up: bool = False
     """Whether its last question ended with its connection, as it does when the node dies."""
+    source: str = ""
+    skew: float = 0.0
+    """As Seen has them."""
 
     def present(self, now: float) -> bool:
         heard = not self.hung_up and now - self.seen_at < SILENT_SECONDS
@@ -92,18 +119,36 @@ class RollState:
         return "; ".join([there, *self.missing])
 
 
-def refusal(card: Card, head: Card) -> str | None:
-    """Why the head does not take this node, in one sentence; None where it does."""
+def refusal(
+    card: Card, head: Card, skew: float = 0.0, left_out: frozenset[str] = frozenset()
+) -> str | None:
+    """Why the head does not take this node, in one sentence; None where it does.
+
+    `skew`: seconds by which its clock is ahead; `left_out`: names of checks that are not asked.
+    """
     differing = [
         f"{name} {card.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
         for name in MUST_AGREE
         if head.versions.get(name) and card.versions.get(name) != head.versions[name]
     ]
-    if differing:
+    if differing and "nodes.versions" not in left_out:
         return (
             f"{card.node} differs from the head: {'; '.join(differing)}; use one image everywhere"
         )
+    if abs(skew) > CLOCK_FAILS and "nodes.clock" not in left_out:
+        side = "ahead of" if skew > 0 else "behind"
+        return f"the clock of {card.node} is {abs(skew):.0f} s {side} the head's: set both (NTP)"
     return None
+
+
+def other_storage(card: Card, head: Card, left_out: frozenset[str] = frozenset()) -> str | None:
+    """Why this node's run directory cannot be the head's; None where it is."""
+    if not head.storage or card.storage == head.storage or "nodes.storage" in left_out:
+        return None
+    return (
+        f"{card.node} does not see in its run directory what the head has written to the head's: "
+        "mount one shared storage at ROLLCALL_RUN_DIR on all nodes"
+    )
 
 
 def name_taken(card: Card, entries: Mapping[str, Entry], now: float) -> str | None:
@@ -121,8 +166,15 @@ def name_taken(card: Card, entries: Mapping[str, Entry], now: float) -> str | No
     return None
 
 
-def call(entries: Mapping[str, Entry], expected: int, now: float, began: float) -> RollState:
-    """Who is there and who is missing. `began`: when the head started to wait."""
+def call(
+    entries: Mapping[str, Entry],
+    expected: int,
+    now: float,
+    began: float,
+    refused: Mapping[str, str] | None = None,
+) -> RollState:
+    """Who is there and who is missing. `began`: when the head started to wait; `refused`: nodes
+    that were not taken, and why."""
     present, missing = [], []
     for name, entry in sorted(entries.items()):
         if not entry.present(now):
@@ -131,7 +183,8 @@ def call(entries: Mapping[str, Entry], expected: int, now: float, began: float) 
             missing.append(f"{name} has checked in and is starting Ray")
         else:
             present.append(name)
-    unknown = expected - len(entries)
+    missing += [f"{name} was refused: {why}" for name, why in (refused or {}).items()]
+    unknown = expected - len(entries) - len(refused or {})
     if unknown > 0:
         noun = "worker" if unknown == 1 else "workers"
         missing.append(f"{unknown} {noun} never checked in, {now - began:.0f} s so far")

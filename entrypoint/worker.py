@@ -6,13 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from entrypoint import ray_node, run_token, stacks, wait
+from entrypoint import lease, ray_node, run_token, stacks, wait
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
-from entrypoint.preflight.versions import inventory, versions
+from entrypoint.preflight.versions import inventory, of_collectives, versions
 from entrypoint.ray_node import RayNode
 from entrypoint.role import Worker, head_address
 from entrypoint.roll import Card
@@ -90,7 +90,9 @@ class _Membership:
         card = self._card(ray_node.own_address(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
         try:
-            incarnation = self._wait_for(f"the head at {head}", lambda: client.check_in(card))
+            incarnation = self._wait_for(
+                f"the head at {head}", lambda: client.check_in(self._now(card))
+            )
             log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
             self.inbox.forget()
             client.watch(card.node, incarnation, lambda m: None if over.is_set() else put(m))
@@ -129,7 +131,7 @@ class _Membership:
         ) as ray:
             try:
                 ray.wait_ready(ray.says_started, self.inbox.stop)
-                client.check_in(card, joined=True)
+                client.check_in(self._now(card), joined=True)
                 log.info("joined the Ray cluster of %s", host)
             except (ray_node.RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
@@ -146,6 +148,12 @@ class _Membership:
             node=self.settings.node_name,
             address=address,
             versions=versions(self.settings),
-            inventory=inventory(self.settings),
+            inventory=inventory(self.settings, address),
             warnings=self.warnings,
+            environment=of_collectives(self.settings.environ),
         )
+
+    def _now(self, card: Card) -> Card:
+        """With what holds at this moment alone: the clock, the lease that is to be seen."""
+        storage = lease.holder(RunFiles(self.settings.run_dir).lease)
+        return replace(card, storage=storage, clock=time.time())

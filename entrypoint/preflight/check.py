@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from entrypoint.preflight import amd_smi, interfaces, nvml
 from entrypoint.role import Head, Worker
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import ExitCode
@@ -64,6 +66,27 @@ class Context:
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
+    sys: Path = Path("/sys")
+    nvml: Callable[[], nvml.Nvml | None] = nvml.load
+    addresses: Callable[[], Mapping[str, Sequence[str]]] = interfaces.addresses
+    amdsmi: Callable[[], amd_smi.AmdSmi | None] = amd_smi.load
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self.settings.environ
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the page of checks says of one, besides its question."""
+
+    evidence: str
+    """What is looked at."""
+    threshold: str
+    """From where on it warns or fails."""
+    source: str
+    """Whose threshold that is, or what breaks beyond it."""
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +96,13 @@ class Check:
     name: str
     question: str
     probe: Callable[[Context], Finding]
+    about: About | None = None
     timeout: float = 5.0
     """Seconds after which the probe counts as hanging, which fails the check."""
     exit_code: ExitCode = ExitCode.UNFIT
     """What the node ends with where this check stops it."""
+    loads: bool = False
+    """Whether it loads what other checks look at, and so runs after them."""
 
     def run(self, context: Context) -> Result:
         return self.result(self.start(context))
@@ -107,6 +133,14 @@ class Check:
         answer.set_result(
             Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
         )
+
+
+def worst(findings: Sequence[Finding]) -> Finding:
+    """One finding of several, of GPUs or ports: the worst verdict, with what led to it."""
+    verdict = max((one.verdict for one in findings), key=SEVERITY.__getitem__)
+    told = [one for one in findings if one.verdict is verdict]
+    remedies = list(dict.fromkeys(one.remedy for one in told if one.remedy))
+    return Finding(verdict, "; ".join(one.evidence for one in told), "; ".join(remedies))
 
 
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
@@ -152,12 +186,24 @@ class Report:
             "checks": [asdict(result) for result in self.results],
         }
 
+    def shown(self) -> list[Result]:
+        """The results for people: checks that have nothing to look at, and why, are one line."""
+        merged: list[Result] = []
+        for group, results in groupby(self.results, key=_nothing_there):
+            several = list(results)
+            if group is not None and len(several) > 1:
+                name = f"{several[0].name.partition('.')[0]}.*"
+                merged.append(replace(several[0], name=name))
+            else:
+                merged += several
+        return merged
+
     def lines(self) -> list[str]:
         """One line a check, for a log."""
         return [
             f"{result.verdict.upper():<4} {result.name}: {result.evidence}"
             + (f" → {result.remedy}" if result.remedy else "")
-            for result in self.results
+            for result in self.shown()
         ]
 
     def table(self) -> Table:
@@ -167,7 +213,14 @@ class Report:
 
         colours = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
         table = Table("check", "verdict", "evidence", "remedy", title="Preflight")
-        for result in self.results:
+        for result in self.shown():
             verdict = Text(result.verdict.value, style=colours[result.verdict])
             table.add_row(result.name, verdict, Text(result.evidence), Text(result.remedy))
         return table
+
+
+def _nothing_there(result: Result) -> tuple[str, str] | None:
+    """Group and evidence of a skipped check; None for one that had something to look at."""
+    if result.verdict is not Verdict.SKIP:
+        return None
+    return result.name.partition(".")[0], result.evidence

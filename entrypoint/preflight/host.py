@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from entrypoint import process
-from entrypoint.preflight import gpu, limits
-from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight import gpu, infiniband, limits
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.limits import GIB, MIB, sized
 
 OBJECT_STORE_SHARE = 0.3
@@ -21,6 +21,7 @@ SMALLEST_SHM_WITH_GPU = 1 * GIB
 
 FEWEST_FILES, ENOUGH_FILES = 4096, 65536
 FEWEST_PROCESSES, ENOUGH_PROCESSES = 1024, 16384
+LEAST_LOCKED = 1 * GIB
 SMALLEST_MEMORY, ENOUGH_MEMORY = 512 * MIB, 2 * GIB
 CLOCK_TOLERANCE_SECONDS = 24 * 3600.0
 REAP_SECONDS = 2.0
@@ -60,6 +61,16 @@ def nproc(context: Context) -> Finding:
     least = min(_number(soft), _number(pids))
     remedy = f"start the container with --ulimit nproc={ENOUGH_PROCESSES} --pids-limit=-1"
     return _judge(least, FEWEST_PROCESSES, ENOUGH_PROCESSES, evidence, remedy)
+
+
+def memlock(context: Context) -> Finding:
+    """RDMA pins the memory that it sends from."""
+    if not infiniband.ports(context.sys):
+        return Finding(Verdict.SKIP, "no InfiniBand or RoCE device on this machine")
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    evidence = f"memory that may be locked: {_limit(soft)}, and may be raised to {_limit(hard)}"
+    remedy = "start the container with --ulimit memlock=-1:-1"
+    return _judge(_number(soft), LEAST_LOCKED, float("inf"), evidence, remedy)
 
 
 def memory(context: Context) -> Finding:
@@ -144,11 +155,94 @@ def _limit(limit: int) -> str:
 
 
 CHECKS = (
-    Check("host.shm", "is /dev/shm large enough for Ray's object store?", shm),
-    Check("host.nofile", "may enough files be open?", nofile),
-    Check("host.nproc", "may enough processes and threads run?", nproc),
-    Check("host.memory", "is there enough memory?", memory),
-    Check("host.cpus", "may the CPUs that are seen be used?", cpus),
-    Check("host.clock", "is the clock right?", clock),
-    Check("host.reaper", "does process 1 reap orphans?", reaper),
+    Check(
+        "host.shm",
+        "is /dev/shm large enough for Ray's object store?",
+        shm,
+        About(
+            evidence="the size of `/dev/shm` against the memory that this node may use",
+            threshold=f"fails below {sized(SMALLEST_SHM)}, with GPUs below "
+            f"{sized(SMALLEST_SHM_WITH_GPU)}; warns below {OBJECT_STORE_SHARE:.0%} of the memory",
+            source="Ray's default share; NCCL ends in a bus error with 64 MiB (nccl#290)",
+            remedy="`--shm-size` or `--ipc=host`",
+        ),
+    ),
+    Check(
+        "host.nofile",
+        "may enough files be open?",
+        nofile,
+        About(
+            evidence="RLIMIT_NOFILE, to which the node raises itself",
+            threshold=f"fails below {FEWEST_FILES}, warns below {ENOUGH_FILES}",
+            source="Ray's documentation: 65536 on a head",
+            remedy=f"`--ulimit nofile={ENOUGH_FILES}:{ENOUGH_FILES}`",
+        ),
+    ),
+    Check(
+        "host.nproc",
+        "may enough processes and threads run?",
+        nproc,
+        About(
+            evidence="RLIMIT_NPROC and the cgroup's `pids.max`",
+            threshold=f"fails below {FEWEST_PROCESSES}, warns below {ENOUGH_PROCESSES}",
+            source="with too few Ray says that no agent is available (verl#768)",
+            remedy=f"`--ulimit nproc={ENOUGH_PROCESSES} --pids-limit=-1`",
+        ),
+    ),
+    Check(
+        "host.memlock",
+        "may memory be locked for RDMA?",
+        memlock,
+        About(
+            evidence="RLIMIT_MEMLOCK, where there are InfiniBand or RoCE devices",
+            threshold=f"fails below {sized(LEAST_LOCKED)}, warns where it is limited at all",
+            source="NCCL user guide, troubleshooting (nccl-tests#206)",
+            remedy="`--ulimit memlock=-1:-1`",
+        ),
+    ),
+    Check(
+        "host.memory",
+        "is there enough memory?",
+        memory,
+        About(
+            evidence="the smallest limit of the cgroups above this process, and the machine's",
+            threshold=f"fails below {sized(SMALLEST_MEMORY)}, warns below {sized(ENOUGH_MEMORY)}",
+            source="a head takes about 700 MB, measured",
+            remedy="`--memory`, or no limit",
+        ),
+    ),
+    Check(
+        "host.cpus",
+        "may the CPUs that are seen be used?",
+        cpus,
+        About(
+            evidence="affinity and the cgroup's quota, against `ROLLCALL_NUM_CPUS`",
+            threshold="warns where more are offered than may be used, or less than one may be",
+            source="Ray places as many actors as CPUs are offered",
+            remedy="`--cpus`, or offer fewer",
+        ),
+    ),
+    Check(
+        "host.clock",
+        "is the clock right?",
+        clock,
+        About(
+            evidence="the clock against the time at which this program was installed",
+            threshold="fails a day before it; the head compares clocks at check-in (nodes.clock)",
+            source="certificates and tokens are not valid yet",
+            remedy="set the host's clock (NTP)",
+        ),
+    ),
+    Check(
+        "host.reaper",
+        "does process 1 reap orphans?",
+        reaper,
+        About(
+            evidence="a process that is left behind, and whether it is gone within "
+            f"{REAP_SECONDS:g} s",
+            threshold="warns where it stays",
+            source="each of Ray's job submissions leaves some (ray#50031)",
+            remedy="`--init`, or keep tini as the first process",
+        ),
+    ),
 )

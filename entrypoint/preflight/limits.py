@@ -41,7 +41,7 @@ def cpu_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"))
         if quota.isdigit() and period.isdigit():
             quotas.append(int(quota) / int(period))
     for directory in _directories(proc, cgroup, "cpu"):
-        quota, period = (_text(directory / f"cpu.cfs_{kind}_us") for kind in ("quota", "period"))
+        quota, period = (read(directory / f"cpu.cfs_{kind}_us") for kind in ("quota", "period"))
         if quota.isdigit() and period.isdigit():
             quotas.append(int(quota) / int(period))
     return min(quotas)
@@ -63,7 +63,7 @@ def _numbers(
 
 def _texts(proc: Path, cgroup: Path, controller: str, file: str) -> Iterator[str]:
     for directory in _directories(proc, cgroup, controller):
-        yield _text(directory / file)
+        yield read(directory / file)
 
 
 def _directories(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
@@ -73,14 +73,14 @@ def _directories(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
     the mount exists, and it is the container's own.
     """
     root = cgroup / controller if controller else cgroup
-    for line in _text(proc / "self" / "cgroup").splitlines():
+    for line in read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             own = Path(path.strip("/"))
             yield from (root / part for part in (own, *own.parents) if (root / part).is_dir())
 
 
-def _text(path: Path) -> str:
+def read(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:

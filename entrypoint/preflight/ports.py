@@ -7,7 +7,7 @@ import socket
 import psutil
 
 from entrypoint import process
-from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 
@@ -98,6 +98,30 @@ def stale_ray(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check("host.ports", "are the ports of this node free?", ports, timeout=10.0),
-    Check("host.stale_ray", "is an earlier Ray of this node left?", stale_ray, timeout=10.0),
+    Check(
+        "host.ports",
+        "are the ports of this node free?",
+        ports,
+        About(
+            evidence="a bind to each port that Ray's daemons and, on the head, GCS, dashboard and "
+            "roll call listen on (the Ray client's in the place of 10001), and to all worker ports",
+            threshold=f"fails where a named one is taken, or fewer than {FEWEST_WORKER_PORTS} "
+            "worker ports are free; warns where an earlier life of this node holds it",
+            source="a taken agent port makes the job's submission fail oddly (Ray PR 51869)",
+            remedy="end what listens there, or set the variable that the finding names",
+        ),
+        timeout=10.0,
+    ),
+    Check(
+        "host.stale_ray",
+        "is an earlier Ray of this node left?",
+        stale_ray,
+        About(
+            evidence="processes that carry this node's mark in their environment",
+            threshold="warns where there are some",
+            source="they are ended before Ray starts",
+            remedy="nothing to do",
+        ),
+        timeout=10.0,
+    ),
 )

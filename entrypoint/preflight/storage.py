@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.limits import GIB, MIB, sized
 from trainer.contract import ExitCode, sync_directory
 
@@ -17,6 +17,11 @@ SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
 RAY_FULL = 0.95
 """Share of the disk in use at which Ray refuses to write objects to it."""
 CLOCK_SKEW_SECONDS = 5.0
+PROBE_BLOCK, PROBE_BYTES, PROBE_SECONDS = 1 * MIB, 16 * MIB, 0.3
+SLOW = 50e6
+"""Bytes a second below which saving holds the training up."""
+CHECKPOINT = 84e9
+"""Bytes: 7e9 parameters with 12 bytes each: FP32 weights and both moments of Adam."""
 
 
 def run_dir(context: Context) -> Finding:
@@ -36,6 +41,42 @@ def run_dir(context: Context) -> Finding:
         evidence = f"{path} and this node differ by {abs(skew):.0f} s in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
+
+
+def speed(context: Context) -> Finding:
+    """As a checkpoint is written: large blocks, then fsync."""
+    path = context.settings.run_dir
+    try:
+        rate = written(path)
+    except OSError:
+        return Finding(Verdict.SKIP, f"{path} cannot be written, which host.run_dir tells")
+    return judge_speed(path, rate)
+
+
+def judge_speed(path: Path, rate: float) -> Finding:
+    """`rate` in bytes a second."""
+    evidence = f"{path} takes {rate / 1e6:.0f} MB/s"
+    if rate < SLOW:
+        minutes = CHECKPOINT / rate / 60
+        evidence += (
+            f": a checkpoint of a 7B model ({CHECKPOINT / 1e9:.0f} GB) takes {minutes:.0f} min"
+        )
+        return Finding(Verdict.WARN, evidence, "use faster storage, or save less often")
+    return Finding(Verdict.PASS, evidence)
+
+
+def written(directory: Path) -> float:
+    """Bytes a second, over at most PROBE_BYTES and about PROBE_SECONDS, and the fsync.
+
+    Raises OSError; nothing is left behind.
+    """
+    block, done = os.urandom(PROBE_BLOCK), 0
+    with tempfile.NamedTemporaryFile(prefix=".rollcall-probe-", dir=directory, buffering=0) as file:
+        began = time.perf_counter()
+        while done < PROBE_BYTES and time.perf_counter() - began < PROBE_SECONDS:
+            done += file.write(block)
+        os.fsync(file.fileno())
+        return done / (time.perf_counter() - began)
 
 
 def try_writing(directory: Path) -> float:
@@ -93,8 +134,41 @@ CHECKS = (
         "host.run_dir",
         "can the run directory be written?",
         run_dir,
+        About(
+            evidence="a write, an fsync, a rename and a deletion in `ROLLCALL_RUN_DIR`; free space "
+            "and inodes; the storage's clock",
+            threshold=f"fails where one of them fails or below {sized(SMALLEST_RUN_DIR)} free, "
+            f"warns below {sized(ENOUGH_RUN_DIR)} or {CLOCK_SKEW_SECONDS:g} s of difference",
+            source="what a checkpoint does; the exit code is 73",
+            remedy="mount storage that all nodes share, writable for the container's user",
+        ),
         timeout=15.0,
         exit_code=ExitCode.RUN_DIR,
     ),
-    Check("host.temp_dir", "can Ray's own directory be written?", temp_dir, timeout=10.0),
+    Check(
+        "host.run_dir_speed",
+        "is the run directory fast enough for checkpoints?",
+        speed,
+        About(
+            evidence=f"a write of {sized(PROBE_BYTES)} with its fsync, broken off after "
+            f"{PROBE_SECONDS:g} s",
+            threshold=f"warns below {SLOW / 1e6:.0f} MB/s",
+            source="our choice: a 7B model's checkpoint then takes half an hour",
+            remedy="use faster storage, or save less often",
+        ),
+        timeout=15.0,
+    ),
+    Check(
+        "host.temp_dir",
+        "can Ray's own directory be written?",
+        temp_dir,
+        About(
+            evidence="permissions of, and space in, `ROLLCALL_RAY_TEMP_DIR` or `/tmp/ray`",
+            threshold=f"fails where it cannot be written or below {sized(SMALLEST_TEMP)} free, "
+            f"warns below {sized(ENOUGH_TEMP)} or where {RAY_FULL:.0%} are in use",
+            source="Ray refuses to write objects to a disk that is 95 % full",
+            remedy="free space, or set `ROLLCALL_RAY_TEMP_DIR`",
+        ),
+        timeout=10.0,
+    ),
 )

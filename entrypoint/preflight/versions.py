@@ -6,31 +6,75 @@ Versions are read from the installed packages' metadata: nothing heavy is import
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 
-from entrypoint.preflight import gpu, limits
-from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight import gpu, interfaces, limits
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.settings import Settings
 
-PACKAGES = ("ray", "torch", "rollcall")
+PACKAGES = ("ray", "torch", "vllm", "transformers", "rollcall")
+CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+OF_COLLECTIVES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "HSA_")
+"""What variables begin with that must not differ between nodes."""
 
 
-def versions(settings: Settings) -> dict[str, str]:
-    """Python to the patch, packages, and the image's digest; "" for what is not there."""
+def versions(settings: Settings, sys: Path = Path("/sys")) -> dict[str, str]:
+    """Python to the patch, packages, drivers, the image's digest; "" for what is not there."""
     return {
         "python": platform.python_version(),
         **{package: installed(package) for package in PACKAGES},
+        "cuda": cuda(),
+        "rocm": limits.read(Path("/opt/rocm/.info/version")),
+        "nccl": first_installed(NCCL_PACKAGES),
+        "driver": driver(sys),
+        "gpu": gpu_model(Path("/proc")),
         "image": settings.image or "",
     }
 
 
-def inventory(settings: Settings) -> dict[str, float]:
-    """What this node offers: CPUs, bytes of memory that it may use, GPUs."""
+def cuda() -> str:
+    """The CUDA that torch's packages bring, as 13.0.48; "" where they bring none."""
+    return first_installed(CUDA_PACKAGES)
+
+
+def driver(sys: Path) -> str:
+    """The GPUs' kernel driver: NVIDIA's, else AMD's."""
+    found = (limits.read(sys / "module" / name / "version") for name in ("nvidia", "amdgpu"))
+    return next(filter(None, found), "")
+
+
+def gpu_model(proc: Path) -> str:
+    """By NVIDIA's driver files, without waking a GPU up; "" where there are none."""
+    for path in sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information")):
+        for line in limits.read(path).splitlines():
+            name, _, value = line.partition(":")
+            if name == "Model":
+                return value.strip()
+    return ""
+
+
+def first_installed(packages: Sequence[str]) -> str:
+    return next(filter(None, map(installed, packages)), "")
+
+
+def of_collectives(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that steer NCCL, RCCL and gloo."""
+    return {name: text for name, text in environ.items() if name.startswith(OF_COLLECTIVES)}
+
+
+def inventory(settings: Settings, address: str = "") -> dict[str, float]:
+    """What this node offers: CPUs, bytes of memory that it may use, GPUs; and the MTU, in bytes,
+    of the interface with its `address`, 0 for a loopback's."""
     cpus, gpus = settings.num_cpus, settings.num_gpus
+    own = interfaces.holding(address, interfaces.interfaces(Path("/sys"), interfaces.addresses()))
     return {
         "cpus": limits.usable_cpus() if cpus is None else cpus,
         "memory_bytes": limits.memory_limit(),
         "gpus": gpu.count() if gpus is None else gpus,
+        "mtu": own.mtu if own else 0,
     }
 
 
@@ -79,6 +123,26 @@ def torch(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check("versions.ray", "is Ray there, in the version this was made for?", ray),
-    Check("versions.torch", "is torch there, where the recipe needs it?", torch),
+    Check(
+        "versions.ray",
+        "is Ray there, in the version this was made for?",
+        ray,
+        About(
+            evidence="the installed package against this program's own requirement",
+            threshold="fails where it is missing, warns where it is another",
+            source="the head refuses a node whose Ray differs from its own (nodes.versions)",
+            remedy="use one image everywhere",
+        ),
+    ),
+    Check(
+        "versions.torch",
+        "is torch there, where the recipe needs it?",
+        torch,
+        About(
+            evidence="the installed package",
+            threshold="fails where it is missing and the recipe is the builtin one",
+            source="the trainer computes with it",
+            remedy="use the image, or install the trainer's requirements",
+        ),
+    ),
 )

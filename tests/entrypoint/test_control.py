@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from entrypoint import roll
-from entrypoint.control import Control
+from entrypoint.control import Control, _telling
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.roll import Card
@@ -286,3 +287,77 @@ def test_a_stop_is_passed_on(head: Head) -> None:
 def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
         Head(tmp_path, taken.getsockname()[1])
+
+
+def shared(node: str, storage: str = "first", **changes: object) -> Card:
+    """A card of a worker that sees the head's lease, with the head's time."""
+    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS, "storage": storage}
+    return Card.parse(row | {"clock": time.time()} | changes)
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Head]:
+    """A head that has written to its run directory, and so asks workers to read there."""
+    head = Head(tmp_path)
+    head.control._me = replace(head.control._me, storage="first")
+    with head.control:
+        yield head
+
+
+def test_a_worker_that_sees_the_heads_storage_is_taken(strict: Head) -> None:
+    strict.client().check_in(shared("a"))
+    assert strict.check_ins == [("a", None)]
+
+
+def test_a_worker_on_other_storage_may_look_again_and_is_then_refused(
+    strict: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = strict.client()
+    with pytest.raises(NotYetError, match="mount one shared storage"):
+        client.check_in(shared("a", storage="other"))
+    assert strict.check_ins == []
+    monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
+    with pytest.raises(RefusedError, match="mount one shared storage"):
+        client.check_in(shared("a", storage="other"))
+    assert list(strict.control.state()["refused"]) == ["a"]
+    client.check_in(shared("a"))
+    assert strict.control.state()["refused"] == {}
+
+
+def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
+    strict: Head,
+) -> None:
+    with pytest.raises(RefusedError, match="3600 s behind the head's"):
+        strict.client().check_in(shared("a", clock=time.time() - 3600))
+    assert "a was refused: the clock of a is 3600 s behind" in str(strict.control.roll())
+    assert "1 worker never checked in" in str(strict.control.roll())
+
+
+def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
+    told: list[str] = []
+    strict.control._on_difference = told.append
+    client = strict.client()
+    client.check_in(shared("a"), joined=True)
+    assert told == []
+    other = shared("b", versions=VERSIONS | {"torch": "2.0.0"})
+    for _ in range(2):
+        client.check_in(other, joined=True)
+    assert told == ["nodes.software: b: torch is 2.0.0, on 2 of 3 nodes not there"]
+    assert strict.control.state()["differences"] == told
+
+
+@pytest.mark.parametrize(
+    ("source", "address", "telling"),
+    [
+        ("10.0.0.9", "10.0.0.2", "10.0.0.9"),
+        ("::ffff:10.0.0.9", "10.0.0.2", "10.0.0.9"),
+        ("127.0.0.1", "10.0.0.2", ""),
+        ("10.0.0.9", "127.0.0.3", ""),
+        ("fd00::1", "10.0.0.2", ""),
+        ("10.0.0.9", "worker-1.local", ""),
+    ],
+)
+def test_where_a_connection_comes_from_says_something_between_machines(
+    source: str, address: str, telling: str
+) -> None:
+    assert _telling(source, address) == telling

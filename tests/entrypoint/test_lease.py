@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint import lease
-from entrypoint.lease import HeldError, Lease
+from entrypoint.lease import HeldError, Lease, holder
 
 HOLD = """
 import sys, time
@@ -95,3 +95,13 @@ def test_a_torn_lease_file_is_no_holder(path: Path) -> None:
     path.write_text('{"incarnat')
     with Lease(path):
         pass
+
+
+def test_who_reads_the_lease_knows_the_heads_incarnation(tmp_path: Path) -> None:
+    path = tmp_path / ".lease"
+    assert holder(path) == ""
+    with Lease(path) as lease:
+        assert holder(path) == lease.incarnation
+    assert holder(path) == ""
+    path.write_text("torn")
+    assert holder(path) == ""

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from entrypoint.preflight import host
 from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
 from entrypoint.preflight.run import CHECKS, run_checks
 from entrypoint.role import Head
-from entrypoint.settings import PreflightMode, Settings
+from entrypoint.settings import PreflightMode, Settings, SettingsError
 from trainer.contract import ExitCode
 
 HEAD = Head(1, 1, "a test")
@@ -116,16 +116,50 @@ def test_nothing_is_examined_where_preflight_is_off() -> None:
 
 
 def test_a_check_that_is_left_out_is_reported_as_skipped() -> None:
-    told = report(FAILING, PASSING, ROLLCALL_PREFLIGHT_SKIP="t.fails")
+    failing = replace(FAILING, name="gpu.burn")
+    told = report(failing, PASSING, ROLLCALL_PREFLIGHT_SKIP="gpu.burn")
     assert [result.verdict for result in told.results] == [Verdict.SKIP, Verdict.PASS]
     assert told.verdict is Verdict.PASS
 
 
-def test_a_check_to_leave_out_that_does_not_exist_is_offered_the_nearest() -> None:
-    told = report(PASSING, FAILING, ROLLCALL_PREFLIGHT_SKIP="t.fail")
-    assert told.results[-1].verdict is Verdict.WARN
-    assert "t.fail," in told.results[-1].evidence
-    assert told.results[-1].remedy == "give t.fails"
+@pytest.mark.parametrize(
+    ("named", "nearest"),
+    [("gpu.brun", "give gpu.burn"), ("node.clock", "give nodes.clock"), ("xyz", "give one of")],
+)
+def test_a_check_to_leave_out_that_does_not_exist_is_a_fault_with_the_nearest_name(
+    named: str, nearest: str
+) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.read({"ROLLCALL_PREFLIGHT_SKIP": f"host.shm,{named}"})
+    (fault,) = error.value.faults
+    assert (fault.variable, fault.value) == ("ROLLCALL_PREFLIGHT_SKIP", named)
+    assert fault.remedy.startswith(nearest)
+
+
+def test_what_loads_the_machine_runs_after_what_looks_at_it() -> None:
+    order: list[str] = []
+
+    def probe(name: str) -> Callable[[Context], Finding]:
+        def note(_: Context) -> Finding:
+            time.sleep(0.02)
+            order.append(name)
+            return Finding(Verdict.PASS, "fine")
+
+        return note
+
+    loading = Check("t.loads", "?", probe("loads"), loads=True)
+    told = report(loading, *(Check(f"t.{n}", "?", probe("looks")) for n in range(3)))
+    assert order == ["looks"] * 3 + ["loads"]
+    assert told.results[0].name == "t.loads"
+
+
+def test_checks_that_find_nothing_to_look_at_are_one_line() -> None:
+    absent = [
+        Check(f"gpu.{name}", "?", lambda _: Finding(Verdict.SKIP, "no GPU")) for name in "abc"
+    ]
+    told = report(*absent, PASSING)
+    assert told.lines() == ["SKIP gpu.*: no GPU", "PASS t.passes: fine"]
+    assert len(told.as_dict()["checks"]) == 4
 
 
 def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
@@ -144,7 +178,7 @@ def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
 def test_the_names_of_checks_are_distinct_and_in_groups() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert {name.partition(".")[0] for name in names} == {"host", "versions", "gpu"}
+    assert {name.partition(".")[0] for name in names} == {"host", "versions", "gpu", "fabric"}
 
 
 def test_this_machine_passes_or_warns_with_evidence_for_each_check(tmp_path: Path) -> None:

@@ -1,0 +1,271 @@
+"""Are the InfiniBand and RoCE ports up, alike, and used as NCCL's variables say?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from entrypoint.parsers import boolean
+from entrypoint.preflight import gpu, infiniband
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.infiniband import ROCE_V2, Port
+from entrypoint.variables import ParseError
+
+NO_FABRIC = "no InfiniBand or RoCE device on this machine"
+WATCH_SECONDS = 0.5
+"""Between two looks at the error counters."""
+SMALL_MTU = 4200
+"""Bytes below which RoCE cannot use its largest packets of 4096."""
+
+
+def _of_fabric(
+    probe: Callable[[Context, list[Port]], Finding],
+) -> Callable[[Context], Finding]:
+    def of_fabric(context: Context) -> Finding:
+        found = infiniband.ports(context.sys)
+        return probe(context, found) if found else Finding(Verdict.SKIP, NO_FABRIC)
+
+    return of_fabric
+
+
+def _used(context: Context, found: list[Port]) -> list[Port]:
+    """The active ports that NCCL would take."""
+    chosen, _ = infiniband.selected(context.environ.get("NCCL_IB_HCA", ""), found)
+    return [one for one in chosen or found if one.active]
+
+
+def ports(context: Context, found: list[Port]) -> Finding:
+    down = [one for one in found if not one.active]
+    if not down:
+        return Finding(Verdict.PASS, f"{len(found)} ports are active")
+    evidence = ", ".join(f"{one} is {one.state} ({one.physical})" for one in down)
+    remedy = "check cable, switch port and subnet manager, or use another node"
+    active = [one for one in found if one.active]
+    pattern = context.environ.get("NCCL_IB_HCA", "")
+    wanted = infiniband.selected(pattern, found)[0] if pattern else []
+    serving, layers = {one.device for one in active}, {one.layer for one in active}
+    dead = [
+        one
+        for one in down
+        # Second ports without a cable, and ports that were switched off, are meant to be down.
+        if one.physical != "Disabled" and one.device not in serving and one.layer in layers
+    ]
+    if not active or dead or any(one in wanted for one in down):
+        return Finding(Verdict.FAIL, evidence, remedy)
+    return Finding(Verdict.WARN, evidence, f"{remedy}; nothing to do where it is meant to be down")
+
+
+def rates(context: Context, found: list[Port]) -> Finding:
+    used = _used(context, found)
+    by_layer: dict[str, list[Port]] = {}
+    for one in used:
+        by_layer.setdefault(one.layer, []).append(one)
+    told = []
+    for layer, several in by_layer.items():
+        usual, _ = Counter(one.rate for one in several).most_common(1)[0]
+        told += [
+            f"{one} runs at {one.rate:g} Gbit/s, the others of {layer} at {usual:g}"
+            for one in several
+            if one.rate != usual
+        ]
+    if told:
+        # Other NICs of a machine, for storage, may be RoCE, too.
+        named = bool(context.environ.get("NCCL_IB_HCA"))
+        sure = named or "InfiniBand" in {one.layer for one in used}
+        verdict = Verdict.FAIL if sure else Verdict.WARN
+        remedy = "check cable and switch port, or leave it out of NCCL_IB_HCA"
+        return Finding(verdict, "; ".join(told), remedy)
+    rate = ", ".join(f"{s[0].rate:g} Gbit/s {layer}" for layer, s in by_layer.items())
+    return Finding(Verdict.PASS, rate or "no active port")
+
+
+def gids(context: Context, found: list[Port]) -> Finding:
+    given = context.environ.get("NCCL_IB_GID_INDEX", "").strip()
+    used = _used(context, found)
+    if given and not given.lstrip("-").isdigit():
+        evidence = f"NCCL_IB_GID_INDEX={given} is no number"
+        return Finding(Verdict.FAIL, evidence, "unset it")
+    index = int(given or -1)
+    for port in used:
+        roce = port.layer == "Ethernet"
+        right = port.roce_v2() if roce else []
+        remedy = f"set NCCL_IB_GID_INDEX={right[0]}" if right else "unset NCCL_IB_GID_INDEX"
+        if index >= 0 and port.gid(index) is None:
+            return Finding(Verdict.FAIL, f"{port} has no address at GID index {index}", remedy)
+        if index >= 0 and roce and port.gid_type(index) != ROCE_V2:
+            kind = port.gid_type(index)
+            evidence = f"{port} has {kind} at NCCL_IB_GID_INDEX={index}, not {ROCE_V2}"
+            return Finding(Verdict.FAIL, evidence, remedy)
+        if roce and not right:
+            remedy = "give its network interface an IPv4 address"
+            return Finding(Verdict.FAIL, f"{port} has no {ROCE_V2} address", remedy)
+    chosen = f"NCCL_IB_GID_INDEX={index}" if index >= 0 else "NCCL chooses the index"
+    return Finding(Verdict.PASS, f"{chosen}; it fits {len(used)} ports")
+
+
+def hcas(context: Context) -> Finding:
+    pattern = context.environ.get("NCCL_IB_HCA", "")
+    found = infiniband.ports(context.sys)
+    devices = ", ".join(dict.fromkeys(one.device for one in found)) or "none"
+    if not pattern:
+        return Finding(Verdict.SKIP, "NCCL_IB_HCA is not set" if found else NO_FABRIC)
+    chosen, unfit = infiniband.selected(pattern, found)
+    evidence = f"NCCL_IB_HCA={pattern}; this node has {devices}"
+    if not chosen:
+        return Finding(Verdict.FAIL, f"{evidence}: nothing is left", "unset it, or name these")
+    if unfit:
+        return Finding(Verdict.WARN, f"{evidence}: no {', '.join(unfit)}", "name these")
+    return Finding(Verdict.PASS, f"NCCL_IB_HCA={pattern} chooses {len(chosen)} ports")
+
+
+def mtus(context: Context, found: list[Port]) -> Finding:
+    of_port = {str(one): one.mtus() for one in _used(context, found) if one.layer == "Ethernet"}
+    known = {name: min(several) for name, several in of_port.items() if several}
+    if not known:
+        return Finding(Verdict.SKIP, "no RoCE port with a network interface")
+    evidence = ", ".join(f"{name}: {mtu}" for name, mtu in known.items())
+    if len(set(known.values())) > 1:
+        return Finding(Verdict.FAIL, evidence, "give all RoCE interfaces the same MTU")
+    if min(known.values()) < SMALL_MTU:
+        return Finding(Verdict.WARN, evidence, "set an MTU of 9000 on interfaces and switches")
+    return Finding(Verdict.PASS, evidence)
+
+
+def gpudirect(context: Context, found: list[Port]) -> Finding:
+    if not gpu.count(context.dev):
+        return Finding(Verdict.SKIP, gpu.NO_GPU)
+    modules = ("nvidia_peermem", "nv_peer_mem", "ib_peer_mem")
+    loaded = [name for name in modules if (context.sys / "module" / name).exists()]
+    if loaded:
+        return Finding(Verdict.PASS, f"{loaded[0]} is loaded")
+    evidence = "no peer memory module is loaded"
+    if context.environ.get("NCCL_DMABUF_ENABLE", "").strip() == "0":
+        remedy = "unset NCCL_DMABUF_ENABLE, or load nvidia_peermem on the host"
+        return Finding(Verdict.WARN, f"{evidence}, and NCCL_DMABUF_ENABLE=0", remedy)
+    return Finding(Verdict.PASS, f"{evidence}, which proves nothing: dma-buf needs none")
+
+
+def errors(context: Context, found: list[Port]) -> Finding:
+    before = {str(one): one.errors() for one in found}
+    time.sleep(WATCH_SECONDS)
+    told, link_lost = [], False
+    for one in found:
+        for name, count in one.errors().items():
+            if (more := count - before[str(one)].get(name, count)) > 0:
+                told.append(f"{one}: {name} rose by {more} within {WATCH_SECONDS:g} s")
+                link_lost |= name == "link_downed"
+    if told:
+        verdict = Verdict.FAIL if link_lost else Verdict.WARN
+        remedy = "check cable, transceiver and switch port, or use another node"
+        return Finding(verdict, "; ".join(told), remedy)
+    return Finding(Verdict.PASS, "no error counter moves")
+
+
+def disabled(context: Context, found: list[Port]) -> Finding:
+    raw = context.environ.get("NCCL_IB_DISABLE", "").strip()
+    active = [one for one in found if one.active]
+    try:
+        off = bool(raw) and boolean(raw)
+    except ParseError:
+        off = False
+    if off and active:
+        evidence = f"NCCL_IB_DISABLE={raw}, and {len(active)} ports are active"
+        return Finding(Verdict.WARN, evidence, "unset NCCL_IB_DISABLE: sockets are far slower")
+    return Finding(Verdict.PASS, "NCCL may use InfiniBand" if not off else "NCCL uses sockets")
+
+
+COUNTERS = ", ".join(f"`{name}`" for name in infiniband.ERRORS)
+
+CHECKS = (
+    Check(
+        "fabric.ports",
+        "are the InfiniBand and RoCE ports up?",
+        _of_fabric(ports),
+        About(
+            evidence="`state` and `phys_state` of each port",
+            threshold="fails where none is active, where one that `NCCL_IB_HCA` names is not, or a "
+            "device has lost its only port; warns where a second or a disabled port is down",
+            source="NCCL uses ports that are `ACTIVE`, and says nothing of the others",
+            remedy="check cable, switch port and subnet manager, or use another node",
+        ),
+    ),
+    Check(
+        "fabric.rate",
+        "do the ports run at one rate?",
+        _of_fabric(rates),
+        About(
+            evidence="`rate` and `link_layer` of each active port that NCCL uses",
+            threshold="fails where one differs from the others of its layer; warns for RoCE "
+            "where `NCCL_IB_HCA` does not say which are for training",
+            source="a collective is as fast as its slowest link",
+            remedy="check cable and switch port, or leave it out of `NCCL_IB_HCA`",
+        ),
+    ),
+    Check(
+        "fabric.gid",
+        "does the GID index fit the ports?",
+        _of_fabric(gids),
+        About(
+            evidence="`gids` and `gid_attrs/types` at `NCCL_IB_GID_INDEX`",
+            threshold=f"fails where the address is empty, or on RoCE is no {ROCE_V2} address",
+            source="NCCL user guide; unset, NCCL chooses since 2.21",
+            remedy="the finding names the index that is right; else unset it",
+        ),
+    ),
+    Check(
+        "fabric.hca",
+        "does NCCL_IB_HCA name devices that are there?",
+        hcas,
+        About(
+            evidence="the names in `NCCL_IB_HCA` against `/sys/class/infiniband`",
+            threshold="fails where nothing is left, warns where one name fits nothing",
+            source="NCCL user guide",
+            remedy="name the devices that the finding lists, or unset it",
+        ),
+    ),
+    Check(
+        "fabric.mtu",
+        "have the RoCE interfaces one MTU, and a large one?",
+        _of_fabric(mtus),
+        About(
+            evidence="the MTU of the RoCE devices' network interfaces",
+            threshold=f"fails where they differ, warns below {SMALL_MTU} bytes",
+            source="RoCE's largest packet has 4096 bytes and headers",
+            remedy="the same MTU, 9000, on all interfaces and switches",
+        ),
+    ),
+    Check(
+        "fabric.gpudirect",
+        "can the network read the GPUs' memory?",
+        _of_fabric(gpudirect),
+        About(
+            evidence="`/sys/module/nvidia_peermem` and `NCCL_DMABUF_ENABLE`",
+            threshold="warns where neither is left",
+            source="a missing module alone proves nothing: dma-buf needs none",
+            remedy="load `nvidia_peermem` on the host, or leave dma-buf on",
+        ),
+    ),
+    Check(
+        "fabric.errors",
+        "do the ports' error counters stand still?",
+        _of_fabric(errors),
+        About(
+            evidence=f"{COUNTERS}, twice within {WATCH_SECONDS:g} s",
+            threshold="fails where a link was lost meanwhile, warns where another one rises",
+            source="InfiniBand specification, PortCounters; history before is nobody's fault",
+            remedy="check cable, transceiver and switch port, or use another node",
+        ),
+    ),
+    Check(
+        "fabric.disabled",
+        "is healthy InfiniBand left unused?",
+        _of_fabric(disabled),
+        About(
+            evidence="`NCCL_IB_DISABLE` against the active ports",
+            threshold="warns where it is 1 and a port is active",
+            source="a setting for machines without, often copied from a guide",
+            remedy="unset `NCCL_IB_DISABLE`",
+        ),
+    ),
+)

@@ -1,0 +1,89 @@
+"""What the checks ask of a GPU, whoever made it, and what it may answer.
+
+Every answer may be None: this GPU, driver or container does not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class GpuError(Exception):
+    """The GPU, or its driver, does not answer; the sentence is the library's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryErrors:
+    """Since the driver was loaded."""
+
+    uncorrected: int
+    corrected: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemappedRows:
+    uncorrected: int
+    pending: bool
+    """Whether a reset is needed before the remapping is in force."""
+    failed: bool
+    """Whether there was no spare row left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Degrees Celsius."""
+
+    now: float
+    slowdown: float | None
+    """Where the hardware begins to clock down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pcie:
+    width: int
+    """Lanes in use."""
+    max_width: int
+    max_generation: int | None
+    """What GPU and slot can do together; in idle the link may run slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """NVLink or XGMI."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes."""
+
+    used: int
+    total: int
+
+
+class Gpu(Protocol):
+    """Every method raises GpuError where the GPU does not answer."""
+
+    @property
+    def index(self) -> int: ...
+    def model(self) -> str: ...
+    def recovery_action(self) -> str | None:
+        """What the driver asks for, in words; "" for nothing."""
+
+    def memory_errors(self) -> MemoryErrors | None: ...
+    def remapped_rows(self) -> RemappedRows | None: ...
+    def slowdowns(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Why the clocks are held down now: by a fault of the machine, and by its limits."""
+
+    def temperature(self) -> Temperature | None: ...
+    def pcie(self) -> Pcie | None: ...
+    def links(self) -> Links | None: ...
+    def partition(self) -> str | None:
+        """The partition mode; "" where the GPU is whole."""
+
+    def memory(self) -> Memory | None: ...
+    def processes(self) -> tuple[int, ...]:
+        """Ids of the processes that hold memory, as far as this node can see them."""

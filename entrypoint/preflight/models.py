@@ -1,0 +1,131 @@
+"""What is right for each model of GPU: one table, with where its numbers are from.
+
+Peaks are the makers' own for dense BF16 (FP16 where the model has no BF16) and for the memory.
+What a short burn must reach of them is our choice: a large matrix product reaches 60 to 80 % on a
+healthy NVIDIA GPU and 45 to 60 % on an MI300X, a copy 85 % and more, a throttled GPU far less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_MATMUL, ENOUGH_MATMUL = 0.2, 0.4
+LEAST_COPY, ENOUGH_COPY = 0.4, 0.65
+"""Shares of the peak: below the first the burn fails, below the second it warns."""
+HOTTEST = 90.0
+"""Degrees Celsius for a model, or a driver, that gives no limit of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    name: str
+    """A part of the name by which the driver calls it."""
+    tflops: float
+    """10^12 operations a second."""
+    memory_gbs: float
+    """10^9 bytes a second, of the GPU's own memory."""
+    pcie_generation: int
+    links: int = 0
+    """NVLink or XGMI links to other GPUs; 0: none, or only by a bridge that may be absent."""
+    source: str
+
+
+H100_PAGE = "NVIDIA H100 data sheet"
+H200_PAGE = "NVIDIA H200 data sheet"
+A100_PAGE = "NVIDIA A100 data sheet"
+
+MODELS = (
+    Model(
+        name="B200",
+        tflops=2250,
+        memory_gbs=7700,
+        pcie_generation=5,
+        links=18,
+        source="NVIDIA DGX B200 data sheet",
+    ),
+    Model(
+        name="H200 NVL",
+        tflops=836,
+        memory_gbs=4800,
+        pcie_generation=5,
+        source=H200_PAGE,
+    ),
+    Model(name="H200", tflops=989, memory_gbs=4800, pcie_generation=5, links=18, source=H200_PAGE),
+    Model(name="H100 PCIe", tflops=756, memory_gbs=2000, pcie_generation=5, source=H100_PAGE),
+    Model(name="H100 NVL", tflops=836, memory_gbs=3900, pcie_generation=5, source=H100_PAGE),
+    Model(name="H100", tflops=989, memory_gbs=3350, pcie_generation=5, links=18, source=H100_PAGE),
+    Model(name="A100-PCIE-40GB", tflops=312, memory_gbs=1555, pcie_generation=4, source=A100_PAGE),
+    Model(name="A100 80GB PCIe", tflops=312, memory_gbs=1935, pcie_generation=4, source=A100_PAGE),
+    Model(
+        name="A100-SXM4-40GB",
+        tflops=312,
+        memory_gbs=1555,
+        pcie_generation=4,
+        links=12,
+        source=A100_PAGE,
+    ),
+    Model(
+        name="A100-SXM4-80GB",
+        tflops=312,
+        memory_gbs=2039,
+        pcie_generation=4,
+        links=12,
+        source=A100_PAGE,
+    ),
+    Model(
+        name="V100-SXM2",
+        tflops=125,
+        memory_gbs=900,
+        pcie_generation=3,
+        links=6,
+        source="NVIDIA V100 data sheet",
+    ),
+    Model(
+        name="L40S",
+        tflops=362,
+        memory_gbs=864,
+        pcie_generation=4,
+        source="NVIDIA L40S data sheet",
+    ),
+    Model(
+        name="RTX 4090",
+        tflops=165,
+        memory_gbs=1008,
+        pcie_generation=4,
+        source="NVIDIA Ada GPU architecture paper",
+    ),
+    Model(
+        name="MI325X",
+        tflops=1307,
+        memory_gbs=6000,
+        pcie_generation=5,
+        links=7,
+        source="AMD Instinct MI325X data sheet",
+    ),
+    Model(
+        name="MI300X",
+        tflops=1307,
+        memory_gbs=5300,
+        pcie_generation=5,
+        links=7,
+        source="AMD Instinct MI300X data sheet",
+    ),
+)
+
+
+def find(name: str) -> Model | None:
+    """The model that a driver's name means; None for one that the table does not have."""
+    return next((model for model in MODELS if model.name.lower() in name.lower()), None)
+
+
+def markdown() -> str:
+    lines = [
+        "| model | BF16, TFLOP/s | memory, GB/s | PCIe generation | links | source |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.name} | {one.tflops:g} | {one.memory_gbs:g} | {one.pcie_generation} "
+        f"| {one.links or '–'} | {one.source} |"
+        for one in MODELS
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,167 @@
+"""Names and interfaces: does this node find the head, and itself, over the network it should?"""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import Future
+from threading import Thread
+
+from entrypoint import ray_node
+from entrypoint.preflight import gpu, interfaces
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.interfaces import Interface
+from entrypoint.role import Head, Worker
+
+LOOKUP_SECONDS = 1.0
+"""For a name; a slower answer is none."""
+RUNPOD_NETWORK = ".runpod.internal"
+
+
+def looked_up(host: str) -> str | None:
+    """The first address of `host`; None where it has none, or none in time."""
+    answer: Future[str | None] = Future()
+
+    def look() -> None:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            answer.set_result(str(found[0][4][0]))
+        except OSError:
+            answer.set_result(None)
+
+    Thread(target=look, name="look-up", daemon=True).start()
+    try:
+        return answer.result(LOOKUP_SECONDS)
+    except TimeoutError:
+        return None
+
+
+def names(context: Context) -> Finding:
+    """`localhost` and this host's own name, which Ray and gloo look up; the head's, if it is up."""
+    own = socket.gethostname()
+    if looked_up("localhost") is None:
+        remedy = "add `127.0.0.1 localhost` to /etc/hosts"
+        return Finding(Verdict.FAIL, "localhost cannot be looked up", remedy)
+    if looked_up(own) is None:
+        remedy = f"add {own} to /etc/hosts, or set GLOO_SOCKET_IFNAME"
+        return Finding(Verdict.WARN, f"this host's own name, {own}, cannot be looked up", remedy)
+    evidence = f"localhost and {own} are found"
+    if isinstance(context.role, Worker):
+        head = context.role.head_address
+        found = looked_up(head)
+        evidence += f", the head {head} at {found}" if found else f", the head {head} not yet"
+    return Finding(Verdict.PASS, evidence)
+
+
+def own_interface(context: Context) -> tuple[Interface | None, list[Interface]]:
+    """The interface with this node's own address, and all that there are."""
+    everything = interfaces.interfaces(context.sys, context.addresses())
+    return interfaces.holding(own_address(context), everything), everything
+
+
+def own_address(context: Context) -> str:
+    """What other nodes reach this one by; towards the head, where it is known already."""
+    peer = context.role.head_address if isinstance(context.role, Worker) else None
+    return ray_node.own_address(context.settings, looked_up(peer) if peer else None)
+
+
+def chosen(context: Context) -> Finding:
+    """NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against what is there and leads to the head."""
+    if isinstance(context.role, Head) and context.role.expected_workers == 0:
+        return Finding(Verdict.SKIP, "a cluster of one node")
+    own, everything = own_interface(context)
+    given = {
+        name: context.environ[name]
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        if context.environ.get(name)
+    }
+    for name, pattern in given.items():
+        finding = judge_chosen(name, pattern, own, everything)
+        if finding.verdict is not Verdict.PASS:
+            return finding
+    if given:
+        return Finding(Verdict.PASS, ", ".join(f"{name}={one}" for name, one in given.items()))
+    return judge_unset(own, everything, gpus=gpu.count(context.dev))
+
+
+def judge_chosen(
+    variable: str, pattern: str, own: Interface | None, everything: list[Interface]
+) -> Finding:
+    """`own`: the interface with this node's address, None where that is a loopback's."""
+    # gloo takes names as they are, NCCL patterns.
+    exact = f"={pattern}" if variable.startswith("GLOO") else pattern
+    matching = [one for one in everything if interfaces.matcher(exact)(one.name)]
+    names = ", ".join(one.name for one in everything) or "none but the loopback"
+    right = f"set {variable}={own.name} on this node" if own else f"unset {variable}"
+    if not matching:
+        if own is None and interfaces.matcher(exact)("lo"):
+            return Finding(Verdict.PASS, f"{variable}={pattern}, as this node's address is")
+        evidence = f"{variable}={pattern} names no interface of this node, which has {names}"
+        return Finding(Verdict.FAIL, evidence, right)
+    if not any(one.up for one in matching):
+        evidence = f"{variable}={pattern} names {matching[0].name}, which is down"
+        return Finding(Verdict.FAIL, evidence, right)
+    if own is not None and own not in matching:
+        evidence = f"{variable}={pattern} names {matching[0].name}, and the way to the head"
+        evidence += f" is {own.name} ({', '.join(own.addresses)})"
+        return Finding(Verdict.FAIL, evidence, right)
+    return Finding(Verdict.PASS, f"{variable}={pattern}")
+
+
+def judge_unset(own: Interface | None, everything: list[Interface], *, gpus: int) -> Finding:
+    """What NCCL would choose by itself; without GPUs nothing uses it."""
+    candidates = interfaces.by_nccl(everything)
+    if not gpus or own is None or not candidates or candidates[0] == own:
+        return Finding(Verdict.PASS, f"this node is reached by {own.name if own else 'loopback'}")
+    evidence = f"NCCL chooses {candidates[0].name} by itself, and the way to the head is {own.name}"
+    return Finding(Verdict.WARN, evidence, f"set NCCL_SOCKET_IFNAME={own.name}")
+
+
+def runpod(context: Context) -> Finding:
+    """RunPod's network between single pods."""
+    head = context.role.head_address if isinstance(context.role, Worker) else ""
+    if not head.endswith(RUNPOD_NETWORK):
+        return Finding(Verdict.PASS, "the head is not reached over RunPod's global network")
+    evidence = f"{head} is reached over RunPod's global network, which has 100 Mbit/s: 16 GB of"
+    evidence += " weights take 21 minutes"
+    remedy = "use an Instant Cluster; this network does for a remote reward model"
+    return Finding(Verdict.WARN, evidence, remedy)
+
+
+CHECKS = (
+    Check(
+        "host.names",
+        "are this host's own name and localhost found?",
+        names,
+        About(
+            evidence="look-ups of `localhost`, of the host's name and, on a worker, of the head's",
+            threshold=f"fails where `localhost` has no address within {LOOKUP_SECONDS:g} s, warns "
+            "where the host's name has none; the head may come later",
+            source="Ray looks `localhost` up (ray#43416), gloo the host's own name",
+            remedy="add them to `/etc/hosts`, or give the container a `--hostname`",
+        ),
+    ),
+    Check(
+        "fabric.interface",
+        "is the interface that NCCL and gloo use the one that leads to the head?",
+        chosen,
+        About(
+            evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces and their "
+            "state, the source address of the route to the head",
+            threshold="fails where a named one is not there, is down, or is another than that "
+            "of the route; warns where NCCL would choose another by itself",
+            source="NCCL user guide; on RunPod's Instant Clusters `eth0` reaches the internet only",
+            remedy="the finding names the interface that is right on this node",
+        ),
+    ),
+    Check(
+        "fabric.runpod",
+        "is the network between the nodes fit for training?",
+        runpod,
+        About(
+            evidence=f"whether the head's name ends in `{RUNPOD_NETWORK}`",
+            threshold="warns where it does",
+            source="RunPod's documentation: 100 Mbit/s between pods",
+            remedy="use an Instant Cluster, or keep one pod",
+        ),
+    ),
+)
