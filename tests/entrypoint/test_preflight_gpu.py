@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import burn, driver, gpu, models, nvml, xid
+from entrypoint.preflight import burn, driver, gpu, health, models, nvml, xid
 from entrypoint.preflight.amd_smi import AmdSmi
 from entrypoint.preflight.check import Check, Context, Result, Verdict
 from entrypoint.preflight.run import CHECKS
@@ -137,7 +137,7 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
     class Left:
         pid = 4242
 
-    monkeypatch.setattr(gpu.process, "marked", lambda _: [Left])
+    monkeypatch.setattr(health.process, "marked", lambda _: [Left])
     dev = machines.nvidia_dev(tmp_path)
     told = named("gpu.memory").run(context(dev=dev, nvml=lambda: machines.nvml("h100-bad")))
     # GPU 3 of that machine is lost, which fails whatever holds the memory of the others.

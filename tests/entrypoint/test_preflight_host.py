@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.preflight import gpu, host, limits, versions
+from entrypoint.preflight import gpu, health, host, limits, versions
 from entrypoint.preflight.check import Context, Verdict
 from entrypoint.preflight.limits import GIB, MIB
 from entrypoint.role import Head
@@ -217,11 +217,11 @@ def test_orphans_that_are_reaped_pass() -> None:
 
 def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
     assert gpu.count(tmp_path) == 0
-    assert gpu.present(context(dev=tmp_path)).verdict is Verdict.SKIP
+    assert health.present(context(dev=tmp_path)).verdict is Verdict.SKIP
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert gpu.count(tmp_path) == 2
-    assert gpu.present(context(dev=tmp_path)).verdict is Verdict.PASS
+    assert health.present(context(dev=tmp_path)).verdict is Verdict.PASS
 
 
 def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
