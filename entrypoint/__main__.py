@@ -52,7 +52,7 @@ def _up(settings: Settings) -> int:
     from entrypoint.inbox import Inbox
     from entrypoint.preflight.run import run_checks
     from entrypoint.recipes import base as recipes
-    from entrypoint.role import Head, decide
+    from entrypoint.role import Head, Worker, decide
 
     role = decide(settings)
     is_head = isinstance(role, Head)
@@ -66,6 +66,9 @@ def _up(settings: Settings) -> int:
     console.show_report(report)
     if report.exit_code != ExitCode.FINISHED:
         console.say_unfit(report)
+        if isinstance(role, Worker):
+            failed = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
+            worker.tell_unfit(settings, role, failed)
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))

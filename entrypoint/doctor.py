@@ -1,16 +1,25 @@
-"""`doctor`: is this machine fit to be this node? Runs the checks and starts nothing else."""
+"""`doctor`: is this machine fit to be this node? Runs the checks and starts nothing else.
+
+Where the run's head answers, it also tells how the other nodes stand.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import replace
+from typing import Any
 
-from entrypoint import role
+from entrypoint import role, run_token, wait
+from entrypoint.head_client import HeadClient, WrongTokenError
 from entrypoint.preflight.check import Report
 from entrypoint.preflight.run import run_checks
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import ExitCode
+
+HEAD_SECONDS = 2.0
+"""For the head's answer: no head is the usual case."""
+OF_ROLL = ("head", "phase", "nodes", "missing", "refused", "differences")
 
 
 def main(settings: Settings, as_json: bool) -> int:
@@ -19,10 +28,14 @@ def main(settings: Settings, as_json: bool) -> int:
     Raises SettingsError where the role cannot be decided.
     """
     report = run_checks(role.decide(settings), replace(settings, preflight=PreflightMode.STRICT))
+    state = of_head(settings)
     if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
+        roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}
+        print(json.dumps(report.as_dict() | roll, indent=2))
     else:
         show(report)
+        if state:
+            print("\n".join(of_others(state)))
     return ExitCode.UNFIT if report.fails else ExitCode.FINISHED
 
 
@@ -37,3 +50,29 @@ def show(report: Report) -> None:
     if report.fails:
         names = ", ".join(result.name for result in report.fails)
         print(f"this node is not fit: {names} failed", file=sys.stderr)
+
+
+def of_head(settings: Settings) -> dict[str, Any] | None:
+    """The head's state; None where none answers, or none knows this node's token."""
+    token = run_token.for_client(settings)
+    if token is None:
+        return None
+    named = role.head_address(settings)
+    host = named.value if named else "localhost"
+    try:
+        client = HeadClient(host, settings.control_port, token)
+        answer: dict[str, Any] = client.ask("GET", "/v1/state", timeout=HEAD_SECONDS).json()
+    except (wait.NotYetError, WrongTokenError):
+        return None
+    return answer
+
+
+def of_others(state: dict[str, Any]) -> list[str]:
+    """A line for each node of the roll, each that was refused, each difference."""
+    lines = [
+        f"{node['node']}: {'there' if node['present'] else 'silent'}"
+        + (f", not well: {', '.join(node['warnings'])}" if node["warnings"] else "")
+        for node in state["nodes"]
+    ]
+    lines += [f"{node}: refused: {reason}" for node, reason in state["refused"].items()]
+    return [f"roll: {line}" for line in (*lines, *state["differences"])]

@@ -34,6 +34,8 @@ class Card:
     """Whether its Ray node has joined the head's cluster."""
     warnings: Sequence[str] = ()
     """Names of the preflight checks that did not pass."""
+    unfit: Sequence[str] = ()
+    """What failed there, in sentences, where that keeps it from joining."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that steer NCCL, RCCL and gloo there."""
     storage: str = ""
@@ -126,6 +128,8 @@ def refusal(
 
     `skew`: seconds by which its clock is ahead; `left_out`: names of checks that are not asked.
     """
+    if card.unfit:
+        return f"{card.node} is not fit: {'; '.join(card.unfit)}"
     differing = [
         f"{name} {card.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
         for name in MUST_AGREE

@@ -50,6 +50,23 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         return ExitCode.UNFIT
 
 
+def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> None:
+    """Let the head, if it is there already, say on the roll why this node does not come."""
+    token = run_token.for_client(settings)
+    if token is None:
+        return
+    try:
+        host = wait.resolve(role.head_address)
+        wait.connect(host, settings.control_port)
+        client = HeadClient(host, settings.control_port, token)
+        address = ray_node.own_address(settings, host)
+        client.check_in(
+            Card(node=settings.node_name, address=address, versions={}, unfit=sentences)
+        )
+    except (wait.NotYetError, WrongTokenError, RefusedError) as error:
+        log.info("told the head: %s", error)
+
+
 @dataclass(slots=True)
 class _Membership:
     """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""

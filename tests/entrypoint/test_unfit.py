@@ -1,0 +1,129 @@
+"""An unfit node, as its head and its doctor tell of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from entrypoint import doctor, worker
+from entrypoint.control import Control
+from entrypoint.preflight.check import Check, Finding, Verdict
+from entrypoint.preflight.run import run_checks
+from entrypoint.role import Worker
+from entrypoint.roll import Card
+from entrypoint.settings import Settings
+from trainer.contract import RunFiles
+
+TOKEN = "correct-horse-battery"
+ROLE = Worker("127.0.0.1", "a test")
+FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def head(tmp_path: Path, port: int) -> Iterator[Control]:
+    control = Control(
+        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
+        expected_workers=2,
+        incarnation="first",
+        run=RunFiles(tmp_path),
+        token=TOKEN,
+        port=port,
+        on_stop=lambda _: None,
+        on_check_in=lambda *_: None,
+    )
+    with control:
+        yield control
+
+
+def environ(port: int, **more: str) -> dict[str, str]:
+    given = {
+        "RAY_WORKER": "1",
+        "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
+        "ROLLCALL_CONTROL_PORT": str(port),
+        "ROLLCALL_NODE_NAME": "unlucky",
+        "ROLLCALL_TOKEN": TOKEN,
+    }
+    return given | more
+
+
+def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, port: int) -> None:
+    settings = Settings.read(environ(port))
+    worker.tell_unfit(settings, ROLE, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
+    assert head.state()["refused"] == {
+        "unlucky": "unlucky is not fit: gpu.ecc: GPU 1: 2 uncorrected memory errors"
+    }
+    assert "unlucky was refused: unlucky is not fit: gpu.ecc" in str(head.roll())
+
+
+@pytest.mark.parametrize("more", [{"ROLLCALL_TOKEN": "wrong"}, {"ROLLCALL_TOKEN": ""}, {}])
+def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
+    more: dict[str, str], port: int, tmp_path: Path
+) -> None:
+    given = environ(port, ROLLCALL_RUN_DIR=str(tmp_path)) | more
+    worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
+
+
+def test_the_whole_program_tells_its_head_before_it_ends(head: Control, port: int) -> None:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    missing = {"ROLLCALL_RUN_DIR": "/proc/missing"}
+    done = subprocess.run(
+        [sys.executable, "-m", "entrypoint"],
+        env=kept | environ(port, **missing),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 73, done.stdout
+    assert "host.run_dir: /proc/missing does not exist" in head.state()["refused"]["unlucky"]
+
+
+def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
+    head: Control,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
+    settings = Settings.read(environ(port))
+    worker.tell_unfit(settings, ROLE, ("gpu.ecc: bad",))
+    assert doctor.main(settings, False) == 0
+    assert "roll: unlucky: refused: unlucky is not fit: gpu.ecc: bad" in capsys.readouterr().out
+    assert doctor.main(settings, True) == 0
+    assert list(json.loads(capsys.readouterr().out)["roll"]["refused"]) == ["unlucky"]
+
+
+def test_the_doctor_needs_no_head(
+    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
+    assert doctor.main(Settings.read(environ(port)), True) == 0
+    assert "roll" not in json.loads(capsys.readouterr().out)
+
+
+def test_the_doctor_says_of_gpus_in_one_line_that_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = [
+        Check(f"gpu.{name}", "?", lambda _: Finding(Verdict.SKIP, "no GPU on this machine"))
+        for name in ("count", "ecc", "burn")
+    ]
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT, *absent)))
+    assert doctor.main(Settings.read({}), False) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["PASS t.fit: fine", "SKIP gpu.*: no GPU on this machine"]
