@@ -86,8 +86,8 @@ def _lead(
             token=token,
             port=settings.control_port,
             on_stop=lambda why: inbox.put(StopAsked(why)),
-            on_check_in=lambda card, refusal: _say_check_in(journal, card, refusal),
-            on_difference=lambda sentence: _say_difference(journal, sentence),
+            on_check_in=lambda card, refusal: say_check_in(journal, card, refusal),
+            on_difference=lambda sentence: say_difference(journal, sentence),
             left_out=nodes.left_out(settings),
         )
     except OSError as error:
@@ -221,7 +221,7 @@ def _start_sentence(role: Head) -> str:
     return f"this is the head; it waits for {role.expected_workers} {noun}"
 
 
-def _say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
+def say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
     if refusal:
         journal.record("refused", f"refused {card.node} at {card.address}: {refusal}")
         return
@@ -229,7 +229,7 @@ def _say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
     journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
 
 
-def _say_difference(journal: Journal, sentence: str) -> None:
+def say_difference(journal: Journal, sentence: str) -> None:
     journal.record("difference", sentence)
 
 

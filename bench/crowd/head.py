@@ -1,0 +1,59 @@
+"""A head's roll call, alone in a process: its control port and its journal, without Ray."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from entrypoint import head
+from entrypoint.control import Control
+from entrypoint.journal import Journal
+from entrypoint.roll import Card
+from trainer.contract import RunFiles
+
+POLL_SECONDS = 0.05
+
+
+def main() -> int:
+    """Prints a row when the roll is complete, and another when its standard input is closed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--token")
+    options = parser.parse_args()
+    run = RunFiles(options.run)
+    journal = Journal(run.journal, "head")
+    control = Control(
+        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}, storage="crowd"),
+        expected_workers=options.workers,
+        incarnation="crowd",
+        run=run,
+        token=options.token,
+        port=options.port,
+        on_stop=lambda _: None,
+        on_check_in=lambda card, refusal: head.say_check_in(journal, card, refusal),
+        on_difference=lambda sentence: head.say_difference(journal, sentence),
+    )
+    process = psutil.Process()
+    with control:
+        tell({"port": options.port})
+        while not control.roll().complete:
+            time.sleep(POLL_SECONDS)
+        tell({"complete_at": time.time()})
+        sys.stdin.read()
+        tell({"mib": process.memory_info().rss / 2**20, "cpu": sum(process.cpu_times()[:2])})
+    return 0
+
+
+def tell(row: dict[str, float]) -> None:
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Workers without machines: each checks in, joins, and keeps its question open, over real HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, replace
+
+import httpx
+
+from entrypoint.roll import Card
+
+VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
+
+
+def main() -> int:
+    """Prints when the last of them sent its first check-in; ends with the run, or is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url")
+    parser.add_argument("--token")
+    parser.add_argument("--first", type=int)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--spread", type=float)
+    return asyncio.run(crowd(parser.parse_args()))
+
+
+async def crowd(options: argparse.Namespace) -> int:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    headers = {"Authorization": f"Bearer {options.token}"}
+    async with httpx.AsyncClient(
+        base_url=options.url, headers=headers, limits=limits, timeout=60.0
+    ) as http:
+        numbers = range(options.first, options.first + options.count)
+        arrivals = [asyncio.create_task(arrive(http, n, options.spread)) for n in numbers]
+        last = max(await asyncio.gather(*arrivals))
+        print(json.dumps({"last_arrival": last}), flush=True)
+        await asyncio.gather(*(stay(http, number) for number in numbers))
+    return 0
+
+
+async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
+    """When the first check-in was sent, seconds of the epoch."""
+    await asyncio.sleep(random.Random(number).uniform(0.0, spread))
+    began = time.time()
+    card = Card(
+        node=f"worker-{number}",
+        address=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+        versions=VERSIONS,
+        inventory={"cpus": 64, "gpus": 8, "memory_bytes": 2**40, "mtu": 9000},
+        environment={"NCCL_IB_HCA": "mlx5", "NCCL_SOCKET_IFNAME": "ens"},
+        storage="crowd",
+    )
+    for joined in (False, True):
+        told = asdict(replace(card, joined=joined, clock=time.time()))
+        (await http.post("/v1/check-in", json=told)).raise_for_status()
+    return began
+
+
+async def stay(http: httpx.AsyncClient, number: int) -> None:
+    """Ask for the outcome again and again, as a worker does."""
+    while True:
+        answer = await http.get("/v1/outcome", params={"node": f"worker-{number}"})
+        if answer.json()["outcome"] != "running":
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
