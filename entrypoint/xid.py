@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -33,12 +34,22 @@ CATALOGUE: dict[XidAction, tuple[int, ...]] = {
 ACTIONS = {number: action for action, numbers in CATALOGUE.items() for number in numbers}
 NAMES_THE_ACTION = 154
 
-LINE = re.compile(r"\bXid \(\s*PCI:[^)]*\)\s*:\s*(\d+)\b(.*)", re.IGNORECASE)
+LINE = re.compile(r"\bXid \(\s*PCI:([^)]*)\)\s*:\s*(\d+)\b(.*)", re.IGNORECASE)
 WANTED = re.compile(r"\bto 0x\w+ \(([^)]*)\)")
 
 
-def action(line: str) -> XidAction | None:
-    """What an Xid line of the kernel's log asks for; None where `line` is none.
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the driver reported."""
+
+    number: int
+    bus: str
+    """The GPU's PCI address."""
+    action: XidAction
+
+
+def parse(line: str) -> Xid | None:
+    """The Xid of a line of the kernel's log; None where `line` tells of none.
 
     Xid 154 is the driver's own word on the recovery that the GPU needs; a number that the
     catalogue lacks is one to look at.
@@ -46,10 +57,17 @@ def action(line: str) -> XidAction | None:
     match = LINE.search(line)
     if match is None:
         return None
-    number, rest = int(match[1]), match[2]
-    if number == NAMES_THE_ACTION and (wanted := WANTED.search(rest)):
-        return _named(wanted[1].lower())
-    return ACTIONS.get(number, XidAction.LOOK_FURTHER)
+    number = int(match[2])
+    asked = ACTIONS.get(number, XidAction.LOOK_FURTHER)
+    if number == NAMES_THE_ACTION and (wanted := WANTED.search(match[3])):
+        asked = _named(wanted[1].lower())
+    return Xid(number, match[1].strip(), asked)
+
+
+def action(line: str) -> XidAction | None:
+    """What a line of the kernel's log asks for; None where it tells of no Xid."""
+    found = parse(line)
+    return found and found.action
 
 
 def _named(words: str) -> XidAction:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from entrypoint.preflight import gpu, nvidia, versions, xid
+from entrypoint import xid
+from entrypoint.preflight import gpu, nvidia, versions
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.gpus import GpuError
+from entrypoint.xid import XidAction
 
 HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
+HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
+FATAL = (XidAction.REBOOT_HOST, XidAction.RESTART_VM)
 AMD_GROUPS = "start the container with --group-add video --group-add render"
 
 
@@ -108,7 +113,22 @@ def xids(context: Context) -> Finding:
         messages = _kernel_messages(context.dev / "kmsg")
     except OSError as error:
         return Finding(Verdict.SKIP, f"the kernel's log cannot be read here: {error.strerror}")
-    return xid.judge(messages)
+    return judge_xids(messages)
+
+
+def judge_xids(messages: str) -> Finding:
+    """`messages`: lines of the kernel's log since the machine was booted."""
+    found = [one for line in messages.splitlines() if (one := xid.parse(line))]
+    serious = Counter(one for one in found if one.action not in HARMLESS)
+    if not serious:
+        evidence = "no Xid but those that programs cause" if found else "no Xid"
+        return Finding(Verdict.PASS, evidence)
+    evidence = ", ".join(
+        f"Xid {one.number} on {one.bus} ({times} times)" for one, times in serious.items()
+    )
+    actions = list(dict.fromkeys(one.action for one in serious))
+    verdict = Verdict.FAIL if any(one in FATAL for one in actions) else Verdict.WARN
+    return Finding(verdict, evidence, "; ".join(actions))
 
 
 def _kernel_messages(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import burn, driver, models, xid
+from entrypoint.preflight import burn, driver, models
 from entrypoint.preflight.check import Context, Verdict
 from entrypoint.role import Head
 from entrypoint.settings import Settings
@@ -51,7 +51,7 @@ def test_no_model_of_the_table_is_hidden_by_one_before_it() -> None:
     ],
 )
 def test_an_xid_is_judged_by_what_the_catalogue_asks_for(lines: list[str], verdict: str) -> None:
-    finding = xid.judge("\n".join(f"4,77,1234,-;{line}" for line in lines))
+    finding = driver.judge_xids("\n".join(f"4,77,1234,-;{line}" for line in lines))
     assert finding.verdict == verdict
     assert ("Xid 79 on 0000:1b:00 (2 times)" in finding.evidence) == (verdict == "fail")
 
