@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hmac
 import ipaddress
 import logging
 import socket
@@ -21,18 +20,15 @@ from types import TracebackType
 from typing import Any
 
 import uvicorn
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from entrypoint import roll
+from entrypoint import gauges, roll
+from entrypoint.bearer import BearerToken
 from entrypoint.preflight import nodes
 from entrypoint.roll import Card
 from trainer.contract import Progress, RunFiles
@@ -342,48 +338,7 @@ class Control:
             await asyncio.sleep(EVENTS_POLL_SECONDS)
 
     async def _metrics(self, request: Request) -> Response:
-        registry = CollectorRegistry()
-        registry.register(_StateCollector(self.state()))
-        return PlainTextResponse(generate_latest(registry).decode())
-
-
-class BearerToken:
-    """Every path but /healthz needs the token: as a bearer, or `?token=` from a browser."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/healthz":
-            request = Request(scope)
-            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-            given = bearer if scheme.lower() == "bearer" else request.query_params.get("token", "")
-            if not hmac.compare_digest(given.encode(), self._token):
-                answer = JSONResponse({"error": "wrong or missing token"}, status_code=401)
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-class _StateCollector(Collector):
-    """The state as Prometheus gauges, made at the moment of the scrape."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        values = {
-            "rollcall_expected_workers": ("Workers on the roll", self._state["expected_workers"]),
-            "rollcall_present_workers": (
-                "Workers that joined and are there",
-                self._state["present"],
-            ),
-        }
-        for name, value in (self._state["progress"] or {}).items():
-            if isinstance(value, int | float):
-                values[f"rollcall_{name}"] = (f"Progress: {name.replace('_', ' ')}", value)
-        return [GaugeMetricFamily(n, text, value=v) for n, (text, v) in values.items()]
+        return PlainTextResponse(gauges.text(self.state()))
 
 
 def _telling(source: str, address: str) -> str:

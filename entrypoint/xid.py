@@ -67,7 +67,7 @@ def parse(line: str) -> Xid | None:
 def action(line: str) -> XidAction | None:
     """What a line of the kernel's log asks for; None where it tells of no Xid."""
     found = parse(line)
-    return found and found.action
+    return None if found is None else found.action
 
 
 def _named(words: str) -> XidAction:

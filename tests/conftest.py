@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for level, missing in MISSING.items():
             if item.get_closest_marker(level) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many processes as CPUs for the whole default level; one for a level with machines of its
+    own, and for a few files, which would wait longer for the processes than run."""
+    whole = [Path(path).name for path in config.args] == ["tests"]
+    default = config.option.markexpr == config.getini("addopts")[1]
+    return min(4, os.cpu_count() or 1) if whole and default else 0
 
 
 def no_gpu() -> str | None:

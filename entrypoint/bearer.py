@@ -1,0 +1,28 @@
+"""Who may talk to the head: whoever has the run's token."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class BearerToken:
+    """Every path but /healthz needs the token: as a bearer, or `?token=` from a browser."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/healthz":
+            request = Request(scope)
+            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+            given = bearer if scheme.lower() == "bearer" else request.query_params.get("token", "")
+            if not hmac.compare_digest(given.encode(), self._token):
+                answer = JSONResponse({"error": "wrong or missing token"}, status_code=401)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
