@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entrypoint import parsers as parse
+from entrypoint import wandb_key
 from entrypoint.contradictions import contradictions
 from entrypoint.parsers import PortRange
 from entrypoint.platforms.detect import detect
@@ -323,6 +324,9 @@ class Settings:
             problem = "is set, and the command line has job arguments too"
             reader.fault("ROLLCALL_JOB", problem, "give one of the two")
         values["job"] = tuple(job) or values["job"]
+        if values["recipe"] == "builtin":  # other frameworks ask for the key in their arguments
+            values["job"], key = wandb_key.taken_from(values["job"])
+            values["wandb_api_key"] = key or values["wandb_api_key"]
         settings = cls(environ=dict(environ), platform=platform, **values)
         reader.check_names([name for _, declared in _declared() for name in declared.names])
         reader.check_platform(platform)
