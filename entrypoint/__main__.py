@@ -62,6 +62,8 @@ def _up(settings: Settings) -> int:
     console.set_up(settings)
     inbox = Inbox()
     inbox.listen_to_signals()
+    if settings.preempt_file:
+        inbox.listen_to_file(settings.preempt_file)
     report = run_checks(role, settings)
     console.show_report(report)
     if report.exit_code != ExitCode.FINISHED:

@@ -11,7 +11,7 @@ from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
 from entrypoint.failures import Ending
 from entrypoint.hang import HangWatch
-from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked
+from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.recipes.base import Command, Recipe
@@ -43,11 +43,14 @@ class Attempt:
     hang: HangWatch
     ask_for_stacks: Callable[[int], None]
     """Have the workers write theirs, too."""
+    is_leaving: Callable[[str], bool]
+    """Whether a worker that asked to leave still waits for the job to end."""
     _signs: Signs = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
     _stop_asked: bool = False
     _hung: str | None = None
     _wrong_start: str | None = None
+    _leaving: str | None = None
     _begun: bool = False
     """Whether its first step was looked at."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
@@ -77,6 +80,7 @@ class Attempt:
             stop_asked=self._stop_asked,
             hung=self._hung,
             wrong_start=self._wrong_start,
+            leaving=self._leaving,
         )
 
     def _follow(self) -> None:
@@ -102,6 +106,9 @@ class Attempt:
                 case StopAsked(why):
                     self._stop_asked = True
                     self._stop(why)
+                case WorkerLeaves(worker, why) if self.is_leaving(worker) and not self._ending:
+                    self._leaving = f"{worker} leaves: {why}"
+                    self._stop(self._leaving)
             progress = self._progress()
             if progress is not None and progress != before:
                 self._line.show(progress)
@@ -127,7 +134,7 @@ class Attempt:
 
     @property
     def _ending(self) -> bool:
-        return bool(self._stop_asked or self._hung or self._wrong_start)
+        return bool(self._stop_asked or self._hung or self._wrong_start or self._leaving)
 
     @property
     def _run(self) -> RunFiles:

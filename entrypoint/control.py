@@ -54,6 +54,7 @@ class Control:
         on_check_in: Callable[[roll.Card, str | None], None],
         on_difference: Callable[[str], None] = lambda _: None,
         left_out: frozenset[str] = frozenset(),
+        on_leave: Callable[[str, str], None] = lambda worker, why: None,
     ) -> None:
         """`left_out`: names of the checks between nodes that are not asked."""
         self._me = me
@@ -64,6 +65,7 @@ class Control:
         self._on_check_in = on_check_in
         self._on_difference = on_difference
         self._left_out = left_out
+        self._on_leave = on_leave
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._entries: dict[str, roll.Entry] = {}
@@ -72,6 +74,7 @@ class Control:
         """Nodes that do not see the head's storage, and since when they are seen to."""
         self._differences: list[str] = []
         self._told: set[str] = set()
+        self._leaving: set[str] = set()
         self._dismissed: dict[tuple[str, str], str] = {}
         self.phase = "starting"
         self.sentence = ""
@@ -102,7 +105,8 @@ class Control:
     def roll(self) -> roll.RollState:
         with self._lock:
             now = time.monotonic()
-            return roll.call(self._entries, self._expected, now, self._began, self._refused)
+            staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
+            return roll.call(staying, self._expected, now, self._began, self._refused)
 
     def begin_anew(self) -> None:
         """Take another incarnation: every worker leaves its Ray and joins again."""
@@ -115,6 +119,20 @@ class Control:
         with self._lock:
             named = (name for name, e in self._entries.items() if e.card.address == address)
             return next(named, None)
+
+    def is_leaving(self, worker: str) -> bool:
+        with self._lock:
+            return worker in self._leaving
+
+    def let_go(self) -> None:
+        """Nothing runs on those that asked to leave any more: they learn it, and leave."""
+        with self._lock:
+            for worker in self._leaving:
+                self._entries.pop(worker, None)
+            anyone = bool(self._leaving)
+            self._leaving.clear()
+        if anyone:
+            self._in_loop(self._answer_running)
 
     def dismiss(self, worker: str, why: str) -> None:
         """Send a worker away for good; a node at another address may take its name."""
@@ -205,6 +223,7 @@ class Control:
                 Route("/v1/state", self._state),
                 Route("/v1/events", self._events),
                 Route("/v1/stop", self._stop, methods=["POST"]),
+                Route("/v1/leave", self._leave, methods=["POST"]),
             ],
             middleware=[Middleware(BearerToken, token=token)],
         )
@@ -221,6 +240,16 @@ class Control:
     async def _stop(self, request: Request) -> Response:
         self._on_stop("asked over HTTP")
         return JSONResponse({"stopping": True}, status_code=202)
+
+    async def _leave(self, request: Request) -> Response:
+        """A worker whose machine is about to be taken away asks that nothing run on it."""
+        node, why = (request.query_params.get(name, "") for name in ("node", "why"))
+        with self._lock:
+            if node not in self._entries:
+                return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
+            self._leaving.add(node)
+        self._on_leave(node, why)
+        return JSONResponse({"leaving": True}, status_code=202)
 
     async def _check_in(self, request: Request) -> Response:
         try:

@@ -60,6 +60,8 @@ class Ending:
     """The sentence of the hang watch, where that ended the attempt."""
     wrong_start: str | None = None
     """In a sentence: the run went on from elsewhere than its checkpoint."""
+    leaving: str | None = None
+    """In a sentence: a worker asked to leave, and the job was stopped for it."""
     lost_nodes: tuple[str, ...] = ()
 
 
@@ -102,6 +104,8 @@ def classify(ending: Ending) -> FailureClass:
         return FailureClass.PREEMPTED
     if ending.hung:
         return FailureClass.HANG
+    if ending.leaving:
+        return FailureClass.NODE_LOST
     if ending.exit_code in EXIT_CODES:
         return EXIT_CODES[ending.exit_code]
     if ending.error_type in BEFORE_THE_DRIVER:
@@ -126,6 +130,8 @@ def _seen(ending: Ending) -> set[FailureClass]:
 def evidence(ending: Ending, failure: FailureClass) -> str:
     """What says most about an ending of this class, in one line."""
     told = ending.wrong_start or ending.hung
+    if failure is FailureClass.NODE_LOST and ending.leaving:
+        return ending.leaving
     if told and failure in (FailureClass.WRONG_START, FailureClass.HANG):
         return told
     if failure is FailureClass.NODE_LOST and ending.lost_nodes:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from entrypoint import ray_node, run_token, wait
 from entrypoint.control import Control
-from entrypoint.inbox import Inbox, RayEnded, StopAsked
+from entrypoint.inbox import Inbox, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
 from entrypoint.lease import HeldError, Lease
@@ -89,6 +89,7 @@ def _lead(
             on_check_in=lambda card, refusal: say_check_in(journal, card, refusal),
             on_difference=lambda sentence: say_difference(journal, sentence),
             left_out=nodes.left_out(settings),
+            on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
         )
     except OSError as error:
         log.error(

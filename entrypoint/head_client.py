@@ -50,6 +50,14 @@ class HeadClient:
             raise RefusedError(row["reason"])
         return str(row["incarnation"])
 
+    def leave(self, node: str, why: str) -> bool:
+        """Whether the head knows now that this node is about to be taken away."""
+        try:
+            answer = self.ask("POST", "/v1/leave", params={"node": node, "why": why})
+        except (wait.NotYetError, WrongTokenError):
+            return False
+        return answer.is_success
+
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Raises WrongTokenError, and NotYetError where there is no usable answer."""
         try:

@@ -6,6 +6,7 @@ import queue
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 
@@ -38,13 +39,25 @@ class HeadLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLeaves:
+    """A worker's machine is about to be taken away."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StacksAsked:
     """The head is about to end a hung attempt."""
 
     attempt: int
 
 
-Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | StacksAsked
+Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | WorkerLeaves | StacksAsked
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+"""The last two are what batch systems are told to send before they end a job."""
+FILE_POLL_SECONDS = 1.0
 
 
 class Inbox:
@@ -77,10 +90,21 @@ class Inbox:
             self._queue.put(message)
 
     def listen_to_signals(self) -> None:
-        """SIGTERM and SIGINT become messages; a handler that raised could break a clean-up."""
+        """They become messages; a handler that raised could break a clean-up."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.put(StopAsked(signal.Signals(number).name))
 
-        signal.signal(signal.SIGTERM, handle)
-        signal.signal(signal.SIGINT, handle)
+        for number in STOPPING:
+            signal.signal(number, handle)
+
+    def listen_to_file(self, path: Path) -> None:
+        """Its appearance, or that it is there already, is a request to stop."""
+
+        def watch() -> None:
+            while not path.exists():
+                if self.stop.wait(FILE_POLL_SECONDS):
+                    return
+            self.put(StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)"))
+
+        threading.Thread(target=watch, name="preempt-file", daemon=True).start()

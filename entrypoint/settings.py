@@ -295,6 +295,11 @@ class Settings:
         default=25.0,
         shown="25s",
     )
+    preempt_file: Path | None = variable(
+        "ROLLCALL_PREEMPT_FILE",
+        parse.absolute_path,
+        "When this file is there, the machine is about to be taken away, as with SIGTERM.",
+    )
     node_timeout: float = variable(
         "ROLLCALL_NODE_TIMEOUT",
         parse.duration,

@@ -112,6 +112,7 @@ class Supervisor:
         self.services.wait_ready(self.inbox.stop)
 
     def _complete_roll(self) -> RollState:
+        self.control.let_go()
         state = self.control.roll()
         if not state.complete:
             raise wait.NotYetError(str(state))
@@ -146,6 +147,7 @@ class Supervisor:
             self.inbox,
             self._hang,
             self.control.ask_for_stacks,
+            self.control.is_leaving,
         )
         ending = attempt.run(command)
         missing = () if ending.status == "LOST" else self.control.roll().missing

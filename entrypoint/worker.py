@@ -153,12 +153,25 @@ class _Membership:
             except (ray_node.RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
                 return RayEnded(1)
-            while isinstance(message := self.inbox.take(), StacksAsked):
-                name = self.settings.node_name
-                run = RunFiles(self.settings.run_dir)
-                stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
-            assert message is not None
+            message = self._next_message()
+            if isinstance(message, StopAsked):
+                return self._leave(client, card.node, message)
             return message
+
+    def _next_message(self) -> Message:
+        while isinstance(message := self.inbox.take(), StacksAsked):
+            run, name = RunFiles(self.settings.run_dir), self.settings.node_name
+            stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
+        assert message is not None
+        return message
+
+    def _leave(self, client: HeadClient, node: str, asked: StopAsked) -> Message:
+        """Not before the job has saved and runs here no more, or the time for that is over."""
+        if not client.leave(node, asked.why):
+            return asked
+        log.info("%s: waiting for the job to save", asked.why)
+        message = self.inbox.take(timeout=self.settings.grace_seconds)
+        return message if isinstance(message, HeadSaid) else asked
 
     def _card(self, address: str) -> Card:
         return Card(

@@ -34,6 +34,7 @@ class Head:
     def __init__(self, run: Path, port: int = 0) -> None:
         self.stops: list[str] = []
         self.check_ins: list[tuple[str, str | None]] = []
+        self.leaves: list[tuple[str, str]] = []
         self.port = port or free_port()
         self.run = RunFiles(run)
         self.control = Control(
@@ -45,6 +46,7 @@ class Head:
             port=self.port,
             on_stop=self.stops.append,
             on_check_in=lambda one, refusal: self.check_ins.append((one.node, refusal)),
+            on_leave=lambda worker, why: self.leaves.append((worker, why)),
         )
 
     def client(self, token: str = TOKEN) -> HeadClient:
@@ -207,6 +209,24 @@ def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_it
     with pytest.raises(RefusedError, match="a GPU of a failed"):
         client.check_in(card("a"))
     assert client.check_in(card("a", "127.0.0.9"), joined=True) == "first"
+
+
+def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head: Head) -> None:
+    said: list[Message] = []
+    client = head.client()
+    assert not client.leave("a", "SIGTERM")
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "first", said.append)
+    eventually(lambda: head.control._entries["a"].asking == 1)
+    assert client.leave("a", "SIGTERM")
+    assert head.leaves == [("a", "SIGTERM")]
+    assert head.control.is_leaving("a")
+    assert head.control.roll().present == ()
+    assert said == []
+    head.control.let_go()
+    eventually(lambda: len(said) == 1)
+    assert isinstance(said[0], HeadLost)
+    assert not head.control.is_leaving("a")
 
 
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from entrypoint import supervisor, wait
-from entrypoint.head_client import RefusedError
-from entrypoint.inbox import RayEnded, StopAsked
+from entrypoint.head_client import HeadClient, RefusedError
+from entrypoint.inbox import RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.process import NODE_MARK, Process
 from entrypoint.supervisor import Outcome
-from tests.entrypoint.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends
+from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
 from trainer.contract import ExitCode, RunFiles
 
 
@@ -187,6 +187,30 @@ def test_a_job_that_does_not_go_on_from_its_checkpoint_is_named_and_stopped(
     assert world.sentences("failure")[1] == (
         "wrong_start: it was to go on after step 40, and its first step was step 1"
     )
+
+
+def test_a_worker_that_is_taken_away_lets_the_job_save_and_another_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    def saves_for_the_worker(world: World) -> JobInfo:
+        assert HeadClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
+        assert world.jobs.stopped.wait(10)
+        world.later(0.3, lambda: world.check_in("b", "127.0.0.4"))
+        return ends(STOPPED, at_step=7)(world)
+
+    world = World(tmp_path, saves_for_the_worker, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    assert world.sentences("failure") == ["node_lost: a leaves: SIGTERM"]
+    assert world.sentences("decision") == ["a node was lost: resuming from step 7"]
+    assert [roll["details"]["present"] for roll in world.journal.events("roll")] == [["a"], ["b"]]
+
+
+def test_a_worker_that_left_before_the_attempt_does_not_end_it(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(FINISHED))
+    world.inbox.put(WorkerLeaves("a", "SIGTERM"))
+    assert world.lives().name == "finished"
+    assert world.kinds() == ["roll", "attempt"]
 
 
 def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(

@@ -10,7 +10,7 @@ from pathlib import Path
 from entrypoint import wait
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient
-from entrypoint.inbox import Inbox
+from entrypoint.inbox import Inbox, WorkerLeaves
 from entrypoint.job import JobInfo
 from entrypoint.journal import Journal
 from entrypoint.recipes.command import RECIPE
@@ -98,6 +98,7 @@ class World:
             port=self.port,
             on_stop=print,
             on_check_in=lambda card, refusal: None,
+            on_leave=lambda worker, why: self.inbox.put(WorkerLeaves(worker, why)),
         )
         self.supervisor = Supervisor(
             self.settings,

@@ -1,0 +1,121 @@
+"""A machine that is about to be taken away says so: by a signal, or by a file that appears."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from entrypoint.head_client import HeadClient
+from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StopAsked
+from entrypoint.role import Worker
+from entrypoint.settings import Settings
+from entrypoint.worker import _Membership
+
+
+def test_a_file_that_appears_is_a_request_to_stop(tmp_path: Path) -> None:
+    inbox, path = Inbox(), tmp_path / "preempted"
+    inbox.listen_to_file(path)
+    assert inbox.take(timeout=0.1) is None
+    path.touch()
+    message = inbox.take(timeout=5)
+    assert message == StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)")
+    assert inbox.stop.is_set()
+
+
+@pytest.fixture
+def _handlers_put_back() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers_put_back")
+def test_what_batch_systems_send_before_the_end_is_a_request_to_stop() -> None:
+    inbox = Inbox()
+    inbox.listen_to_signals()
+    for number in STOPPING:
+        os.kill(os.getpid(), number)
+        assert inbox.take(timeout=5) == StopAsked(number.name)
+
+
+def test_a_node_whose_file_appears_ends_with_143(tmp_path: Path) -> None:
+    path = tmp_path / "preempted"
+    node = subprocess.Popen(
+        [sys.executable, "-m", "entrypoint"],
+        env={
+            "PATH": os.environ["PATH"],
+            "RAY_WORKER": "1",
+            "HEAD_POD_ID": "nosuch",
+            "ROLLCALL_RUN_DIR": str(tmp_path),
+            "ROLLCALL_TOKEN": "correct-horse-battery",
+            "ROLLCALL_PREFLIGHT": "off",
+            "ROLLCALL_PREEMPT_FILE": str(path),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert node.stdout is not None
+        assert "waiting for the head's name" in node.stdout.readline()
+        path.touch()
+        assert node.wait(10) == 143
+    finally:
+        node.kill()
+        node.wait()
+
+
+class Head:
+    """What a worker that leaves meets."""
+
+    def __init__(self, inbox: Inbox, answer: Message | None, *, hears: bool = True) -> None:
+        self._inbox = inbox
+        self._answer = answer
+        self._hears = hears
+
+    def leave(self, node: str, why: str) -> bool:
+        if self._answer:
+            self._inbox.put(self._answer)
+        return self._hears
+
+
+def left(answer: Message | None, *, hears: bool = True) -> tuple[Message, float]:
+    """How a worker that was told to stop ends, and after how long."""
+    settings = Settings.read(
+        {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": "1s"}
+    )
+    inbox = Inbox()
+    member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox)
+    head = cast(HeadClient, Head(inbox, answer, hears=hears))
+    began = time.monotonic()
+    return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began
+
+
+def test_a_worker_leaves_as_soon_as_the_head_lets_it_go() -> None:
+    message, seconds = left(HeadLost("the head was started again"))
+    assert message == StopAsked("SIGTERM")
+    assert seconds < 0.5
+
+
+def test_a_worker_whose_run_ends_meanwhile_ends_with_its_outcome() -> None:
+    assert left(HeadSaid("stopped", 143))[0] == HeadSaid("stopped", 143)
+
+
+def test_a_worker_waits_no_longer_than_its_grace() -> None:
+    message, seconds = left(None)
+    assert message == StopAsked("SIGTERM")
+    assert 0.9 < seconds < 3
+
+
+def test_a_worker_whose_head_does_not_hear_leaves_at_once() -> None:
+    message, seconds = left(None, hears=False)
+    assert message == StopAsked("SIGTERM")
+    assert seconds < 0.5
