@@ -19,6 +19,23 @@ class History:
     max_restarts: int
 
 
+@dataclass(slots=True)
+class Track:
+    """Keeps the history, attempt after attempt."""
+
+    max_restarts: int
+    fruitless: int = 0
+    _same_class: int = 0
+    _last: FailureClass | None = None
+
+    def after(self, failure: FailureClass, *, gained: bool) -> History:
+        """`gained`: whether the attempt that ended so brought a new step."""
+        self.fruitless = 0 if gained else self.fruitless + 1
+        self._same_class = self._same_class + 1 if failure is self._last else 1
+        self._last = failure
+        return History(self.fruitless, self._same_class, self.max_restarts)
+
+
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Submit the job again, from the newest whole checkpoint, once the roll is complete."""

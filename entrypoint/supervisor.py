@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Protocol
 
 from entrypoint import failures, restart, wait
@@ -66,11 +65,11 @@ class Supervisor:
     inbox: Inbox
     minimum: int
     """With fewer workers than this at the roll's deadline, the run does not start."""
-    _fruitless: int = 0
-    _classes: list[FailureClass] = field(default_factory=list)
+    _track: restart.Track = field(init=False)
     _hang: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
+        self._track = restart.Track(self.settings.max_restarts)
         self._hang = HangWatch(self.settings.hang_timeout, self.settings.service_timeout)
 
     def run(self) -> Outcome:
@@ -157,8 +156,7 @@ class Supervisor:
         failure = failures.classify(ending)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
-        self._fruitless = 0 if gained else self._fruitless + 1
-        self._classes.append(failure)
+        history = self._track.after(failure, gained=gained)
         if failure not in (FailureClass.FINISHED, FailureClass.PREEMPTED):
             self.journal.record(
                 "failure",
@@ -170,8 +168,6 @@ class Supervisor:
                 silent_seconds=round(ending.silent_seconds, 3),
                 lost_nodes=list(ending.lost_nodes),
             )
-        same_class = sum(1 for _ in takewhile(failure.__eq__, reversed(self._classes)))
-        history = restart.History(self._fruitless, same_class, self.settings.max_restarts)
         sign = failures.sign_of(ending, failure)
         faulty = self.control.worker_at(sign.address) if sign and sign.address else None
         from_step = self.recipe.latest(self.settings.run_dir) or 0
@@ -188,7 +184,7 @@ class Supervisor:
             self.control.begin_anew()
             self.cluster.revive()
         if decision.delayed:
-            pause = wait.backoff(self._fruitless)
+            pause = wait.backoff(self._track.fruitless)
             log.info("waiting %.1f s before the next attempt", pause)
             if self.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")

@@ -13,7 +13,7 @@ import pytest
 
 from entrypoint import oom_kills
 from entrypoint.failures import Ending, FailureClass, Sign, classify, evidence, sign_of
-from entrypoint.restart import History, Replace, Resume, Stop, decide
+from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
 from entrypoint.signs import PATTERNS, SIGNS, Signs, sign
 from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
 from trainer.contract import ExitCode
@@ -182,6 +182,20 @@ def test_the_kernels_kills_are_counted_in_either_kind_of_cgroup(tmp_path: Path) 
 
 def history(fruitless: int = 0, same_class: int = 1, max_restarts: int = 3) -> History:
     return History(fruitless, same_class, max_restarts)
+
+
+def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row() -> None:
+    track = Track(max_restarts=3)
+    seen = [
+        track.after(failure, gained=gained)
+        for failure, gained in (
+            (F.UNKNOWN, False),
+            (F.UNKNOWN, False),
+            (F.GPU_OOM, True),
+            (F.GPU_OOM, False),
+        )
+    ]
+    assert [(one.fruitless, one.same_class) for one in seen] == [(1, 1), (2, 2), (0, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(
