@@ -130,7 +130,8 @@ class Attempt:
             events = [e for e in self.journal.events() if e["attempt"] == self.number]
             if wrong := beginning.fault(self.resume_from, events, progress.step):
                 self._wrong_start = wrong
-                self._stop(wrong)
+                self._say_stop(f"{wrong}: ended, so that it saves nothing")
+                self._kill()
 
     @property
     def _ending(self) -> bool:
@@ -156,7 +157,8 @@ class Attempt:
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
 
     def _kill(self) -> None:
-        """Ray is asked for what was not found: a hung job reaches no boundary to save at."""
+        """With no time to save: it reaches no step boundary, or must not. What was not found is
+        Ray's to end."""
         mark, number = self.settings.node_mark, str(self.number)
         if drivers := process.marked(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)

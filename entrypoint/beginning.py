@@ -20,7 +20,8 @@ def fault(
         return f"it was to go on after step {resume_from}, and went on after step {start}"
     steps = _steps(events, "step")
     first = steps[0] if steps else first_seen_step
-    if first <= start or (steps and first != start + 1):
+    # Without events, progress may be told again before the first new step.
+    if first < start or (steps and first != start + 1):
         return f"it was to go on after step {start}, and its first step was step {first}"
     return None
 

@@ -148,6 +148,7 @@ def event(kind: str, step: int) -> dict[str, Any]:
     [
         (0, [], 1, None),
         (40, [], 43, None),  # no journal of its own; it is looked at now and then
+        (40, [], 40, None),  # it says again where it is
         (40, [event("resume", 40), event("step", 41), event("step", 42)], 42, None),
         (40, [event("resume", 40)], 41, None),
         (40, [event("checkpoint-skipped", 40), event("resume", 30), event("step", 31)], 31, None),

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from entrypoint import inbox as inboxes
 from entrypoint.head_client import HeadClient
 from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StopAsked
 from entrypoint.role import Worker
@@ -20,7 +21,10 @@ from entrypoint.settings import Settings
 from entrypoint.worker import _Membership
 
 
-def test_a_file_that_appears_is_a_request_to_stop(tmp_path: Path) -> None:
+def test_a_file_that_appears_is_a_request_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inboxes, "FILE_POLL_SECONDS", 0.05)
     inbox, path = Inbox(), tmp_path / "preempted"
     inbox.listen_to_file(path)
     assert inbox.take(timeout=0.1) is None
@@ -90,7 +94,7 @@ class Head:
 def left(answer: Message | None, *, hears: bool = True) -> tuple[Message, float]:
     """How a worker that was told to stop ends, and after how long."""
     settings = Settings.read(
-        {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": "1s"}
+        {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": "0.3s"}
     )
     inbox = Inbox()
     member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox)
@@ -102,7 +106,7 @@ def left(answer: Message | None, *, hears: bool = True) -> tuple[Message, float]
 def test_a_worker_leaves_as_soon_as_the_head_lets_it_go() -> None:
     message, seconds = left(HeadLost("the head was started again"))
     assert message == StopAsked("SIGTERM")
-    assert seconds < 0.5
+    assert seconds < 0.2
 
 
 def test_a_worker_whose_run_ends_meanwhile_ends_with_its_outcome() -> None:
@@ -112,7 +116,7 @@ def test_a_worker_whose_run_ends_meanwhile_ends_with_its_outcome() -> None:
 def test_a_worker_waits_no_longer_than_its_grace() -> None:
     message, seconds = left(None)
     assert message == StopAsked("SIGTERM")
-    assert 0.9 < seconds < 3
+    assert 0.25 < seconds < 3
 
 
 def test_a_worker_whose_head_does_not_hear_leaves_at_once() -> None:
