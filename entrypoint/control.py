@@ -277,7 +277,7 @@ class Control:
         if taken := roll.name_taken(card, self._entries, now):
             return taken
         blind = roll.other_storage(card, self._me, self._left_out)
-        if blind is None or card.unfit:
+        if blind is None:
             self._blind_since.pop(card.node, None)
         elif now - self._blind_since.setdefault(card.node, now) < roll.STORAGE_GRACE_SECONDS:
             return blind

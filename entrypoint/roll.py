@@ -146,8 +146,13 @@ def refusal(
 
 
 def other_storage(card: Card, head: Card, left_out: frozenset[str] = frozenset()) -> str | None:
-    """Why this node's run directory cannot be the head's; None where it is."""
-    if not head.storage or card.storage == head.storage or "nodes.storage" in left_out:
+    """Why this node's run directory cannot be the head's; None where it is.
+
+    Asked as a node comes: one that has joined Ray meanwhile has shown it.
+    """
+    if not head.storage or card.joined or card.unfit or "nodes.storage" in left_out:
+        return None
+    if card.storage == head.storage:
         return None
     return (
         f"{card.node} does not see in its run directory what the head has written to the head's: "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from entrypoint import head
+from entrypoint import head, process
 from entrypoint.control import Control
 from entrypoint.journal import Journal
 from entrypoint.roll import Card
@@ -40,14 +40,15 @@ def main() -> int:
         on_check_in=lambda card, refusal: head.say_check_in(journal, card, refusal),
         on_difference=lambda sentence: head.say_difference(journal, sentence),
     )
-    process = psutil.Process()
+    process.raise_open_files_limit()
+    own = psutil.Process()
     with control:
         tell({"port": options.port})
         while not control.roll().complete:
             time.sleep(POLL_SECONDS)
         tell({"complete_at": time.time()})
         sys.stdin.read()
-        tell({"mib": process.memory_info().rss / 2**20, "cpu": sum(process.cpu_times()[:2])})
+        tell({"mib": own.memory_info().rss / 2**20, "cpu": sum(own.cpu_times()[:2])})
     return 0
 
 

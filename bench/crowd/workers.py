@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 
 import httpx
 
+from entrypoint.process import raise_open_files_limit
 from entrypoint.roll import Card
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--first", type=int)
     parser.add_argument("--count", type=int)
     parser.add_argument("--spread", type=float)
+    raise_open_files_limit()
     return asyncio.run(crowd(parser.parse_args()))
 
 

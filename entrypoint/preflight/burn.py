@@ -15,7 +15,7 @@ from typing import Any
 
 from entrypoint.preflight import gpu, models, versions
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict, worst
-from entrypoint.process import Process
+from entrypoint.process import NODE_MARK, Process
 
 TIMEOUT = 90.0
 """Seconds: torch's import and the GPUs' contexts take most of it."""
@@ -32,8 +32,9 @@ def burn(context: Context) -> Finding:
 
 def run(command: Sequence[str], context: Context) -> Finding:
     """What the burn's own process printed, judged."""
+    env = {**context.environ, NODE_MARK: context.settings.node_mark}
     with tempfile.TemporaryDirectory() as directory:
-        child = Process("burn", command, env=context.environ, log_to=Path(directory) / "out")
+        child = Process("burn", command, env=env, log_to=Path(directory) / "out")
         try:
             code = child.wait(TIMEOUT - 5)
             text = child.tail()

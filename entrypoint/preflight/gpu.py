@@ -7,9 +7,10 @@ one check's verdict.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from entrypoint.preflight import amd, nvidia
 from entrypoint.preflight.check import SEVERITY, Context, Finding, Verdict
@@ -17,10 +18,11 @@ from entrypoint.preflight.gpus import Gpu, GpuError
 from entrypoint.preflight.nvml import Nvml
 
 NO_GPU = "no GPU on this machine"
-NVML_TIMEOUT = 10.0
+NVML_TIMEOUT = 20.0
 """Seconds: without persistence mode the driver takes a few to wake a GPU up."""
 
 Judge = Callable[[Gpu], Finding | None]
+T = TypeVar("T")
 
 
 def count(dev: Path = Path("/dev")) -> int:
@@ -36,8 +38,9 @@ def is_amd(dev: Path) -> bool:
 
 
 @contextmanager
-def opened(context: Context) -> Iterator[list[Gpu | GpuError] | str]:
-    """This node's GPUs, for each that does not answer its error; or why none can be asked.
+def opened(context: Context) -> Iterator[Sequence[Gpu | GpuError | None] | str]:
+    """This node's GPUs by their numbers: for one that does not answer its error, for one that is
+    another job's None; or why none can be asked.
 
     Raises GpuError where the library does not start.
     """
@@ -46,15 +49,25 @@ def opened(context: Context) -> Iterator[list[Gpu | GpuError] | str]:
     elif is_amd(context.dev):
         library = context.amdsmi()
         if library is None:
-            yield list(amd.in_sysfs(context.dev, context.sys))
+            yield shown(amd.in_sysfs(context.dev, context.sys), context, "HIP_VISIBLE_DEVICES")
         else:
             with amd.opened(library, context.sys / "class" / "kfd" / "kfd") as gpus:
-                yield list(gpus)
+                yield shown(gpus, context, "HIP_VISIBLE_DEVICES")
     elif (nvml := context.nvml()) is None:
         yield "nvidia-ml-py is not installed, so the GPUs cannot be asked"
     else:
         with nvidia.opened(nvml):
-            yield [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+            every = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+            yield shown(every, context, "CUDA_VISIBLE_DEVICES")
+
+
+def shown(gpus: Sequence[T], context: Context, variable: str) -> list[T | None]:
+    """`gpus` with None for those that `variable` leaves to others."""
+    names = context.environ.get(variable, "").split(",")
+    if not all(name.strip().isdigit() for name in names):
+        return list(gpus)
+    numbers = {int(name) for name in names}
+    return [gpu if index in numbers else None for index, gpu in enumerate(gpus)]
 
 
 def _at(nvml: Nvml, index: int) -> Gpu | GpuError:
@@ -70,7 +83,7 @@ def each(context: Context, judge: Judge) -> Finding:
         with opened(context) as gpus:
             if isinstance(gpus, str):
                 return Finding(Verdict.SKIP, gpus)
-            findings = [_judged(gpu, judge) for gpu in gpus]
+            findings = [_judged(gpu, judge) if gpu is not None else None for gpu in gpus]
     except GpuError as error:
         return Finding(Verdict.FAIL, str(error), "check the driver: nvidia-smi or amd-smi")
     told = {index: one for index, one in enumerate(findings) if one is not None}

@@ -23,6 +23,8 @@ class Interface:
     up: bool
     mtu: int
     addresses: tuple[str, ...]
+    rdma: bool = False
+    """Whether an InfiniBand or RoCE device is behind it."""
 
 
 def addresses() -> dict[str, list[str]]:
@@ -47,6 +49,7 @@ def interfaces(sys: Path, known: Mapping[str, Sequence[str]]) -> list[Interface]
             read(path / "operstate") in ("up", "unknown"),
             int(read(path / "mtu") or 0),
             tuple(known.get(path.name, ())),
+            (path / "device" / "infiniband").exists(),
         )
         for path in found
     ]

@@ -14,6 +14,7 @@ from entrypoint.role import Head, Worker
 
 LOOKUP_SECONDS = 1.0
 """For a name; a slower answer is none."""
+INSTANT_CLUSTER = "runpod-instant-cluster"
 RUNPOD_NETWORK = ".runpod.internal"
 
 
@@ -74,8 +75,9 @@ def chosen(context: Context) -> Finding:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
         if context.environ.get(name)
     }
+    sure = context.settings.platform.name == INSTANT_CLUSTER
     for name, pattern in given.items():
-        finding = judge_chosen(name, pattern, own, everything)
+        finding = judge_chosen(name, pattern, own, everything, sure=sure)
         if finding.verdict is not Verdict.PASS:
             return finding
     if given:
@@ -84,9 +86,18 @@ def chosen(context: Context) -> Finding:
 
 
 def judge_chosen(
-    variable: str, pattern: str, own: Interface | None, everything: list[Interface]
+    variable: str,
+    pattern: str,
+    own: Interface | None,
+    everything: list[Interface],
+    *,
+    sure: bool = False,
 ) -> Finding:
-    """`own`: the interface with this node's address, None where that is a loopback's."""
+    """`own`: the interface with this node's address, None where that is a loopback's.
+
+    Another one may be meant for the data, as NICs with RDMA are; `sure`: the platform has one
+    network for all.
+    """
     # gloo takes names as they are, NCCL patterns.
     exact = f"={pattern}" if variable.startswith("GLOO") else pattern
     matching = [one for one in everything if interfaces.matcher(exact)(one.name)]
@@ -100,10 +111,11 @@ def judge_chosen(
     if not any(one.up for one in matching):
         evidence = f"{variable}={pattern} names {matching[0].name}, which is down"
         return Finding(Verdict.FAIL, evidence, right)
-    if own is not None and own not in matching:
+    if own is not None and own not in matching and not any(one.rdma for one in matching):
         evidence = f"{variable}={pattern} names {matching[0].name}, and the way to the head"
         evidence += f" is {own.name} ({', '.join(own.addresses)})"
-        return Finding(Verdict.FAIL, evidence, right)
+        verdict = Verdict.FAIL if sure else Verdict.WARN
+        return Finding(verdict, evidence, f"{right}, unless the nodes have a second network")
     return Finding(Verdict.PASS, f"{variable}={pattern}")
 
 
@@ -147,8 +159,9 @@ CHECKS = (
         About(
             evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces and their "
             "state, the source address of the route to the head",
-            threshold="fails where a named one is not there, is down, or is another than that "
-            "of the route; warns where NCCL would choose another by itself",
+            threshold="fails where a named one is not there or is down, and on a RunPod Instant "
+            "Cluster where it is another than that of the route; elsewhere that, and another "
+            "choice by NCCL itself, is a warning; one with RDMA may be another",
             source="NCCL user guide; on RunPod's Instant Clusters `eth0` reaches the internet only",
             remedy="the finding names the interface that is right on this node",
         ),

@@ -353,6 +353,13 @@ def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
     assert "1 worker never checked in" in str(strict.control.roll())
 
 
+def test_a_worker_that_has_joined_is_not_asked_for_the_storage_again(strict: Head) -> None:
+    client = strict.client()
+    client.check_in(shared("a"))
+    client.check_in(shared("a", storage=""), joined=True)
+    assert strict.control.roll().present == ("a",)
+
+
 def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
     told: list[str] = []
     strict.control._on_difference = told.append

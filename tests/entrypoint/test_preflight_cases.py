@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import burn, fabric, host, limits, network, ports, storage, versions
+from entrypoint.preflight import burn, fabric, gpu, host, limits, network, ports, storage, versions
 from entrypoint.preflight.check import Check, Context, Verdict
 from entrypoint.preflight.limits import GIB, MIB
 from entrypoint.preflight.run import CHECKS
@@ -213,7 +213,7 @@ CASES = {
     "host.names": Case(named("localhost", socket.gethostname()), named()),
     "fabric.interface": Case(
         nics("ens1", "eth0", environ={"NCCL_SOCKET_IFNAME": "ens"}),
-        nics("ens1", "eth0", environ={"NCCL_SOCKET_IFNAME": "eth0"}),
+        nics("ens1", "eth0", environ={"NCCL_SOCKET_IFNAME": "ib0"}),
     ),
     "fabric.runpod": Case(
         lambda *_: context(role=Worker("10.0.0.2", "a test")),
@@ -315,7 +315,7 @@ def hang() -> Iterator[threading.Event]:
 
 @pytest.mark.parametrize(
     "check",
-    [one for one in CHECKS if one.timeout == 10.0 and one.name.startswith("gpu.")],
+    [one for one in CHECKS if one.timeout == gpu.NVML_TIMEOUT and one.name.startswith("gpu.")],
     ids=lambda check: check.name,
 )
 def test_a_driver_that_does_not_answer_fails_each_check_that_asks_it(

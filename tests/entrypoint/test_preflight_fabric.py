@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ OFF = Interface("ens2", False, 1500, ())
         ("ens1", "pass", "NCCL_SOCKET_IFNAME=ens1"),
         ("^docker,eth", "pass", "=^docker,eth"),
         ("ens1,eth0", "pass", "ens1,eth0"),
-        ("eth0", "fail", "names eth0, and the way to the head is ens1 (10.65.0.2)"),
+        ("eth0", "warn", "names eth0, and the way to the head is ens1 (10.65.0.2)"),
         ("ib0", "fail", "names no interface of this node, which has ens1, eth0, docker0, ens2"),
         ("ens2", "fail", "names ens2, which is down"),
     ],
@@ -233,7 +234,30 @@ def test_the_interface_that_is_named_must_be_there_up_and_lead_to_the_head(
     finding = network.judge_chosen("NCCL_SOCKET_IFNAME", pattern, ENS1, every)
     assert finding.verdict == verdict
     assert says in finding.evidence
-    assert ("set NCCL_SOCKET_IFNAME=ens1" in finding.remedy) == (verdict == "fail")
+    assert ("set NCCL_SOCKET_IFNAME=ens1" in finding.remedy) == (verdict != "pass")
+
+
+def test_on_an_instant_cluster_the_internets_interface_is_wrong_for_sure(tmp_path: Path) -> None:
+    environ = {
+        "RUNPOD_POD_ID": "abc",
+        "NODE_RANK": "1",
+        "NUM_NODES": "2",
+        "NODE_ADDR": "10.65.0.2",
+        "PRIMARY_ADDR": "10.65.0.1",
+        "NCCL_SOCKET_IFNAME": "eth0",
+    }
+    sys = machines.network(tmp_path, "eth0", "ens1")
+    known = {"eth0": ["172.18.0.3"], "ens1": ["10.65.0.2"]}
+    role = Worker("10.65.0.1", "a test")
+    result = asked("fabric.interface", environ, role=role, sys=sys, addresses=lambda: known)
+    assert result.verdict is Verdict.FAIL
+    assert "set NCCL_SOCKET_IFNAME=ens1" in result.remedy
+
+
+def test_an_interface_with_rdma_may_be_another_than_the_one_to_the_head() -> None:
+    rdma = replace(ETH0, name="ib0", rdma=True)
+    finding = network.judge_chosen("NCCL_SOCKET_IFNAME", "ib0", ENS1, [ENS1, rdma])
+    assert finding.verdict is Verdict.PASS
 
 
 def test_gloo_takes_names_as_they_are() -> None:

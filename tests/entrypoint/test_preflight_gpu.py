@@ -146,6 +146,16 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
     assert named("gpu.memory").run(context(dev=dev, nvml=lambda: library)).verdict is Verdict.WARN
 
 
+def test_gpus_that_are_left_to_others_are_not_looked_at(tmp_path: Path) -> None:
+    dev = machines.nvidia_dev(tmp_path)
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    told = named("gpu.memory").run(
+        context(environ, dev=dev, nvml=lambda: machines.nvml("h100-bad"))
+    )
+    assert told.verdict is Verdict.PASS
+    assert told.evidence.startswith("GPUs 0, 1: ")
+
+
 class Gpus:
     """AMD's machine by its files or by its library, and the same faults in both."""
 
