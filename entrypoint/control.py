@@ -7,10 +7,7 @@ Runs in a thread with an event loop of its own. It holds the roll; the superviso
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import socket
 import threading
 import time
 import uuid
@@ -31,6 +28,7 @@ from entrypoint import gauges, roll
 from entrypoint.bearer import BearerToken
 from entrypoint.preflight import nodes
 from entrypoint.roll import Card
+from entrypoint.sockets import listen, told_by
 from trainer.contract import Progress, RunFiles
 
 log = logging.getLogger(__name__)
@@ -82,7 +80,7 @@ class Control:
         self._stacks_of = 0
         self._announced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._socket = _listen(port)
+        self._socket = listen(port)
         self._server = uvicorn.Server(
             uvicorn.Config(self._app(token), log_level="warning", access_log=False, lifespan="off")
         )
@@ -295,7 +293,7 @@ class Control:
         self._refused.pop(card.node, None)
         entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
         entry.card, entry.seen_at, entry.hung_up = card, now, False
-        entry.source, entry.skew = _telling(source, card.address), skew
+        entry.source, entry.skew = told_by(source, card.address), skew
         self._told.discard(card.node)
         return None
 
@@ -370,30 +368,6 @@ class Control:
         return PlainTextResponse(gauges.text(self.state()))
 
 
-def _telling(source: str, address: str) -> str:
-    """`source`, where it says something of `address`: not between nodes of one machine."""
-    try:
-        seen, said = ipaddress.ip_address(source), ipaddress.ip_address(address)
-    except ValueError:
-        return ""
-    seen = getattr(seen, "ipv4_mapped", None) or seen
-    same_kind = seen.version == said.version
-    return "" if seen.is_loopback or said.is_loopback or not same_kind else str(seen)
-
-
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _listen(port: int) -> socket.socket:
-    """All interfaces, IPv6 too where the machine has it. Raises OSError where the port is taken."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
-            )
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-    return socket.create_server(("", port), backlog=1024)

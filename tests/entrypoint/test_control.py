@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from entrypoint.serving import told_by
 
 from entrypoint import roll
-from entrypoint.control import Control, _telling
+from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.roll import Card
@@ -387,4 +388,4 @@ def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
 def test_where_a_connection_comes_from_says_something_between_machines(
     source: str, address: str, telling: str
 ) -> None:
-    assert _telling(source, address) == telling
+    assert told_by(source, address) == telling
