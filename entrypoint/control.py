@@ -73,7 +73,8 @@ class Control:
         self._differences: list[str] = []
         self._told: set[str] = set()
         self._leaving: set[str] = set()
-        self._dismissed: dict[tuple[str, str], str] = {}
+        self._dismissed: dict[tuple[str, str], tuple[str, str]] = {}
+        """Name and address to why, and the life in which the node was sent away."""
         self.phase = "starting"
         self.sentence = ""
         self._outcome: dict[str, Any] | None = None
@@ -133,11 +134,12 @@ class Control:
             self._in_loop(self._answer_running)
 
     def dismiss(self, worker: str, why: str) -> None:
-        """Send a worker away for good; a node at another address may take its name."""
+        """Send a worker away, until its checks have passed anew; a node at another address may
+        take its name."""
         with self._lock:
             entry = self._entries.pop(worker, None)
             if entry is not None:
-                self._dismissed[worker, entry.card.address] = why
+                self._dismissed[worker, entry.card.address] = why, entry.card.examined
         self._in_loop(self._answer_running)
 
     def ask_for_stacks(self, attempt: int) -> None:
@@ -286,7 +288,7 @@ class Control:
         skew = 0.0 if card.clock is None else card.clock - time.time()
         reason = roll.refusal(card, self._me, skew, self._left_out)
         reason = reason or roll.other_storage(card, self._me, self._left_out)
-        reason = reason or self._dismissed.get((card.node, card.address))
+        reason = reason or self._still_dismissed(card)
         if reason:
             self._refused[card.node] = reason
             return reason
@@ -296,6 +298,14 @@ class Control:
         entry.source, entry.skew = told_by(source, card.address), skew
         self._told.discard(card.node)
         return None
+
+    def _still_dismissed(self, card: Card) -> str | None:
+        """Why a node that was sent away stays away; None where it has passed its checks since."""
+        why, life = self._dismissed.get((card.node, card.address), (None, ""))
+        if why and card.examined and card.examined != life:
+            del self._dismissed[card.node, card.address]
+            return None
+        return why
 
     def _tell_differences(self) -> None:
         """Once all are there: in what they differ, each difference once."""

@@ -34,6 +34,8 @@ class Card:
     """Whether its Ray node has joined the head's cluster."""
     warnings: Sequence[str] = ()
     """Names of the preflight checks that did not pass."""
+    examined: str = ""
+    """Names the life of the node in which all of its checks passed; "" where some were left out."""
     unfit: Sequence[str] = ()
     """What failed there, in sentences, where that keeps it from joining."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -17,12 +18,14 @@ from entrypoint.ray_node import RayNode
 from entrypoint.role import Worker, head_address
 from entrypoint.roll import Card
 from entrypoint.services import Services
-from entrypoint.settings import Settings
+from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import ExitCode, RunFiles
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+LIFE = uuid.uuid4().hex
+"""Names this process."""
 TRIES = 5
 LONGEST_PAUSE_SECONDS = 0.3
 """Between two looks for the head: the workers' Ray starts, behind this."""
@@ -65,6 +68,11 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
         )
     except (wait.NotYetError, WrongTokenError, RefusedError) as error:
         log.info("told the head: %s", error)
+
+
+def examined_whole(settings: Settings) -> bool:
+    """Whether a worker that has come so far has passed every check."""
+    return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
 
 
 @dataclass(slots=True)
@@ -181,6 +189,7 @@ class _Membership:
             inventory=inventory(self.settings, address),
             warnings=self.warnings,
             environment=of_collectives(self.settings.environ),
+            examined=LIFE if examined_whole(self.settings) else "",
         )
 
     def _now(self, card: Card) -> Card:

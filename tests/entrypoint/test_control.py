@@ -11,13 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from entrypoint.serving import told_by
 
 from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.roll import Card
+from entrypoint.sockets import told_by
 from entrypoint.wait import NotYetError
 from trainer.contract import Progress, RunFiles, append_event
 
@@ -228,6 +228,22 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head:
     eventually(lambda: len(said) == 1)
     assert isinstance(said[0], HeadLost)
     assert not head.control.is_leaving("a")
+
+
+@pytest.mark.parametrize(("examined", "back"), [("first", False), ("", False), ("second", True)])
+def test_a_dismissed_worker_is_taken_back_once_it_has_passed_its_checks_anew(
+    head: Head, examined: str, back: bool
+) -> None:
+    client = head.client()
+    client.check_in(replace(card("a"), examined="first"), joined=True)
+    head.control.dismiss("a", "a GPU of a failed")
+    again = replace(card("a"), examined=examined)
+    if not back:
+        with pytest.raises(RefusedError, match="a GPU of a failed"):
+            client.check_in(again)
+        return
+    client.check_in(again, joined=True)
+    assert head.control.roll().present == ("a",)
 
 
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(

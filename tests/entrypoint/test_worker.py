@@ -21,6 +21,20 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
     return worker._Membership(settings, role, (), "token", Inbox()).keep()
 
 
+@pytest.mark.parametrize(
+    ("environ", "whole"),
+    [
+        ({}, True),
+        ({"ROLLCALL_PREFLIGHT": "warn"}, False),
+        ({"ROLLCALL_PREFLIGHT_SKIP": "gpu.ecc"}, False),
+    ],
+)
+def test_only_a_strict_preflight_of_all_checks_vouches_for_a_worker(
+    environ: dict[str, str], whole: bool
+) -> None:
+    assert worker.examined_whole(Settings.read(environ)) is whole
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70), ("stopped", 143)])
 def test_it_ends_with_the_outcomes_code(
     monkeypatch: pytest.MonkeyPatch, outcome: str, code: int
