@@ -17,7 +17,6 @@ from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.roll import Card
-from entrypoint.sockets import told_by
 from entrypoint.wait import NotYetError
 from trainer.contract import Progress, RunFiles, append_event
 
@@ -388,20 +387,3 @@ def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
         client.check_in(other, joined=True)
     assert told == ["nodes.software: b: torch is 2.0.0, on 2 of 3 nodes not there"]
     assert strict.control.state()["differences"] == told
-
-
-@pytest.mark.parametrize(
-    ("source", "address", "telling"),
-    [
-        ("10.0.0.9", "10.0.0.2", "10.0.0.9"),
-        ("::ffff:10.0.0.9", "10.0.0.2", "10.0.0.9"),
-        ("127.0.0.1", "10.0.0.2", ""),
-        ("10.0.0.9", "127.0.0.3", ""),
-        ("fd00::1", "10.0.0.2", ""),
-        ("10.0.0.9", "worker-1.local", ""),
-    ],
-)
-def test_where_a_connection_comes_from_says_something_between_machines(
-    source: str, address: str, telling: str
-) -> None:
-    assert told_by(source, address) == telling
