@@ -83,7 +83,7 @@ def measure(way: str) -> dict[str, float]:
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (SAMPLES, length))
     actions = np.broadcast_to(np.arange(length) > 0, tokens.shape)
     batch = Sequences(tokens, np.full(SAMPLES, length), actions)
-    scorer.score(batch.rows(np.arange(1)))  # what is made once and kept is none of the pass's
+    scorer(batch.rows(np.arange(1)))  # what is made once and kept is none of the pass's
     with torch.inference_mode():
         before, began = reset_peak(), time.perf_counter()
         if way == "model":
@@ -93,7 +93,7 @@ def measure(way: str) -> dict[str, float]:
             chosen = torch.from_numpy(tokens[:, 1:, None].copy())
             logits.log_softmax(-1).gather(-1, chosen)
         else:
-            scorer.score(batch, entropy="entropy" in way)
+            scorer(batch, entropy="entropy" in way)
         seconds = time.perf_counter() - began
     return {"peak_mib": (peak() - before) / 1024, "seconds": seconds}
 

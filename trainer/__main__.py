@@ -39,7 +39,7 @@ def run(config: Config) -> int:
         placement.join(actors)
         stop = StopRequest()
         stop.install()
-        launcher = RayLauncher(placement.reserve(actors))
+        launcher = RayLauncher(placement.reserve(actors), config.dist_timeout)
         crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
         loop.train(config, crew, prompts, reward, stop)
     except (

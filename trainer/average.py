@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
 
-from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class MovingAverage:
-    """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that the model begins with."""
+    """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that the model begins with.
+
+    Kept in the precision that they begin with, whatever the model is trained in.
+    """
 
     def __init__(self, model: nn.Module, beta: float) -> None:
-        average = get_ema_multi_avg_fn(beta)  # type: ignore[no-untyped-call]
-        self._averaged = AveragedModel(model, multi_avg_fn=average)
-        self._averaged.requires_grad_(False)
-        self._averaged.n_averaged.fill_(1)  # at zero the first update would be copied whole
+        self._averaged = copy.deepcopy(model).requires_grad_(False)
+        self._toward = get_ema_multi_avg_fn(beta)  # type: ignore[no-untyped-call]
 
     @property
-    def model(self) -> Any:
-        return self._averaged.module
+    def tensors(self) -> dict[str, Tensor]:
+        return self._averaged.state_dict(keep_vars=True)
 
+    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        self._averaged.update_parameters(model)
+        averaged = list(self._averaged.parameters())
+        newest = [p.detach().to(a) for p, a in zip(model.parameters(), averaged, strict=True)]
+        self._toward(averaged, newest, 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._averaged.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._averaged.load_state_dict(state)
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        self._averaged.load_state_dict(tensors)

@@ -93,6 +93,19 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.advantage_estimator == "gae"
 
     @property
+    def policy_ranks(self) -> int:
+        """Processes that hold the policy together."""
+        return max(1, self.actor_num_nodes * self.actor_num_gpus_per_node)
+
+    @property
+    def critic_ranks(self) -> int:
+        return max(1, self.critic_num_nodes * self.critic_num_gpus_per_node)
+
+    @property
+    def reference_ranks(self) -> int:
+        return max(1, self.ref_num_nodes * self.ref_num_gpus_per_node)
+
+    @property
     def has_reference(self) -> bool:
         return self.init_kl_coef > 0
 

@@ -24,6 +24,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _range_faults(config)
     yield from _correction_faults(config)
     yield from _best_metric_faults(config)
+    yield from _sharding_faults(config)
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
@@ -193,3 +194,24 @@ def _best_metric_faults(config: Config) -> Iterator[Fault]:
             "no evaluation logs it",
             f"Give one of {', '.join(dict.fromkeys(logged))}, or none",
         )
+
+
+def _sharding_faults(config: Config) -> Iterator[Fault]:
+    if config.zero_stage < 3:
+        return
+    if config.enable_ema:
+        yield Fault(
+            "--enable_ema",
+            "",
+            "keeps whole weights on every rank, and --zero_stage 3 has none",
+            "Give --zero_stage 2, or leave the moving average out",
+        )
+    learners = {"policy": config.policy_ranks, "critic": config.critic_ranks}
+    for model, ranks in list(learners.items())[: 1 + config.has_critic]:
+        if ranks % config.zpg:
+            yield Fault(
+                "--zpg",
+                str(config.zpg),
+                f"does not divide the {ranks} ranks of the {model}",
+                f"{_nearest_divisors(ranks, config.zpg)} would",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer import advantages
+from trainer import advantages, shares
 from trainer.actors.base import Critic, Policy, Reference
 from trainer.actors.group import Pending
 from trainer.advantages import Estimator
@@ -18,18 +18,23 @@ class Estimates:
     """Forward passes under way, on all models at once."""
 
     sequences: Sequences
-    log_probs: Pending[FloatArray] | None
-    values: Pending[FloatArray] | None
-    reference: Pending[FloatArray] | None
+    log_probs: Pending[list[FloatArray]] | None
+    values: Pending[list[FloatArray]] | None
+    reference: Pending[list[FloatArray]] | None
+
+    def whole(self, parts: Pending[list[FloatArray]] | None) -> FloatArray | None:
+        """Wait for what all ranks of a model say of their samples."""
+        lengths = self.sequences.lengths
+        return shares.merged(parts.result(), lengths) if parts else None
 
 
 def start(team: Team, sequences: Sequences, config: Config) -> Estimates:
     """Ask each model for what the step needs of it, and no model for anything else."""
     return Estimates(
         sequences,
-        team.policy.first(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
-        team.critic.first(Critic.values, sequences) if team.critic else None,
-        team.reference.first(Reference.log_probs, sequences) if team.reference else None,
+        team.policy.together(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
+        team.critic.together(Critic.values, sequences) if team.critic else None,
+        team.reference.together(Reference.log_probs, sequences) if team.reference else None,
     )
 
 
@@ -42,9 +47,9 @@ def finish(
 ) -> Experience:
     """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
     known = estimates.sequences.where_known(rewards)
-    log_probs = estimates.log_probs.result() if estimates.log_probs else None
-    values = estimates.values.result() if estimates.values else None
-    reference = estimates.reference.result() if estimates.reference else None
+    log_probs = estimates.whole(estimates.log_probs)
+    values = estimates.whole(estimates.values)
+    reference = estimates.whole(estimates.reference)
     advantage, returns = advantages.estimate(
         estimator, rewards, known.actions, log_probs, reference, values
     )

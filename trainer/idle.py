@@ -136,6 +136,12 @@ IDLE = (
         "it needs --eval_dataset",
     ),
     Idle(
+        ("adam_offload", "overlap_comm", "grad_accum_dtype"),
+        lambda c: c.zero_stage == 0,
+        "it needs --zero_stage",
+    ),
+    Idle(("zpg",), lambda c: c.zero_stage < 3, "only --zero_stage 3 shards weights"),
+    Idle(
         ("wandb_project", "wandb_run_name", "wandb_group", "wandb_org"),
         lambda c: not c.wandb_wanted,
         "it needs --use_wandb or WANDB_API_KEY",
@@ -163,6 +169,11 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         yield (
             "--freezing_actor_steps without a critic: nothing learns in the first "
             f"{config.freezing_actor_steps} steps"
+        )
+    if config.train_batch_size < config.policy_ranks:
+        yield (
+            f"--train_batch_size {config.train_batch_size} is less than the {config.policy_ranks} "
+            "ranks of the policy: some have nothing to learn from"
         )
     if config.wandb_key:
         yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"

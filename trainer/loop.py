@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from env.types import Prompt, RewardFunction
-from trainer import estimates, filtering, inspection, publish, rewards, summary
+from trainer import estimates, filtering, inspection, publish, rewards, shares, summary
 from trainer.actors.base import Critic, Metrics, Policy
 from trainer.checkpoint import best, resume, write
 from trainer.checkpoint.retention import Retention
@@ -83,9 +83,9 @@ class _Run:
         return state
 
     def _export(self) -> None:
-        self.team.policy.first(Policy.export, self.config.exported).result()
+        self.team.policy.together(Policy.export, self.config.exported).result()
         if self.team.critic and self.config.save_value_network:
-            self.team.critic.first(Critic.export, self.config.exported_critic).result()
+            self.team.critic.together(Critic.export, self.config.exported_critic).result()
 
     def _step(self, state: RunState, step: int) -> RunState:
         watch = self.recorder.stopwatch(step)
@@ -172,10 +172,11 @@ class _Run:
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
         if self.team.critic:
-            pending.append(self.team.critic.first(Critic.update, experience, step))
+            pending.append(self.team.critic.together(Critic.update, experience, step))
         if step > self.config.freezing_actor_steps:
-            pending.append(self.team.policy.first(Policy.update, experience, step))
-        return {name: value for part in pending for name, value in part.result().items()}
+            pending.append(self.team.policy.together(Policy.update, experience, step))
+        of_models = [shares.merged_metrics(part.result()) for part in pending]
+        return {name: value for metrics in of_models for name, value in metrics.items()}
 
     def _evaluate(self, state: RunState) -> RunState:
         if not self.data.held_out:
@@ -207,7 +208,7 @@ class _Run:
         if config.disable_ds_ckpt:
             if config.save_hf_ckpt:
                 directory = config.checkpoints / f"global_step_{state.step}_hf"
-                self.team.policy.first(Policy.export, directory).result()
+                self.team.policy.together(Policy.export, directory).result()
             return
         write.write(
             config.checkpoints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,22 +19,8 @@ class Optimiser:
     def __init__(self, model: nn.Module, schedule: Schedule) -> None:
         self._model = model
         self._max_norm = schedule.max_norm
-        self._adam = torch.optim.AdamW(
-            _parameter_groups(model, schedule.l2),
-            lr=schedule.learning_rate,
-            betas=schedule.adam_betas,
-            eps=schedule.adam_eps,
-        )
-        name = schedule.lr_scheduler
-        self._scheduler = get_scheduler(
-            name,
-            self._adam,
-            num_warmup_steps=int(schedule.lr_warmup_ratio * schedule.updates),
-            num_training_steps=schedule.updates,
-            scheduler_specific_kwargs=(
-                {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None
-            ),
-        )
+        self._adam = adamw(model, schedule)
+        self._scheduler = scheduler_of(self._adam, schedule)
 
     @property
     def learning_rate(self) -> float:
@@ -52,18 +39,69 @@ class Optimiser:
         self._adam.zero_grad(set_to_none=True)
         return float(norm)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"adam": self._adam.state_dict(), "scheduler": self._scheduler.state_dict()}
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """Where the learning rate is on its way."""
+        state: dict[str, Any] = self._scheduler.state_dict()
+        return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._adam.load_state_dict(state["adam"])
-        self._scheduler.load_state_dict(state["scheduler"])
+    def moments(self, model: nn.Module) -> dict[str, dict[str, Any]]:
+        """What Adam holds of each parameter of `model`, by name."""
+        state = self._adam.state
+        return {name: dict(state[p]) for name, p in model.named_parameters() if p in state}
+
+    def to(self, device: torch.device) -> None:
+        """Move what Adam holds."""
+        for held in self._adam.state.values():
+            for key in ("exp_avg", "exp_avg_sq"):
+                held[key] = held[key].to(device)
+
+    def restore(
+        self, model: nn.Module, moments: Mapping[str, Mapping[str, Any]], schedule: dict[str, Any]
+    ) -> None:
+        """Go on where `moments` and `schedule` were."""
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        content = self._adam.state_dict()
+        in_order = [p for group in self._adam.param_groups for p in group["params"]]
+        content["state"] = {
+            index: dict(moments[names[parameter]])
+            for index, parameter in enumerate(in_order)
+            if names[parameter] in moments
+        }
+        self._adam.load_state_dict(content)
+        restore_schedule(self._scheduler, self._adam, schedule)
 
 
-def _parameter_groups(model: nn.Module, l2: float) -> list[dict[str, Any]]:
+def adamw(model: nn.Module, schedule: Schedule, *, fused: bool | None = None) -> torch.optim.AdamW:
     """Weight decay on matrices only: biases and the scales of norms are vectors."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": l2},
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.l2},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=schedule.learning_rate,
+        betas=schedule.adam_betas,
+        eps=schedule.adam_eps,
+        fused=fused,
+    )
+
+
+def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
+    name = schedule.lr_scheduler
+    return get_scheduler(
+        name,
+        adam,
+        num_warmup_steps=int(schedule.lr_warmup_ratio * schedule.updates),
+        num_training_steps=schedule.updates,
+        scheduler_specific_kwargs=(
+            {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None
+        ),
+    )
+
+
+def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, Any]) -> None:
+    scheduler.load_state_dict(state)
+    for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):
+        group["lr"] = rate

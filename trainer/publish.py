@@ -9,6 +9,6 @@ from trainer.engines.base import Engine
 
 def weights(policy: Group[Policy], engines: Group[Engine], version: int) -> None:
     """Returns once every engine has them; they travel from actor to actor, not through here."""
-    newest = policy.first(Policy.weights)
+    newest = policy.all(Policy.weights)[0]  # sharded ones are gathered by all ranks together
     for loaded in engines.all(Engine.load, newest.handle, version):
         loaded.result()

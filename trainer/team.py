@@ -16,6 +16,7 @@ from trainer.actors.base import (
     PolicyObjective,
     Reference,
     Schedule,
+    Sharding,
 )
 from trainer.actors.group import Group, Launcher
 from trainer.config import Config
@@ -42,7 +43,8 @@ class Team:
 
 def size(config: Config) -> int:
     """Number of actors."""
-    return 1 + config.has_critic + config.has_reference + config.vllm_num_engines
+    learners = config.policy_ranks + config.has_critic * config.critic_ranks
+    return learners + config.has_reference * config.reference_ranks + config.vllm_num_engines
 
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
@@ -80,13 +82,19 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         deterministic=config.full_determinism,
         slots=config.micro_rollout_batch_size,
     )
-    launch = launcher.launch
+    launch = launcher.launch_ranks
     return Team(
-        launch("policy", "trainer.actors.policy:PolicyActor", 1, policy, policy_objective),
+        launch(
+            "policy",
+            "trainer.actors.policy:PolicyActor",
+            config.policy_ranks,
+            policy,
+            policy_objective,
+        ),
         launch(
             "critic",
             "trainer.actors.critic:CriticActor",
-            1,
+            config.critic_ranks,
             critic,
             CriticObjective(
                 value_clip=config.value_clip, value_head_prefix=config.value_head_prefix
@@ -97,12 +105,12 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         launch(
             "reference",
             "trainer.actors.reference:ReferenceActor",
-            1,
+            config.reference_ranks,
             replace(policy.model, offload=config.ref_reward_offload),
         )
         if config.has_reference
         else None,
-        launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
+        launcher.launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
     )
 
 
@@ -169,4 +177,12 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
         gradient_checkpointing=config.gradient_checkpointing,
         at_once=config.training_at_once,
         lora=_lora(config),
+        sharding=Sharding(
+            zero_stage=config.zero_stage,
+            adam_offload=config.adam_offload,
+            zpg=config.zpg,
+            overlap_comm=config.overlap_comm,
+            grad_accum_dtype=config.grad_accum_dtype,
+            sleep=config.deepspeed_enable_sleep,
+        ),
     )

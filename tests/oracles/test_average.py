@@ -28,4 +28,4 @@ def test_the_moving_average_equals_openrlhf_s(
     ):
         learn(update)
         average.update(model)
-        same(average.model.weight.numpy(), theirs)
+        same(average.tensors["weight"].numpy(), theirs)

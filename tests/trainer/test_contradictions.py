@@ -66,6 +66,17 @@ def test_an_empty_range_is_a_fault(bounds: tuple[str, str]) -> None:
             parse([f"--{name}", *bounds])
 
 
+def test_whole_weights_on_every_rank_do_not_go_with_sharded_ones(tiny: Tiny, run_dir: Path) -> None:
+    assert tiny.config(run_dir, zero_stage=2, enable_ema=True).enable_ema
+    with pytest.raises(ConfigError, match=r"--enable_ema: keeps whole weights.*--zero_stage 2"):
+        tiny.config(run_dir, zero_stage=3, enable_ema=True)
+
+
+def test_a_partition_is_of_equal_groups_of_ranks(tiny: Tiny, run_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--zpg: does not divide the 4 ranks.* 2 or 4 would"):
+        tiny.config(run_dir, zero_stage=3, zpg=3, actor_num_gpus_per_node=4, critic_num_nodes=3)
+
+
 def test_flags_at_the_value_that_is_done_are_right(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(
         run_dir,
@@ -116,7 +127,10 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"eval_steps": 2}, "--eval_steps", "--eval_dataset"),
     ({"wandb_project": "mine"}, "--wandb_project", "--use_wandb"),
     ({"use_wandb": "sesame"}, "--use_wandb", "in plain sight"),
-    ({"zero_stage": 3}, "--zero_stage", "without DeepSpeed"),
+    ({"deepcompile": True}, "--deepcompile", "as they are"),
+    ({"adam_offload": True}, "--adam_offload", "--zero_stage"),
+    ({"zero_stage": 2, "zpg": 2}, "--zpg", "only --zero_stage 3"),
+    ({"actor_num_gpus_per_node": 8}, "--train_batch_size 4", "the 8 ranks of the policy"),
     ({"colocate_all_models": True}, "--colocate_all_models", "has no effect"),
     ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not from vLLM"),
     ({"async_train": True}, "--async_train", "synchronous"),

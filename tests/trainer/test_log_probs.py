@@ -82,7 +82,7 @@ def outcome(of: Any, sequences: Sequences, *, packing: bool) -> list[torch.Tenso
         2, int(sequences.actions.sum()), generator=torch.Generator().manual_seed(5)
     ).double()
     of.zero_grad()
-    log_probs, entropy = scorer(of, packing=packing).score(sequences, entropy=True)
+    log_probs, entropy = scorer(of, packing=packing)(sequences, entropy=True)
     assert entropy is not None
     (torch.stack([log_probs, entropy]) * weigh).sum().backward()
     return [log_probs.detach(), entropy.detach(), *(p.grad.clone() for p in of.parameters())]
@@ -219,13 +219,13 @@ def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
         for rows in passes:
             part = sequences.rows(rows)
             counts = weigh[rows, : part.tokens.shape[1]][torch.from_numpy(part.actions)]
-            (scoring.score(part)[0] * counts).sum().backward()
+            (scoring(part)[0] * counts).sum().backward()
         return [p.grad.clone() for p in of.parameters()]
 
     whole = gradients([np.arange(len(sequences))])
     cut_up = gradients(packing.passes(sequences.lengths, cut))
     assert max((a - b).abs().max() for a, b in zip(whole, cut_up, strict=True)) < 1e-6
-    once = in_passes(lambda part: scoring.score(part)[0], sequences, cut)
+    once = in_passes(lambda part: scoring(part)[0], sequences, cut)
     assert np.abs(once - scoring.log_probs(sequences)).max() < 1e-6
 
 

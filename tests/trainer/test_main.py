@@ -79,7 +79,7 @@ def test_a_flag_without_effect_is_said_at_the_start(
 ) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text("\n")
-    assert end_of(tiny, run_dir, prompt_data=broken, zero_stage=3) == ExitCode.USAGE
-    assert "warning: --zero_stage has no effect: the trainer runs without DeepSpeed" in (
+    assert end_of(tiny, run_dir, prompt_data=broken, deepcompile=True) == ExitCode.USAGE
+    assert "warning: --deepcompile has no effect: models run as they are" in (
         capsys.readouterr().err
     )

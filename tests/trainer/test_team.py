@@ -17,6 +17,8 @@ class Recorder:
     def launch(self, role: str, actor: str, count: int, *settings: Any) -> Any:
         self.settings[role] = settings[0]
 
+    launch_ranks = launch
+
 
 def test_policy_and_critic_have_optimisers_of_their_own(tiny: Tiny, run_dir: Path) -> None:
     shared = {"l2": 0.1, "max_norm": 2, "min_lr_ratio": 0.3, "lr_warmup_ratio": 0.2}

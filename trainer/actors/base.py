@@ -15,17 +15,35 @@ from trainer.types import Experience, FloatArray, Sequences, Weights
 Metrics = dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of the processes that hold a model together. Each is asked for the same at once."""
+
+    index: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        return self.index == 0
+
+
+ALONE = Rank()
+
+
 class Reference(Protocol):
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        """[B, T] log-probability of each action token; zero elsewhere."""
+        """[B, T] log-probability of each action token of the rank's samples; zero elsewhere."""
 
 
 class Learner(Protocol):
     def update(self, experience: Experience, step: int) -> Metrics:
-        """Train on a step's samples. Raises TrainingError where a loss is not finite."""
+        """Train on a step's samples. Returns this rank's shares of the metrics.
+
+        Raises TrainingError where a loss is not finite.
+        """
 
     def save(self, directory: Path) -> None:
-        """Write weights, optimiser and schedule to `directory`, durably."""
+        """Write the rank's share of weights, optimiser and schedule to `directory`, durably."""
 
     def restore(self, directory: Path) -> None:
         """Take them back from there."""
@@ -33,7 +51,7 @@ class Learner(Protocol):
 
 class Policy(Learner, Reference, Protocol):
     def weights(self) -> Weights:
-        """The weights as numpy arrays."""
+        """The weights as numpy arrays; from the first rank alone, nothing from the others."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model, with its tokeniser, to `directory`."""
@@ -41,7 +59,7 @@ class Policy(Learner, Reference, Protocol):
 
 class Critic(Learner, Protocol):
     def values(self, sequences: Sequences) -> FloatArray:
-        """[B, T] value of the state in which each action token was chosen; zero elsewhere."""
+        """[B, T] value of the state in which each action of the rank's samples was chosen."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model to `directory`, with the value head beside it."""
@@ -89,6 +107,23 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What the ranks of a model share among themselves (Rajbhandari et al. 2020, section 5)."""
+
+    zero_stage: int = 0
+    """0: nothing; 1: the optimiser's state; 2: the gradients too; 3: the weights too."""
+    adam_offload: bool = False
+    """The optimiser, and what it holds, on the CPU."""
+    zpg: int = 1
+    """Ranks of a node that keep a copy of the weights among them, so that gathers stay there."""
+    overlap_comm: bool = False
+    grad_accum_dtype: str = ""
+    """fp32 or bf16; the weights' own where empty."""
+    sleep: bool = False
+    """What is on the GPU goes to the CPU's memory between two calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoRASettings:
     rank: int
     alpha: int
@@ -120,6 +155,7 @@ class LearnerSettings:
     """Weight of the old average in a moving average of the weights; None: none is kept."""
     lora: LoRASettings | None = None
     """None: every parameter is trained."""
+    sharding: Sharding = Sharding()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses
 from trainer.actors import lora, value_head
-from trainer.actors.base import CriticObjective, LearnerSettings, Metrics
+from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics, Rank
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
@@ -24,10 +26,13 @@ from trainer.types import Experience, FloatArray, Sequences
 class ValueModel(nn.Module):
     """A transformer with a linear head in place of the vocabulary."""
 
-    def __init__(self, backbone: Any, seed: int, head: Tensor | None = None) -> None:
-        """`head` [1, H]: a trained one; it starts afresh where None."""
+    def __init__(
+        self, backbone: Any, forward: Forward, seed: int, head: Tensor | None = None
+    ) -> None:
+        """`forward`: the way through `backbone`; `head` [1, H]: a trained one, fresh where None."""
         super().__init__()
         self.backbone = backbone
+        self._forward = forward
         hidden = hidden_size(backbone)
         self.value_head = nn.Linear(hidden, 1, bias=False)
         if head is not None:
@@ -36,8 +41,9 @@ class ValueModel(nn.Module):
         generator = torch.Generator().manual_seed(derive(seed, "value-head"))
         nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Values [N] of states [N, H]."""
+    def forward(self, sequences: Sequences) -> Tensor:
+        """[N] value of the state in which each action was chosen."""
+        states = self._forward.states(sequences)
         values: Tensor = self.value_head(states.to(self.value_head.weight.dtype)).squeeze(-1)
         return values
 
@@ -48,7 +54,9 @@ def hidden_size(backbone: Any) -> int:
 
 
 class CriticActor:
-    def __init__(self, settings: LearnerSettings, objective: CriticObjective) -> None:
+    def __init__(
+        self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
+    ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
         self._source = settings.model.model
         backbone = AutoModel.from_pretrained(
@@ -60,40 +68,39 @@ class CriticActor:
             backbone.gradient_checkpointing_enable()
         if settings.lora is not None:
             lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
-        head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
-        self._model = ValueModel(backbone, settings.seed, head).to(device).eval()
+        backbone.to(device).eval()
         self._forward = Forward(
             backbone,
             device,
             mixed_precision=settings.model.mixed_precision,
             packed=settings.model.packing,
         )
+        head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
+        self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         packed = self._forward.packed
-        self._training = Training("critic", self._model, settings, packed=packed)
+        self._training = Training("critic", self._model, self._model, settings, rank, packed=packed)
         self._cut = scoring_cut(settings.model, packed=packed)
         self._at_once = settings.model.at_once
         self._objective = objective
+        self._rank = rank
 
     def values(self, sequences: Sequences) -> FloatArray:
-        share_threads(self._at_once)
-        return in_passes(self._values, sequences, self._cut)
-
-    def _values(self, sequences: Sequences) -> Tensor:
-        """[N] value of the state in which each action was chosen."""
-        values: Tensor = self._model(self._forward.states(sequences))
-        return values
+        with self._training.awake() as run:
+            share_threads(self._at_once)
+            return in_passes(run, sequences, self._cut, self._rank)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        metrics = self._training.fit(experience, step, self._loss)
+        with self._training.awake() as run:
+            metrics = self._training.fit(experience, step, partial(self._loss, run))
         names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
         return {names.get(name, name): value for name, value in metrics.items()}
 
-    def _loss(self, micro: MicroBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
         actions = part.sequences.actions
         return losses.value_loss(
-            self._values(part.sequences),
+            run(part.sequences),
             tensor(part.values[actions]),
             tensor(part.returns[actions]),
             tensor(micro.weights[actions]),
@@ -102,14 +109,22 @@ class CriticActor:
         )
 
     def save(self, directory: Path) -> None:
-        self._training.save(directory)
+        with self._training.awake():
+            self._training.save(directory)
 
     def restore(self, directory: Path) -> None:
-        self._training.restore(directory)
+        with self._training.awake():
+            self._training.restore(directory)
 
     def export(self, directory: Path) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        with self._training.awake():
+            merged = lora.merged(self._model, self._training.weights())
+            if self._rank.leads:
+                self._write(merged, directory)
+
+    def _write(self, tensors: dict[str, Tensor], directory: Path) -> None:
         name = f"{self._objective.value_head_prefix}.weight"
-        head = {value_head.FILE: {name: self._model.value_head.weight}}
-        backbone = self._model.backbone
-        export.write(backbone, tokenizer, directory, weights=lora.merged(backbone), beside=head)
+        head = {value_head.FILE: {name: tensors.pop("value_head.weight")}}
+        backbone = {name.removeprefix("backbone."): value for name, value in tensors.items()}
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        export.write(self._model.backbone, tokenizer, directory, weights=backbone, beside=head)

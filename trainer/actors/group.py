@@ -7,7 +7,7 @@ trainer knows where a worker runs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -55,12 +55,21 @@ class Group(ABC, Generic[W_co]):
         """The same call on every worker."""
         return [self.send(worker, method, *args, **kwargs) for worker in range(len(self))]
 
+    def together(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        """The same call on all ranks of a model: one outcome, that of the first to fail if any."""
+        return _All(self.all(method, *args, **kwargs))
+
 
 class Launcher(Protocol):
     """Starts the workers of a role."""
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
         """`count` workers of class `actor` ("module:Class"), built from `args`, starting up."""
+
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        """The same, for workers that hold one model together: each is told its Rank, too."""
 
 
 def build(actor: str, args: tuple[Any, ...]) -> Any:
@@ -79,6 +88,18 @@ class _Done(Generic[T]):
     @property
     def handle(self) -> T:
         return self._value
+
+
+class _All(Generic[T]):
+    def __init__(self, parts: Sequence[Pending[T]]) -> None:
+        self._parts = parts
+
+    def result(self) -> list[T]:
+        return [part.result() for part in self._parts]
+
+    @property
+    def handle(self) -> list[T]:
+        return [part.handle for part in self._parts]
 
 
 class LocalGroup(Group[W_co]):
@@ -103,3 +124,8 @@ class LocalGroup(Group[W_co]):
 class LocalLauncher:
     def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
         return LocalGroup([build(actor, args) for _ in range(count)])
+
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        if count != 1:
+            raise ValueError(f"{count} ranks of {role} need a process each")
+        return LocalGroup([build(actor, args)])

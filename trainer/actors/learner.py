@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from trainer import packing
-from trainer.actors.base import LearnerSettings, Metrics
-from trainer.actors.lora import trained
+from trainer import shares
+from trainer.actors.base import LearnerSettings, Metrics, Rank
 from trainer.actors.model import peak_memory, share_threads
+from trainer.actors.strategy import strategy_of
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
 from trainer.checkpoint import state
 from trainer.losses import Loss
-from trainer.optimiser import Optimiser
 from trainer.packing import Cut
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, IntArray, TrainingError
@@ -37,32 +37,62 @@ class MicroBatch:
     share: float
     """What each token counts in metrics: 1 / action tokens of the whole optimiser step."""
 
+    def idle(self) -> MicroBatch:
+        """The same samples, but they count nothing."""
+        return replace(self, weights=np.zeros_like(self.weights), share=0.0)
+
 
 LossOf = Callable[[MicroBatch], Loss]
 
 
 class Training:
-    """A model with its optimiser; `fit` is one training step's share of updates."""
+    """This rank's part in training a model; `fit` is one training step's share of updates.
+
+    Every rank is given all samples, and finds its own; losses are weighted by the whole optimiser
+    step, so the ranks' gradients add up to what one rank alone would find.
+    """
 
     def __init__(
-        self, role: str, model: nn.Module, settings: LearnerSettings, *, packed: bool
+        self,
+        role: str,
+        module: nn.Module,
+        model: nn.Module,
+        settings: LearnerSettings,
+        rank: Rank,
+        *,
+        packed: bool,
     ) -> None:
+        """`module` is what is called, around `model`, whose parameters are trained."""
         self._role = role
         self._model = model
         self._settings = settings
-        self._optimiser = Optimiser(model, settings.schedule)
+        self._rank = rank
         beta = settings.ema_beta
         self._average = None if beta is None else MovingAverage(model, beta)
+        self._strategy = strategy_of(module, model, settings, rank)
         self._cut = Cut(
             samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
         )
 
+    @contextmanager
+    def awake(self) -> Iterator[Callable[..., Any]]:
+        """The way through the model, which is on its device for so long."""
+        self._strategy.wake()
+        try:
+            yield self._strategy.run
+        finally:
+            self._strategy.sleep()
+
     def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the samples. Returns the mean metrics of the updates.
 
-        Raises TrainingError where a loss or a gradient is not finite; that update is not made.
+        Of several ranks each returns its shares of them. Raises TrainingError where a loss or a
+        gradient is not finite; that update is not made, or not kept.
         """
-        torch.manual_seed(derive(self._settings.seed, self._role, step))
+        index = self._rank.index
+        torch.manual_seed(
+            derive(self._settings.seed, self._role, step, *([index] if index else []))
+        )
         share_threads(self._settings.at_once)
         self._model.train()
         totals: dict[str, float] = defaultdict(float)
@@ -75,36 +105,40 @@ class Training:
             updates += 1
         self._model.eval()
         metrics = {name: value / updates for name, value in totals.items()}
-        return metrics | {f"{self._role}_memory_gb": peak_memory() / 1e9}
+        return metrics | {f"{self._role}{shares.PEAK}": peak_memory() / 1e9}
 
     def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
         metrics: dict[str, float] = defaultdict(float)
-        learning_rate = self._optimiser.learning_rate
-        for micro in self._micro_batches(experience, rows):
+        learning_rate = self._strategy.learning_rate
+        for micro, last in self._micro_batches(experience, rows):
             loss = loss_of(micro)
             if not math.isfinite(loss.value.item()):
                 raise TrainingError(f"the {self._role}'s loss is {loss.value.item()}")
-            loss.value.backward()  # type: ignore[no-untyped-call]
+            self._strategy.backward(loss.value, last=last)
             for name, value in loss.metrics.items():
                 metrics[name] += value
-        metrics["grad_norm"] = self._optimiser.step()
+        norm = self._strategy.step()
         if self._average:
             self._average.update(self._model)
-        metrics["lr"] = learning_rate
+        if self._rank.leads:  # they are the same on all ranks
+            metrics |= {"grad_norm": norm, "lr": learning_rate}
         return metrics
 
-    def _micro_batches(self, experience: Experience, rows: IntArray) -> Iterator[MicroBatch]:
-        """The rows of one optimiser step, in passes of like size."""
+    def _micro_batches(
+        self, experience: Experience, rows: IntArray
+    ) -> Iterator[tuple[MicroBatch, bool]]:
+        """This rank's rows of one optimiser step, in passes of like size; true with the last."""
         settings = self._settings
         actions = experience.sequences.actions
         weights = np.zeros(actions.shape, dtype=np.float32)
         weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
         share = 1 / int(actions[rows].sum())
-        for index in packing.passes(experience.sequences.lengths[rows], self._cut):
-            micro = rows[index]
-            part = experience.rows(micro)
-            if part.sequences.actions.any():
-                yield MicroBatch(part, weights[micro, : part.sequences.actions.shape[1]], share)
+        passes = shares.passes(experience.sequences, rows, self._cut, self._rank)
+        for number, one in enumerate(passes, 1):
+            part = experience.rows(one.rows)
+            width = part.sequences.actions.shape[1]
+            micro = MicroBatch(part, weights[one.rows, :width], share)
+            yield micro.idle() if one.idle else micro, number == len(passes)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
         """Rows of each optimiser step: every sample once an epoch, in an order of (seed, step)."""
@@ -115,21 +149,26 @@ class Training:
             batches += np.split(order, samples // self._settings.train_batch_size)
         return batches
 
-    @property
-    def result(self) -> Any:
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's tensors; on ranks that do not lead possibly none."""
+        return self._strategy.whole()
+
+    def result(self) -> dict[str, Tensor]:
         """What training has brought: the moving average where there is one, else the model."""
-        return self._average.model if self._average else self._model
+        if self._average:
+            return self._average.tensors
+        return self.weights()
 
     def save(self, directory: Path) -> None:
-        content = {"model": trained(self._model), "optimiser": self._optimiser.state_dict()}
+        content = self._strategy.state()
         if self._average:
-            content["average"] = self._average.state_dict()
-        state.save(directory / f"{self._role}.pt", content)
+            tensors = self._average.tensors
+            mine = {n: tensors[n].detach() for n in state.share(tensors, self._rank)}
+            content = replace(content, average=mine)
+        state.save(directory, self._role, content, self._rank)
 
     def restore(self, directory: Path) -> None:
-        content = state.load(directory / f"{self._role}.pt")
-        state.check_fits(content["model"], trained(self._model))
-        self._model.load_state_dict(content["model"], strict=False)
-        self._optimiser.load_state_dict(content["optimiser"])
-        if self._average and "average" in content:
-            self._average.load_state_dict(content["average"])
+        content = state.load(directory, self._role)
+        self._strategy.restore(content)
+        if self._average and content.average:
+            self._average.restore(content.average)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,8 +36,9 @@ class Adapted(nn.Module):
         plain: Tensor = self.base(inputs)
         return plain + self.scale * functional.linear(narrow, self.lora_b)
 
-    def merged_weight(self) -> Tensor:
-        return self.base.weight.detach() + self.scale * (self.lora_b @ self.lora_a).detach()
+    def merged(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
+        """The one weight that does what these do together."""
+        return weight.detach() + self.scale * (lora_b @ lora_a).detach()
 
 
 def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
@@ -66,23 +68,26 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
         setattr(model.get_submodule(parent), own, Adapted(linear[name], settings, generator))
 
 
-def merged(model: nn.Module) -> dict[str, Tensor]:
-    """The state of `model` as if it had never had adapters: their products added to the weights.
+def merged(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` of `model` as if it had never had adapters: their products added to the weights.
 
-    A tensor with several names is there once. Without adapters, the model's own tensors.
+    A tensor with several names is there once. Without adapters, they are what they were.
     """
-    products = {
-        f"{name}.base.weight": module.merged_weight()
+    adapted = {
+        f"{name}.base.weight": (name, module)
         for name, module in model.named_modules()
         if isinstance(module, Adapted)
     }
     state: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, value in model.state_dict(keep_vars=True).items():
+    for name, value in tensors.items():
         if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
             continue
         seen.add(id(value))
-        state[_plain(model, name)] = products.get(name, value.detach())
+        if name in adapted:
+            at, module = adapted[name]
+            value = module.merged(value, tensors[f"{at}.lora_a"], tensors[f"{at}.lora_b"])
+        state[_plain(model, name)] = value.detach()
     return state
 
 
@@ -90,7 +95,8 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
     """What training changes: everything, or the parameters that are not frozen."""
     named = model.named_parameters(remove_duplicate=False)  # a tied head has two names
     frozen = {name for name, parameter in named if not parameter.requires_grad}
-    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+    state = model.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if name not in frozen}
 
 
 def _plain(model: nn.Module, name: str) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from trainer import packing
-from trainer.actors.base import ModelSettings
+from trainer import shares
+from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.packing import Cut
 from trainer.types import FloatArray, Sequences
 
@@ -55,17 +55,26 @@ def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None)
     return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
 
 
-@torch.inference_mode()
-def in_passes(compute: Callable[[Sequences], Tensor], sequences: Sequences, cut: Cut) -> FloatArray:
-    """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere."""
+@torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again
+def in_passes(
+    compute: Callable[[Sequences], Tensor],
+    sequences: Sequences,
+    cut: Cut,
+    rank: Rank = ALONE,
+) -> FloatArray:
+    """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere.
+
+    B are the samples that the rank takes, in their order.
+    """
     result = np.zeros(sequences.tokens.shape, dtype=np.float32)
-    for rows in packing.passes(sequences.lengths, cut):
-        part = sequences.rows(rows)
-        if part.actions.any():
+    for one in shares.passes(sequences, np.arange(len(sequences)), cut, rank):
+        part = sequences.rows(one.rows)
+        computed = compute(part)
+        if not one.idle:
             spread = np.zeros(part.actions.shape, dtype=np.float32)
-            spread[part.actions] = compute(part).float().cpu().numpy()
-            result[rows, : part.tokens.shape[1]] = spread
-    return result
+            spread[part.actions] = computed.float().cpu().numpy()
+            result[one.rows, : part.tokens.shape[1]] = spread
+    return result[shares.of_ranks(sequences.lengths, rank.world)[rank.index]]
 
 
 def scoring_cut(settings: ModelSettings, *, packed: bool) -> Cut:

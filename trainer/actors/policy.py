@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +14,7 @@ from transformers import AutoTokenizer
 from trainer import losses
 from trainer import weights as weight_transfer
 from trainer.actors import lora
-from trainer.actors.base import LearnerSettings, Metrics, PolicyObjective
+from trainer.actors.base import ALONE, LearnerSettings, Metrics, PolicyObjective, Rank
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.scorer import Scorer
@@ -22,7 +25,9 @@ from trainer.types import Experience, FloatArray, Sequences, Weights
 
 
 class PolicyActor:
-    def __init__(self, settings: LearnerSettings, objective: PolicyObjective) -> None:
+    def __init__(
+        self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
+    ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
         self._source = settings.model.model
         self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
@@ -32,17 +37,22 @@ class PolicyActor:
         if settings.lora is not None:
             lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
         self._scorer = Scorer(self._model, device, settings.model)
-        self._training = Training("policy", self._model, settings, packed=self._scorer.packed)
+        self._training = Training(
+            "policy", self._scorer, self._model, settings, rank, packed=self._scorer.packed
+        )
         self._objective = objective
+        self._rank = rank
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        return self._scorer.log_probs(sequences)
+        with self._training.awake() as run:
+            return self._scorer.log_probs(sequences, self._rank, run)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        metrics = self._training.fit(experience, step, self._loss)
+        with self._training.awake() as run:
+            metrics = self._training.fit(experience, step, partial(self._loss, run))
         return {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
 
-    def _loss(self, micro: MicroBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
         part = micro.experience
         actions = part.sequences.actions
 
@@ -50,7 +60,7 @@ class PolicyActor:
             return None if array is None else self._scorer.tensor(array[actions])
 
         wants_entropy = self._objective.entropy_coef is not None
-        log_probs, entropy = self._scorer.score(part.sequences, entropy=wants_entropy)
+        log_probs, entropy = run(part.sequences, entropy=wants_entropy)
         old = flat(part.log_probs)
         inputs = PolicyInputs(
             log_probs=log_probs,
@@ -68,15 +78,21 @@ class PolicyActor:
 
     def weights(self) -> Weights:
         """As the engines know them: adapters are part of the weights there."""
-        return weight_transfer.export(lora.merged(self._model))
+        with self._training.awake():
+            merged = lora.merged(self._model, self._training.weights())
+        return weight_transfer.export(merged) if self._rank.leads else {}
 
     def save(self, directory: Path) -> None:
-        self._training.save(directory)
+        with self._training.awake():
+            self._training.save(directory)
 
     def restore(self, directory: Path) -> None:
-        self._training.restore(directory)
+        with self._training.awake():
+            self._training.restore(directory)
 
     def export(self, directory: Path) -> None:
-        result = self._training.result
-        tokenizer = AutoTokenizer.from_pretrained(self._source)
-        export.write(result, tokenizer, directory, weights=lora.merged(result))
+        with self._training.awake():
+            result = lora.merged(self._model, self._training.result())
+            if self._rank.leads:
+                tokenizer = AutoTokenizer.from_pretrained(self._source)
+                export.write(self._model, tokenizer, directory, weights=result)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from trainer.actors.base import Rank
 from trainer.actors.group import Group, Pending, build
+from trainer.actors.liveness import Liveness
 from trainer.placement import Placement
 from trainer.types import TrainingError
 
@@ -18,17 +21,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+def _received(reference: Any) -> Any:
+    """Raises what the call raised; where that is meant for people, without saying where."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, TrainingError):
+            raise error.cause from None
+        raise
+
+
 class _Remote(Generic[T]):
     def __init__(self, reference: Any) -> None:
         self._reference = reference
 
     def result(self) -> T:
-        try:
-            return cast(T, ray.get(self._reference))
-        except RayTaskError as error:
-            if isinstance(error.cause, TrainingError):
-                raise error.cause from None  # what it says is meant for people; where, is not
-            raise
+        return cast(T, _received(self._reference))
 
     @property
     def handle(self) -> T:
@@ -36,30 +44,80 @@ class _Remote(Generic[T]):
         return cast(T, self._reference)
 
 
+class _OfAllRanks(Generic[T]):
+    """One call on all ranks: it fails with the first of them, and when one no longer answers."""
+
+    def __init__(self, references: Sequence[Any], liveness: Liveness) -> None:
+        self._references = references
+        self._liveness = liveness
+
+    def result(self) -> list[T]:
+        waiting = list(self._references)
+        self._liveness.begin()
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=self._liveness.interval)
+            for reference in done:
+                self._check(reference)
+            self._liveness.check()
+        return [ray.get(reference) for reference in self._references]
+
+    def _check(self, reference: Any) -> None:
+        """Raises where the call failed: names the rank that is at fault if it has gone silent."""
+        try:
+            _received(reference)
+        except RayTaskError as error:
+            self._liveness.blame(error)
+            raise
+
+    @property
+    def handle(self) -> list[T]:
+        return cast(list[T], self._references)
+
+
 class _Host:
     """The Ray actor that holds a worker of any role."""
 
-    def __init__(self, role: str, actor: str, args: tuple[Any, ...]) -> None:
-        self._role = role
-        self._fault: TrainingError | None = None
-        try:
-            self._worker = build(actor, args)
-        except TrainingError as error:
-            # Told at the first call: Ray reports what a constructor raises as a sudden death.
-            self._fault = error
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._worker: Any = None
+        self._meeting: Any = None
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        if self._fault is not None:
-            raise self._fault
+    def meet(self, timeout: float) -> tuple[str, int]:
+        """Where the ranks of this worker's model find each other; asked of the first alone."""
+        from trainer.actors.rendezvous import Meeting
+
+        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
+        address: tuple[str, int] = self._meeting.address
+        return address
+
+    def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
+        from trainer.actors import rendezvous
+
+        rendezvous.join(address, rank, timeout)
+
+    def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
+        """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
+        self._worker = build(actor, args)
+        return f"node {ray.util.get_node_ip_address()}, process {os.getpid()}"
+
+    def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """`built` is what came of `build`: where that failed, so does this, with its error."""
         return getattr(self._worker, method)(*args, **kwargs)
 
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def alive(self) -> None:
+        """Answers while the worker computes; not where its process has been stopped."""
+
     def __repr__(self) -> str:
-        return self._role
+        return self._name
 
 
 class RayGroup(Group[W_co]):
-    def __init__(self, actors: list[Any]) -> None:
+    def __init__(self, actors: list[Any], built: list[Any], liveness: Liveness) -> None:
+        """`built` are references to what came of building each worker."""
         self._actors = actors
+        self._built = built
+        self._liveness = liveness
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -71,23 +129,57 @@ class RayGroup(Group[W_co]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
-        return _Remote(self._actors[worker].call.remote(method.__name__, *args, **kwargs))
+        return _Remote(self._call(worker, method.__name__, args, kwargs))
+
+    def together(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        # Put once, read in place by every rank of a node.
+        stored = args if len(self) == 1 else tuple(map(_stored, args))
+        workers = range(len(self))
+        calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
+        return _OfAllRanks(calls, self._liveness)
+
+    def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+        return self._actors[worker].call.remote(self._built[worker], method, *args, **kwargs)
+
+
+def _stored(argument: Any) -> Any:
+    return argument if isinstance(argument, ray.ObjectRef) else ray.put(argument)
 
 
 class RayLauncher:
     """Starts workers as Ray actors in the bundles of a placement."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, timeout: float) -> None:
+        """`timeout` in seconds: of a collective, and of a rank that does not answer."""
         self._placement = placement
+        self._timeout = timeout
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        return RayGroup([self._start(f"{role}-{i}", actor, args) for i in range(count)])
+        names, hosts = self._hosts(role, count)
+        built = [host.build.remote(actor, args) for host in hosts]
+        return RayGroup(hosts, built, Liveness(names, hosts, built, self._timeout))
 
-    def _start(self, role: str, actor: str, args: tuple[Any, ...]) -> Any:
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        names, hosts = self._hosts(role, count)
+        address = hosts[0].meet.remote(self._timeout) if count > 1 else None
+        built = []
+        for index, host in enumerate(hosts):
+            rank = Rank(index, count)
+            joined = host.join.remote(address, rank, self._timeout) if address else None
+            built.append(host.build.remote(actor, (*args, rank), joined))
+        return RayGroup(hosts, built, Liveness(names, hosts, built, self._timeout))
+
+    def _hosts(self, role: str, count: int) -> tuple[list[str], list[Any]]:
+        names = [f"{role}-{index}" for index in range(count)]
+        return names, [self._start(name) for name in names]
+
+    def _start(self, name: str) -> Any:
         strategy = PlacementGroupSchedulingStrategy(
             self._placement.group, placement_group_bundle_index=self._placement.next_bundle()
         )
-        host = ray.remote(_Host).options(
-            name=role, num_cpus=self._placement.cpus, scheduling_strategy=strategy
+        actor = ray.remote(concurrency_groups={"health": 1})(_Host).options(
+            name=name, num_cpus=self._placement.cpus, scheduling_strategy=strategy
         )
-        return host.remote(role, actor, args)
+        return actor.remote(name)

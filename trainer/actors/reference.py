@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from trainer.actors.base import ModelSettings
+from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.scorer import Scorer
 from trainer.types import FloatArray, Sequences
 
 
 class ReferenceActor:
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, rank: Rank = ALONE) -> None:
         self._device = prepare_process(deterministic=settings.deterministic)
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         model = load_causal_lm(settings.model, dtype, settings.attention)
         self._model = model.to(self._device).eval()
         self._scorer = Scorer(model, self._device, settings)
         self._offload = settings.offload
+        self._rank = rank
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         self._model.to(self._device)
-        scored = self._scorer.log_probs(sequences)
+        scored = self._scorer.log_probs(sequences, self._rank)
         if self._offload:
             self._model.to("cpu")
         return scored

@@ -13,7 +13,7 @@ from trainer.contract import checkpoint_path
 def keep(policy: Group[Policy], directory: Path, step: int) -> None:
     """Export the policy to `directory`, then delete the one that was best before."""
     newest = checkpoint_path(directory, step)
-    policy.first(Policy.export, newest).result()
+    policy.together(Policy.export, newest).result()
     for older in directory.iterdir():
         if older != newest:
             shutil.rmtree(older)

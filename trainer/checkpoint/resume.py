@@ -41,7 +41,7 @@ def begin(config: Config, team: Team, stream: PromptStream) -> RunState:
     state = RunState.read(found)
     stream.load_state_dict(state.prompts)
     try:
-        for restored in [group.first(Learner.restore, found) for group in team.learners]:
+        for restored in [group.together(Learner.restore, found) for group in team.learners]:
             restored.result()
     except ModelMismatchError as error:
         raise ResumeError(

@@ -1,40 +1,77 @@
-"""One actor's state in one file, durable once `save` has returned."""
+"""A model's training state on disk, by names of parameters: in no layout's form.
+
+One rank writes `ROLE.pt`; of several each writes its share to `ROLE-I-of-N.pt`. What is read is
+all of them together, so any number of ranks and any sharding goes on from any other's.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from trainer import packing
+from trainer.actors.base import Rank
 from trainer.types import ModelMismatchError
 
 
-def save(path: Path, content: dict[str, Any]) -> None:
-    """Write tensors and plain values to `path`. Raises OSError where the disk does not take it."""
-    with path.open("wb") as file:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that the next update depends on."""
+
+    model: dict[str, Tensor]
+    """In the precision in which it is updated."""
+    adam: dict[str, dict[str, Any]]
+    """Of each trained parameter: `step`, `exp_avg`, `exp_avg_sq`; empty before the first update."""
+    scheduler: dict[str, Any]
+    average: dict[str, Tensor] = field(default_factory=dict)
+    """The moving average, where there is one."""
+
+    def check_fits(self, model: Mapping[str, Tensor]) -> None:
+        """Raises ModelMismatchError where names or shapes of parameters differ."""
+        if unknown := sorted(self.model.keys() ^ model.keys()):
+            where = "the checkpoint" if unknown[0] in self.model else "the model"
+            raise ModelMismatchError(f"only {where} has {unknown[0]}")
+        for name, tensor in self.model.items():
+            shape = getattr(model[name], "ds_shape", model[name].shape)  # ZeRO-3 empties tensors
+            if tensor.shape != shape:
+                shapes = f"{list(tensor.shape)} in the checkpoint, {list(shape)} in the model"
+                raise ModelMismatchError(f"{name} is {shapes}")
+
+
+def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
+    """The names that `rank` writes: nearly as many bytes as any other rank."""
+    if rank.world == 1:
+        return list(tensors)
+    names = list(tensors)
+    sizes = np.array([getattr(tensors[name], "ds_numel", tensors[name].numel()) for name in names])
+    return [names[i] for i in packing.balanced(sizes, rank.world)[rank.index]]
+
+
+def save(directory: Path, role: str, state: State, rank: Rank) -> None:
+    """Durable once it has returned. Raises OSError where the disk does not take it."""
+    several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
+    with (directory / f"{role}{several}.pt").open("wb") as file:
+        content = {name: getattr(state, name) for name in State.__slots__}
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def load(path: Path) -> dict[str, Any]:
-    """What `save` wrote, on the CPU; executes nothing that the file contains."""
-    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return content
-
-
-def check_fits(saved: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
-    """Raises ModelMismatchError where names or shapes of parameters differ."""
-    if unknown := sorted(saved.keys() ^ model.keys()):
-        where = "the checkpoint" if unknown[0] in saved else "the model"
-        raise ModelMismatchError(f"only {where} has {unknown[0]}")
-    for name, tensor in saved.items():
-        if tensor.shape != model[name].shape:
-            shapes = (
-                f"{list(tensor.shape)} in the checkpoint, {list(model[name].shape)} in the model"
-            )
-            raise ModelMismatchError(f"{name} is {shapes}")
+def load(directory: Path, role: str) -> State:
+    """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it."""
+    parts: list[dict[str, Any]] = [
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        for path in sorted([*directory.glob(f"{role}.pt"), *directory.glob(f"{role}-*-of-*.pt")])
+    ]
+    merged = {
+        name: {key: value for part in parts for key, value in part[name].items()}
+        for name in ("model", "adam", "average")
+    }
+    return State(**merged, scheduler=parts[0]["scheduler"])

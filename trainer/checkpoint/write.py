@@ -64,9 +64,9 @@ def write(
     directory = checkpoint_path(checkpoints, state.step)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    pending = [group.first(Learner.save, directory) for group in team.learners]
+    pending = [group.together(Learner.save, directory) for group in team.learners]
     if export:
-        pending.append(team.policy.first(Policy.export, directory / EXPORTED))
+        pending.append(team.policy.together(Policy.export, directory / EXPORTED))
     for part in pending:
         part.result()
     write_atomically(directory / RUN_STATE, json.dumps(asdict(state)))

@@ -1,4 +1,4 @@
-"""Flags: how models lie on GPUs. One process a model for now; each says what it does not do."""
+"""Flags: how models lie on GPUs; each that has no effect says what is done instead."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from trainer.flags import flag
 from trainer.table.groups import DEEPSPEED, LAYOUT, VLLM
 
-ONE_PROCESS = "one process holds the model"
 APART = "each model has a process of its own, and Ray places them"
 HF_ENGINE = "rollouts come from transformers, not from vLLM"
-NO_DEEPSPEED = "the trainer runs without DeepSpeed"
+ONE_GPU_A_LAYER = "a layer lies on one GPU or, by ZeRO-3, on all"
+NOT_COMPILED = "models run as they are"
 SYNCHRONOUS = "a step is synchronous: its rollouts come from the newest weights"
 
 
@@ -21,8 +21,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="actor.num_nodes",
         at_least=0,
-        help="nodes of the policy",
-        no_effect=ONE_PROCESS,
+        help="nodes of the policy: ranks are nodes x GPUs per node",
     )
     actor_num_gpus_per_node: int = flag(
         1,
@@ -30,15 +29,13 @@ class LayoutFlags:
         dotted="actor.num_gpus_per_node",
         at_least=0,
         help="its GPUs on each",
-        no_effect=ONE_PROCESS,
     )
     critic_num_nodes: int = flag(
         1,
         group=LAYOUT,
         dotted="critic.num_nodes",
         at_least=0,
-        help="nodes of the critic",
-        no_effect=ONE_PROCESS,
+        help="nodes of the critic: ranks are nodes x GPUs per node",
     )
     critic_num_gpus_per_node: int = flag(
         1,
@@ -46,15 +43,13 @@ class LayoutFlags:
         dotted="critic.num_gpus_per_node",
         at_least=0,
         help="its GPUs on each",
-        no_effect=ONE_PROCESS,
     )
     ref_num_nodes: int = flag(
         1,
         group=LAYOUT,
         dotted="ref.num_nodes",
         at_least=0,
-        help="nodes of the reference",
-        no_effect=ONE_PROCESS,
+        help="nodes of the reference: ranks are nodes x GPUs per node",
     )
     ref_num_gpus_per_node: int = flag(
         1,
@@ -62,7 +57,6 @@ class LayoutFlags:
         dotted="ref.num_gpus_per_node",
         at_least=0,
         help="its GPUs on each",
-        no_effect=ONE_PROCESS,
     )
     reward_num_nodes: int = flag(
         0,
@@ -208,51 +202,46 @@ class DeepSpeedFlags:
         dotted="ds.zero_stage",
         at_least=0,
         at_most=3,
-        help="what is sharded over GPUs",
-        no_effect=NO_DEEPSPEED,
+        help="what is sharded over ranks: 1 Adam's state, 2 gradients too, 3 weights too",
     )
     zpg: int = flag(
         1,
         group=DEEPSPEED,
         dotted="ds.zpg",
         at_least=1,
-        help="ZeRO++'s partition",
-        no_effect=NO_DEEPSPEED,
+        help="ranks of a node that share a copy of the weights (ZeRO++), with --zero_stage 3",
     )
     adam_offload: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.adam_offload",
-        help="the optimiser in the CPU's memory",
-        no_effect=NO_DEEPSPEED,
+        help="the optimiser in the CPU's memory, under ZeRO",
     )
     overlap_comm: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.overlap_comm",
-        help="communicate while computing",
-        no_effect=NO_DEEPSPEED,
+        help="communicate while computing, under ZeRO",
     )
     grad_accum_dtype: str = flag(
         "",
         group=DEEPSPEED,
         dotted="ds.grad_accum_dtype",
-        help="type of accumulated gradients",
-        no_effect="gradients are accumulated in fp32",
+        help="type of accumulated gradients, under ZeRO; the weights' own where empty",
+        choices=("", "fp32", "bf16"),
     )
     deepcompile: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.deepcompile",
         help="DeepSpeed's compiler",
-        no_effect=NO_DEEPSPEED,
+        no_effect=NOT_COMPILED,
     )
     deepspeed_enable_sleep: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.enable_sleep",
-        help="free the models' memory during rollouts",
-        no_effect=NO_DEEPSPEED,
+        help="models leave the GPU while others compute",
     )
     ds_tensor_parallel_size: int = flag(
         1,
@@ -260,12 +249,19 @@ class DeepSpeedFlags:
         dotted="ds.tensor_parallel_size",
         at_least=1,
         help="GPUs that share a layer",
-        no_effect=NO_DEEPSPEED,
+        no_effect=ONE_GPU_A_LAYER,
     )
     use_ds_universal_ckpt: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.use_universal_ckpt",
         help="checkpoints for any ZeRO stage",
-        no_effect="checkpoints are not sharded, so that any layout reads them",
+        no_effect="checkpoints are of no layout, so that any reads them",
+    )
+    dist_timeout: int = flag(
+        1800,
+        group=DEEPSPEED,
+        unit="seconds",
+        at_least=10,
+        help="the longest that ranks wait for one another; who does not answer is named",
     )

@@ -1,0 +1,126 @@
+"""Several ranks of one model in processes of their own, and samples for them to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.actors.base import (
+    CriticObjective,
+    LearnerSettings,
+    Metrics,
+    ModelSettings,
+    PolicyObjective,
+    Rank,
+    Schedule,
+    Sharding,
+)
+from trainer.types import Experience, FloatArray, Sequences, Weights
+
+ROLES = ("policy", "critic")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one rank returned in a lesson."""
+
+    before: FloatArray
+    metrics: list[Metrics]
+    after: FloatArray
+
+
+class Workbench:
+    """A process that holds one model after another: as a rank of whatever is asked for."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._actor: Any = None
+
+    def build(self, role: str, settings: LearnerSettings) -> None:
+        from trainer.actors.critic import CriticActor
+        from trainer.actors.policy import PolicyActor
+
+        if role == "policy":
+            objective = PolicyObjective(entropy_coef=0.01, kl_estimator="k3")
+            self._actor = PolicyActor(settings, objective, self._rank)
+        else:
+            self._actor = CriticActor(settings, CriticObjective(value_clip=0.2), self._rank)
+
+    def lesson(self, steps: Sequence[int]) -> Said:
+        """Score the samples, train on them for some steps, score them again."""
+        before = self._score()
+        metrics = [self._actor.update(experience(step), step) for step in steps]
+        return Said(before, metrics, self._score())
+
+    def _score(self) -> FloatArray:
+        score = getattr(self._actor, "log_probs", None) or self._actor.values
+        scored: FloatArray = score(experience(0).sequences)
+        return scored
+
+    def save(self, directory: Path) -> None:
+        self._actor.save(directory)
+
+    def restore(self, directory: Path) -> None:
+        self._actor.restore(directory)
+
+    def export(self, directory: Path) -> None:
+        self._actor.export(directory)
+
+    def weights(self) -> Weights:
+        weights: Weights = self._actor.weights()
+        return weights
+
+
+def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:
+    precision = {"mixed_precision": changes.pop("mixed_precision", False)}
+    return LearnerSettings(
+        model=ModelSettings(model=str(model), micro_batch_size=2, temperature=0.7, **precision),
+        schedule=Schedule(
+            learning_rate=1e-3,
+            lr_scheduler="linear",
+            lr_warmup_ratio=0.25,
+            updates=12,
+            adam_betas=(0.9, 0.95),
+            adam_eps=1e-8,
+            l2=0.1,
+            max_norm=0.3,
+        ),
+        sharding=sharding,
+        **{
+            "train_batch_size": 6,
+            "micro_train_batch_size": 1,
+            "loss_aggregation": "token",
+            "longest": 8,
+            "max_epochs": 1,
+            "seed": 3,
+            "gradient_checkpointing": False,
+            **changes,
+        },
+    )
+
+
+def experience(step: int) -> Experience:
+    """Twelve samples of a step: of different lengths, one with nothing to learn from."""
+    random = np.random.default_rng(step)
+    lengths = random.permutation(np.arange(3, 15))
+    shape = (12, int(lengths.max()))
+    place = np.arange(shape[1])
+    actions = (place >= 2) & (place < lengths[:, None])
+    actions[random.integers(12)] = False
+
+    def number(scale: float) -> FloatArray:
+        return np.where(actions, random.normal(scale=scale, size=shape), 0).astype(np.float32)
+
+    return Experience(
+        sequences=Sequences(random.integers(3, 12, shape), lengths, actions, number(0.1) - 2),
+        log_probs=number(0.1) - 2,
+        advantages=number(1.0),
+        returns=number(1.0),
+        values=number(0.5),
+        reference=number(0.1) - 2,
+        kl_coef=0.1,
+    )

@@ -1,0 +1,75 @@
+"""Which worker has gone silent: a stopped process does not answer, a computing one does.
+
+Collectives end after a timeout, too, but on the ranks that waited; who kept them waiting is known
+only by asking each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import ray
+
+from trainer.types import TrainingError
+
+GRACE_SECONDS = 5.0
+"""In which a worker that computes answers, after another has already failed."""
+
+
+class Liveness:
+    """Asks all workers of a group, again and again, for as long as one of them is waited for."""
+
+    def __init__(
+        self, names: Sequence[str], hosts: Sequence[Any], places: Sequence[Any], timeout: float
+    ) -> None:
+        """A worker is silent after half of `timeout` seconds: before collectives time out.
+
+        `places` are references to where each worker is, in words.
+        """
+        self._names = names
+        self._hosts = hosts
+        self._places = places
+        self._patience = timeout / 2
+        self.interval = min(10.0, timeout / 4)
+        """Seconds between two questions."""
+        self._asked: list[tuple[float, Any]] = []
+
+    def begin(self) -> None:
+        self._asked = [(time.monotonic(), host.alive.remote()) for host in self._hosts]
+
+    def check(self) -> None:
+        """Ask again who has answered. Raises TrainingError for who has not for too long."""
+        now = time.monotonic()
+        answered = set(_answered([question for _, question in self._asked], 0))
+        silent = []
+        for worker, (since, question) in enumerate(self._asked):
+            if question in answered:
+                self._asked[worker] = (now, self._hosts[worker].alive.remote())
+            elif now - since > self._patience:
+                silent.append(worker)
+        if silent:
+            self._accuse(silent, f"for {self._patience:g} s")
+
+    def blame(self, error: Exception) -> None:
+        """Raises TrainingError where a failure comes with a worker that does not answer."""
+        questions = [host.alive.remote() for host in self._hosts]
+        answered = set(_answered(questions, GRACE_SECONDS))
+        silent = [worker for worker, one in enumerate(questions) if one not in answered]
+        if silent:
+            self._accuse(silent, f"while another failed ({str(error).splitlines()[-1]})")
+
+    def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
+        who = ", ".join(f"{self._names[worker]} ({self._place(worker)})" for worker in silent)
+        raise TrainingError(f"rank {who} does not answer {how}: its process or its node is stopped")
+
+    def _place(self, worker: int) -> str:
+        place = self._places[worker]
+        return ray.get(place) if _answered([place], 0) else "not up yet"
+
+
+def _answered(questions: list[Any], patience: float) -> list[Any]:
+    """Those that came back within `patience` seconds, be it with an error."""
+    done, _ = ray.wait(questions, num_returns=len(questions), timeout=patience)
+    return list(done)

@@ -1,0 +1,88 @@
+"""What DeepSpeed's ranks hold of each parameter, whole and by name, and the way back.
+
+A parameter is gathered whole on every rank, one after the other: no more memory is needed than
+for the largest of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
+from torch import Tensor, distributed
+from torch.nn import functional
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def is_sharded(parameter: Any) -> bool:
+    """Whether each rank has only a part of its weights (ZeRO-3)."""
+    return hasattr(parameter, "ds_id")
+
+
+def whole(tensor: Tensor, *, keep: bool) -> Tensor:
+    """The tensor as the model computes with it; of a sharded one a copy on the CPU if `keep`."""
+    if not is_sharded(tensor):
+        return tensor
+    with deepspeed.zero.GatheredParameters([tensor]):
+        return tensor.detach().to("cpu", copy=True) if keep else tensor
+
+
+def weights(parameter: Tensor) -> Tensor:
+    """[shape of the parameter] in fp32, as the optimiser updates it."""
+    gathered: Tensor = safe_get_full_fp32_param(parameter)
+    return gathered
+
+
+def moments(parameter: Tensor) -> dict[str, Tensor]:
+    return {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
+
+
+def begin(optimiser: Any, adam: torch.optim.AdamW) -> None:
+    """Moments of zero. Left to AdamW's first update, DeepSpeed finds the first group's alone."""
+    stage3 = hasattr(optimiser, "fp32_partitioned_groups_flat")
+    flat = (
+        optimiser.fp32_partitioned_groups_flat
+        if stage3
+        else optimiser.single_partition_of_fp32_groups
+    )
+    for part in flat:
+        adam.state[part] = {
+            "step": torch.tensor(0.0, device=part.device),
+            **{key: torch.zeros_like(part) for key in MOMENTS},
+        }
+    if not stage3:
+        optimiser._lazy_init_hp_params_optimizer_state()
+
+
+def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
+    """Give `parameter` its weights [its shape], and what Adam `held` of it where there is any."""
+    kept = {key: held[key] for key in MOMENTS} if held else {}
+    if not is_sharded(parameter):
+        parameter.data.copy_(value)
+        safe_set_full_fp32_param(parameter, value.to(parameter.device))
+        for key, moment in kept.items():
+            safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
+        return
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        parameter.data.copy_(value)
+    safe_set_local_fp32_param(parameter, _own(parameter, value))
+    for key, moment in kept.items():
+        safe_set_local_optimizer_state(parameter, _own(parameter, moment), key)
+
+
+def _own(parameter: Any, value: Tensor) -> Tensor:
+    """This rank's equal part of `value`, with zeros at the end where it does not divide."""
+    size = parameter.ds_tensor.numel()
+    start = size * distributed.get_rank(parameter.ds_process_group)
+    part = value.flatten()[start : start + size]
+    return functional.pad(part, (0, size - part.numel()))

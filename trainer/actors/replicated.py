@@ -1,0 +1,85 @@
+"""Every rank holds the whole model; gradients are added up before an update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from trainer.actors.base import Rank, Schedule
+from trainer.actors.lora import trained
+from trainer.checkpoint import state
+from trainer.checkpoint.state import State
+from trainer.optimiser import Optimiser
+
+
+class Replicated:
+    """A Strategy. On one rank there is nothing to it."""
+
+    def __init__(
+        self, module: nn.Module, model: nn.Module, schedule: Schedule, rank: Rank, *, sleeps: bool
+    ) -> None:
+        self._module = module
+        self._model = model
+        self._rank = rank
+        self._optimiser = Optimiser(model, schedule)
+        self._device = next(model.parameters()).device
+        self._sleeps = sleeps and self._device.type == "cuda"
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        return self._module(*inputs, **options)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> float:
+        if self._rank.world > 1:
+            self._add_up()
+        return self._optimiser.step()
+
+    def _add_up(self) -> None:
+        """Each rank's loss is its share of one sum, so their gradients are added, not averaged."""
+        pending = []
+        for parameter in self._model.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:  # a part of the model that this rank's samples left out
+                    parameter.grad = torch.zeros_like(parameter)
+                pending.append(distributed.all_reduce(parameter.grad, async_op=True))
+        for one in pending:
+            one.wait()
+
+    @property
+    def learning_rate(self) -> float:
+        return self._optimiser.learning_rate
+
+    def whole(self) -> dict[str, Tensor]:
+        return self._model.state_dict(keep_vars=True)
+
+    def state(self) -> State:
+        tensors = trained(self._model)
+        mine = state.share(tensors, self._rank)
+        adam = self._optimiser.moments(self._model)
+        return State(
+            model={name: tensors[name].detach() for name in mine},
+            adam={name: adam[name] for name in mine if name in adam},
+            scheduler=self._optimiser.schedule,
+        )
+
+    def restore(self, state: State) -> None:
+        state.check_fits(trained(self._model))
+        self._model.load_state_dict(state.model, strict=False)
+        self._optimiser.restore(self._model, state.adam, state.scheduler)
+
+    def sleep(self) -> None:
+        if self._sleeps:
+            self._move(torch.device("cpu"))
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._move(self._device)
+
+    def _move(self, device: torch.device) -> None:
+        self._model.to(device)
+        self._optimiser.to(device)

@@ -1,0 +1,64 @@
+"""How the ranks of a model train it together: what differs between whole and sharded weights."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trainer.actors.base import LearnerSettings, Rank
+from trainer.checkpoint.state import State
+
+
+class Strategy(Protocol):
+    """A model with its optimiser. Every method is called on all ranks, in the same order."""
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        """A forward pass."""
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add up gradients of this rank's shares of one loss; `last`: an update comes next."""
+
+    def step(self) -> float:
+        """Update with the sum of all ranks' gradients, clipped. Returns their norm before that.
+
+        Raises TrainingError where it is not finite.
+        """
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    def whole(self) -> dict[str, Tensor]:
+        """Every tensor of the model by name; on ranks that do not lead possibly none."""
+
+    def state(self) -> State:
+        """This rank's share of all that training goes on from, in no layout's form."""
+
+    def restore(self, state: State) -> None:
+        """Take back what all ranks, of whatever layout, saved.
+
+        Raises ModelMismatchError where it is another model's.
+        """
+
+    def sleep(self) -> None:
+        """Give the GPU's memory back until `wake`."""
+
+    def wake(self) -> None: ...
+
+
+def strategy_of(
+    module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
+) -> Strategy:
+    """For `module`, which is called, around `model`, whose parameters are trained."""
+    sharding = settings.sharding
+    if sharding.zero_stage == 0:
+        from trainer.actors.replicated import Replicated
+
+        return Replicated(module, model, settings.schedule, rank, sleeps=sharding.sleep)
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    from trainer.actors.zero import ZeRO
+
+    return ZeRO(module, model, settings, rank)

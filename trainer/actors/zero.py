@@ -1,0 +1,158 @@
+"""Training with DeepSpeed: the optimiser's state, the gradients, the weights sharded over ranks."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor, nn
+
+from trainer.actors import masters, rendezvous
+from trainer.actors.base import LearnerSettings, Rank
+from trainer.actors.lora import trained
+from trainer.checkpoint import state
+from trainer.checkpoint.state import State
+from trainer.optimiser import adamw, restore_schedule, scheduler_of
+from trainer.types import TrainingError
+
+BUCKET = 500_000_000
+"""Elements that are reduced at a time, at most: DeepSpeed's own default."""
+
+
+class ZeRO:
+    """A Strategy: ZeRO stages 1 to 3 (Rajbhandari et al. 2020, section 5)."""
+
+    def __init__(
+        self, module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
+    ) -> None:
+        self._model = model
+        self._rank = rank
+        # torch's own fused AdamW: quick on every device, and nothing is compiled at run time.
+        self._adam = adamw(model, settings.schedule, fused=True)
+        self._scheduler = scheduler_of(self._adam, settings.schedule)
+        _prepare(rank)
+        self._engine = deepspeed.initialize(
+            model=module, optimizer=self._adam, config=configuration(model, settings)
+        )[0]
+        masters.begin(self._engine.optimizer, self._adam)
+        self._sleeps = settings.sharding.sleep and torch.cuda.is_available()
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        return self._engine(*inputs, **options)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        self._engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed takes the mean of the ranks; each one's loss is its share of a sum.
+        self._engine.backward(loss * self._rank.world)
+
+    def step(self) -> float:
+        self._engine.step()
+        norm = float(self._engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm}")
+        self._scheduler.step()
+        return norm
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._scheduler.get_last_lr()[0])
+
+    def whole(self) -> dict[str, Tensor]:
+        copies: dict[int, Tensor] = {}  # a tied tensor is gathered once
+        tensors = self._model.state_dict(keep_vars=True)
+        for tensor in tensors.values():
+            if id(tensor) not in copies:
+                copies[id(tensor)] = masters.whole(tensor, keep=self._rank.leads)
+        return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+
+    def state(self) -> State:
+        tensors = trained(self._model)
+        mine = set(state.share(tensors, self._rank))
+        copies: dict[int, Tensor] = {}
+        adam: dict[str, dict[str, Any]] = {}
+        step = self._steps()[0].item()
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, nn.Parameter) or id(tensor) in copies:
+                continue
+            copies[id(tensor)] = masters.weights(tensor).cpu()
+            if step > 0:
+                held = {key: value.cpu() for key, value in masters.moments(tensor).items()}
+                if name in mine:
+                    adam[name] = {"step": torch.tensor(step), **held}
+        model = {name: copies.get(id(tensors[name]), tensors[name]) for name in mine}
+        return State(model=model, adam=adam, scheduler=self._scheduler.state_dict())
+
+    def restore(self, state: State) -> None:
+        tensors = trained(self._model)
+        state.check_fits(tensors)
+        made = max((float(held["step"]) for held in state.adam.values()), default=0.0)
+        for step in self._steps():
+            step.fill_(made)
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter):
+                masters.put(tensor, state.model[name], state.adam.get(name))
+            else:
+                tensor.copy_(state.model[name])
+        restore_schedule(self._scheduler, self._adam, state.scheduler)
+
+    def _steps(self) -> list[Tensor]:
+        """How many updates Adam has made, as it counts them of each of its tensors."""
+        return [held["step"] for held in self._adam.state.values()]
+
+    def sleep(self) -> None:
+        if self._sleeps:
+            self._engine.offload_states()
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._engine.reload_states()
+
+
+def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]:
+    """DeepSpeed's own settings. Batches are cut here, so it is told of single samples."""
+    sharding, bf16 = settings.sharding, settings.model.mixed_precision
+    accumulated = sharding.grad_accum_dtype
+    # For bf16 weights with fp32 gradients, stage 1 has an optimiser of its own in DeepSpeed, which
+    # fails where all gradients are zero; stage 2 computes the same.
+    stage = max(2, sharding.zero_stage) if bf16 and accumulated == "fp32" else sharding.zero_stage
+    elements = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": settings.schedule.max_norm,
+        "bf16": {"enabled": bf16},
+        "data_types": {"grad_accum_dtype": accumulated or None},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": sharding.overlap_comm,
+            "reduce_bucket_size": min(BUCKET, elements),
+            "zero_hpz_partition_size": sharding.zpg,
+            "stage3_param_persistence_threshold": _small(model),
+            "offload_optimizer": {
+                "device": "cpu" if sharding.adam_offload else "none",
+                "pin_memory": torch.cuda.is_available(),
+            },
+        },
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def _small(model: nn.Module) -> int:
+    """Elements of a parameter that is not worth sharding: a few vectors, as of norms and biases."""
+    return 2 * max((p.numel() for p in model.parameters() if p.ndim == 1), default=0)
+
+
+def _prepare(rank: Rank) -> None:
+    """What DeepSpeed asks of a process."""
+    os.environ["LOCAL_RANK"] = "0"  # a process sees its own GPU only
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # Its all-reduce over shared memory would be compiled now; gloo needs no compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if rank.world == 1:
+        rendezvous.alone()
