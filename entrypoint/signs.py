@@ -73,6 +73,7 @@ PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
         r"Dist(Backend|Network|Store)Error",
         r"gloo/transport/.*([Tt]imed out|Connection (reset|closed|refused))",
         r"connectFullMesh failed",
+        r"rank \S+ \(.*\) does not answer",
     ),
     FailureClass.SERVICE: (
         r"We couldn't connect to 'http",

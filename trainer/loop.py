@@ -32,6 +32,7 @@ from trainer.types import (
     Sample,
     Sampling,
     Sequences,
+    SilentRankError,
     TrainingError,
 )
 
@@ -92,6 +93,8 @@ class _Run:
         samples, forward = self._samples(step, watch)
         try:
             return self._learn(state, step, samples, forward, watch)
+        except SilentRankError:
+            raise  # nothing is wrong with the samples
         except TrainingError as error:
             kept = inspection.save(self.config.files.root, step, samples)
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error

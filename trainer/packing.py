@@ -88,24 +88,26 @@ def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
 class _Partition:
     groups: list[tuple[int, list[int]]]
     """Sum and members, the fullest first."""
+    first: int
+    """The least of all members."""
 
     @classmethod
     def of(cls, index: int, length: int, parts: int) -> _Partition:
-        return cls([(length, [index])] + [(0, []) for _ in range(parts - 1)])
+        return cls([(length, [index])] + [(0, []) for _ in range(parts - 1)], index)
 
     def __lt__(self, other: _Partition) -> bool:
         """The least even first; ties by the first member, so that the order is one."""
-        return self._key < other._key
+        return (-self._spread, self.first) < (-other._spread, other.first)
 
     @property
-    def _key(self) -> tuple[int, int]:
-        spread = self.groups[0][0] - self.groups[-1][0]
-        return -spread, min(member for _, members in self.groups for member in members)
+    def _spread(self) -> int:
+        return self.groups[0][0] - self.groups[-1][0]
 
     def merged(self, other: _Partition) -> _Partition:
         pairs = zip(self.groups, reversed(other.groups), strict=True)
         groups = [(total + more, members + added) for (total, members), (more, added) in pairs]
-        return _Partition(sorted(groups, key=lambda group: -group[0]))
+        first = min(self.first, other.first)
+        return _Partition(sorted(groups, key=lambda group: -group[0]), first)
 
 
 @dataclass(frozen=True, slots=True)

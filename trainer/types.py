@@ -25,6 +25,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on in a meaningful way (a loss that is not finite, no reward at all)."""
 
 
+class SilentRankError(TrainingError):
+    """A process that holds a part of a model does not answer; the sentence says which and where."""
+
+
 class ModelMismatchError(TrainingError):
     """A checkpoint's weights are those of another model; the sentence says where they differ."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,9 @@ class Workbench:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._actor: Any = None
+
+    def process(self) -> int:
+        return os.getpid()
 
     def build(self, role: str, settings: LearnerSettings) -> None:
         from trainer.actors.critic import CriticActor

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,24 @@ import numpy as np
 import pytest
 import ray
 import torch
+from safetensors.numpy import load_file
 
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.ranks import ROLES, Said, Workbench, experience, settings
 from trainer import placement, shares
-from trainer.actors.base import Sharding
+from trainer.actors.base import LoRASettings, Sharding
 from trainer.actors.group import Group
 from trainer.actors.ray_group import RayLauncher
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
+from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 Benches = dict[int, Group[Workbench]]
+PATIENCE = 40.0
+"""Seconds that ranks wait for each other."""
+ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,7 @@ def benches() -> Iterator[Benches]:
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
     placement.join(7)
-    launcher = RayLauncher(placement.reserve(7), timeout=120)
+    launcher = RayLauncher(placement.reserve(7), timeout=PATIENCE)
     yield {
         count: launcher.launch_ranks(f"bench{count}", "tests.trainer.ranks:Workbench", count)
         for count in (1, 2, 4)
@@ -125,3 +132,136 @@ def test_sharding_does_not_matter(
     assert all(
         step["grad_norm" if role == "policy" else "critic_grad_norm"] > 0.3 for step in said.metrics
     )
+
+
+RECOMPUTE = {"gradient_checkpointing": True}
+WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
+    **{
+        f"optimiser on the CPU, stage {stage}": (
+            2,
+            Sharding(zero_stage=stage, adam_offload=True),
+            {},
+        )
+        for stage in (1, 2, 3)
+    },
+    "communication while computing, stage 2": (2, Sharding(zero_stage=2, overlap_comm=True), {}),
+    "communication while computing, stage 3": (2, Sharding(zero_stage=3, overlap_comm=True), {}),
+    "weights in groups of two ranks": (4, Sharding(zero_stage=3, zpg=2), {}),
+    "several samples in a pass": (2, Sharding(zero_stage=3), {"micro_train_batch_size": 3}),
+    "passes under a budget of tokens": (4, Sharding(zero_stage=3), {"max_tokens": 14}),
+    "gradient checkpointing, stage 2": (
+        2,
+        Sharding(zero_stage=2),
+        {"gradient_checkpointing": True},
+    ),
+    "gradient checkpointing, stage 3": (
+        2,
+        Sharding(zero_stage=3),
+        {"gradient_checkpointing": True},
+    ),
+    "adapters, stage 1": (2, Sharding(zero_stage=1), {"lora": ADAPTERS}),
+    "adapters, stage 3": (2, Sharding(zero_stage=3), {"lora": ADAPTERS}),
+    "moving average, whole": (2, Sharding(), {"ema_beta": 0.9}),
+    "moving average, stage 2": (2, Sharding(zero_stage=2), {"ema_beta": 0.9}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_to_train_changes_nothing_that_is_learned(
+    benches: Benches, model: Path, tmp_path: Path, way: str
+) -> None:
+    count, sharding, changes = WAYS[way]
+    expected = taught(
+        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), **changes)
+    )
+    said, saved = taught(
+        benches[count], "policy", tmp_path / "saved", settings(model, sharding, **changes)
+    )
+    same(saved, expected[1])
+    alike(said, expected[0])
+
+
+@pytest.mark.parametrize("grad_accum_dtype", ["", "fp32"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bf16_learns_what_one_rank_learns_in_bf16(
+    benches: Benches, model: Path, tmp_path: Path, stage: int, grad_accum_dtype: str
+) -> None:
+    sharding = Sharding(zero_stage=stage, grad_accum_dtype=grad_accum_dtype)
+    expected = taught(
+        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), mixed_precision=True)
+    )
+    said, saved = taught(
+        benches[2], "policy", tmp_path / "saved", settings(model, sharding, mixed_precision=True)
+    )
+    assert all(tensor.dtype is torch.float32 for tensor in saved.model.values())
+    np.testing.assert_allclose(said.after, expected[0].after, atol=0.1)
+    for mine, theirs in zip(said.metrics, expected[0].metrics, strict=True):
+        assert mine["policy_loss"] == pytest.approx(theirs["policy_loss"], abs=0.02)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.05)
+        assert mine["actor_lr"] == theirs["actor_lr"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
+    benches: Benches,
+    model: Path,
+    alone: dict[str, tuple[Said, State]],
+    tmp_path: Path,
+    role: str,
+) -> None:
+    """From 4 ranks and ZeRO-3 to 2 and ZeRO-1, back, to one alone, to 2 that share nothing."""
+    plain = settings(model, Sharding())
+    benches[1].together(Workbench.build, role, plain).result()
+    benches[1].together(Workbench.lesson, [1, 2]).result()
+    uninterrupted = whole(benches[1].together(Workbench.lesson, [3, 4, 5, 6, 7]).result())
+
+    taught(benches[4], role, tmp_path / "0", settings(model, Sharding(zero_stage=3)))
+    losses = []
+    for number, (count, stage) in enumerate([(2, 1), (4, 3), (1, 0), (2, 0), (4, 2)], 1):
+        bench = benches[count]
+        made = settings(model, Sharding(zero_stage=stage))
+        bench.together(Workbench.build, role, made).result()
+        bench.together(Workbench.restore, tmp_path / str(number - 1)).result()
+        losses += whole(bench.together(Workbench.lesson, [2 + number]).result()).metrics
+        (tmp_path / str(number)).mkdir()
+        bench.together(Workbench.save, tmp_path / str(number)).result()
+    for mine, theirs in zip(losses, uninterrupted.metrics, strict=True):
+        for name in (
+            ("policy_loss", "actor_lr") if role == "policy" else ("critic_loss", "critic_lr")
+        ):
+            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_sharded_weights_are_whole_where_they_leave(
+    benches: Benches, model: Path, tmp_path: Path, count: int
+) -> None:
+    made = settings(model, Sharding(zero_stage=3), lora=ADAPTERS)
+    _, saved = taught(benches[count], "policy", tmp_path / "saved", made)
+    first, *others = benches[count].together(Workbench.weights).result()
+    assert others == [{}] * (count - 1)
+    benches[count].together(Workbench.export, tmp_path / "exported").result()
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert exported.keys() == first.keys() == load_file(model / "model.safetensors").keys()
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, first[name])
+    query = "model.layers.0.self_attn.q_proj"
+    a, b = (saved.model[f"{query}.{name}"].numpy() for name in ("lora_a", "lora_b"))
+    start = load_file(model / "model.safetensors")[f"{query}.weight"]
+    assert np.abs(b).max() > 0
+    np.testing.assert_allclose(first[f"{query}.weight"], start + 2 * b @ a, atol=1e-6)
+
+
+def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
+    """The last test of these ranks: one of them never comes back."""
+    bench = benches[2]
+    bench.together(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
+    _, stopped = bench.together(Workbench.process).result()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
+            bench.together(Workbench.lesson, [1, 2]).result()
+        assert time.monotonic() - since < PATIENCE
+    finally:
+        os.kill(stopped, signal.SIGKILL)

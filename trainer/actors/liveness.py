@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import ray
 
-from trainer.types import TrainingError
+from trainer.types import SilentRankError
 
 GRACE_SECONDS = 5.0
 """In which a worker that computes answers, after another has already failed."""
@@ -40,7 +40,7 @@ class Liveness:
         self._asked = [(time.monotonic(), host.alive.remote()) for host in self._hosts]
 
     def check(self) -> None:
-        """Ask again who has answered. Raises TrainingError for who has not for too long."""
+        """Ask again who has answered. Raises SilentRankError for who has not for too long."""
         now = time.monotonic()
         answered = set(_answered([question for _, question in self._asked], 0))
         silent = []
@@ -53,7 +53,7 @@ class Liveness:
             self._accuse(silent, f"for {self._patience:g} s")
 
     def blame(self, error: Exception) -> None:
-        """Raises TrainingError where a failure comes with a worker that does not answer."""
+        """Raises SilentRankError where a failure comes with a worker that does not answer."""
         questions = [host.alive.remote() for host in self._hosts]
         answered = set(_answered(questions, GRACE_SECONDS))
         silent = [worker for worker, one in enumerate(questions) if one not in answered]
@@ -62,7 +62,7 @@ class Liveness:
 
     def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
         who = ", ".join(f"{self._names[worker]} ({self._place(worker)})" for worker in silent)
-        raise TrainingError(f"rank {who} does not answer {how}: its process or its node is stopped")
+        raise SilentRankError(f"rank {who} does not answer {how}: it or its node is stopped")
 
     def _place(self, worker: int) -> str:
         place = self._places[worker]

@@ -93,7 +93,7 @@ class _Host:
     def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
         from trainer.actors import rendezvous
 
-        rendezvous.join(address, rank, timeout)
+        rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
 
     def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
         """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
@@ -179,7 +179,8 @@ class RayLauncher:
         strategy = PlacementGroupSchedulingStrategy(
             self._placement.group, placement_group_bundle_index=self._placement.next_bundle()
         )
-        actor = ray.remote(concurrency_groups={"health": 1})(_Host).options(
+        kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
+        actor = ray.remote(concurrency_groups={"health": 1})(kind).options(
             name=name, num_cpus=self._placement.cpus, scheduling_strategy=strategy
         )
         return actor.remote(name)

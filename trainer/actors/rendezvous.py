@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
+import psutil
 import torch
 from torch import distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -22,10 +24,15 @@ class Meeting:
         self.address = (host, self._store.port)
 
 
-def join(address: tuple[str, int], rank: Rank, timeout: float) -> None:
-    """Set up this process's collectives; none of them waits longer than `timeout` seconds."""
+def join(address: tuple[str, int], rank: Rank, own: str, timeout: float) -> None:
+    """Set up this process's collectives; none of them waits longer than `timeout` seconds.
+
+    `own` is this node's address in the cluster.
+    """
     host, port = address
     limit = timedelta(seconds=timeout)
+    if interface := _interface_of(own):  # gloo else asks what the host's name means, often itself
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     _begin(TCPStore(host, port, is_master=False, timeout=limit), rank, limit)
 
 
@@ -33,6 +40,11 @@ def alone() -> None:
     """Collectives of one rank, for what insists on them."""
     if not distributed.is_initialized():
         _begin(HashStore(), Rank(), timedelta(minutes=1))
+
+
+def _interface_of(address: str) -> str | None:
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, has in interfaces if address in [a.address for a in has]), None)
 
 
 def _begin(store: Store, rank: Rank, timeout: timedelta) -> None:
