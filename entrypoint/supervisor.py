@@ -70,7 +70,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._track = restart.Track(self.settings.max_restarts)
-        self._hang = HangWatch(self.settings.hang_timeout, self.settings.service_timeout)
+        self._hang = HangWatch(self.settings.hang_timeout, self.recipe.outage(self.settings))
 
     def run(self) -> Outcome:
         try:

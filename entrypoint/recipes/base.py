@@ -41,6 +41,10 @@ class Recipe(Protocol):
         """What a line of the job's log points to, beyond the signs common to all frameworks."""
         ...
 
+    def outage(self, settings: Settings) -> float:
+        """For how many seconds the job itself waits for a service that is down."""
+        ...
+
 
 def load(name: str) -> Recipe:
     """The recipe of that name; Settings admits only names that exist."""

@@ -36,6 +36,11 @@ class Builtin:
     def evidence(self, line: str) -> FailureClass | None:
         return None
 
+    def outage(self, settings: Settings) -> float:
+        from trainer.config import parse
+
+        return parse(_arguments(settings)).remote_rm_deadline
+
 
 def _arguments(settings: Settings) -> list[str]:
     """The user's flags and those that follow from the settings; resuming is the rule."""

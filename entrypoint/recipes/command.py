@@ -35,5 +35,8 @@ class AnyCommand:
     def evidence(self, line: str) -> FailureClass | None:
         return None
 
+    def outage(self, settings: Settings) -> float:
+        return settings.service_timeout
+
 
 RECIPE = AnyCommand()

@@ -40,3 +40,13 @@ def test_faults_of_a_file_are_found_before_anything_starts(tmp_path: Path) -> No
     faults = RECIPE.faults(settings)
     assert any(f"{path}: actor.adam.ler: unknown key" in fault for fault in faults)
     assert any("--prompt_data: is required" in fault for fault in faults)
+
+
+def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_path: Path) -> None:
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_REWARD_TIMEOUT": "20m"}
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.touch()
+    job = ["--pretrain", "model", "--prompt_data", str(prompts), "--remote_rm_url", URL]
+    assert RECIPE.outage(Settings.read(environ, job)) == 1200
+    given = [*job, "--remote_rm_deadline", "3600"]
+    assert RECIPE.outage(Settings.read(environ, given)) == 3600
