@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from trainer.checks import engine_faults
 from trainer.config import Config, parse
 from trainer.contract import ExitCode
 from trainer.flags import ConfigError
@@ -17,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(error, ExitCode.USAGE)
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
+    if lacking := engine_faults(config):
+        return _end("\n".join(lacking), ExitCode.USAGE)
     return run(config)
 
 
@@ -59,7 +62,7 @@ def run(config: Config) -> int:
     return ExitCode.FINISHED
 
 
-def _end(error: Exception, code: ExitCode) -> ExitCode:
+def _end(error: Exception | str, code: ExitCode) -> ExitCode:
     print(error, file=sys.stderr)
     return code
 

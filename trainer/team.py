@@ -20,9 +20,9 @@ from trainer.actors.base import (
 )
 from trainer.actors.group import Group, Launcher
 from trainer.config import Config
-from trainer.engines.base import Engine, EngineSettings
+from trainer.engines.base import Engine, EngineSettings, VLLMSettings
 
-ENGINES = {"hf": "trainer.engines.hf:HFEngine"}
+ENGINES = {"hf": "trainer.engines.hf:HFEngine", "vllm": "trainer.engines.vllm:VLLMEngine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,18 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         model=config.pretrain,
         add_special_tokens=not config.apply_chat_template,
         prompt_max_len=config.prompt_max_len,
+        generate_max_len=config.generate_max_len,
         mixed_precision=config.mixed_precision,
         deterministic=config.full_determinism,
         slots=config.micro_rollout_batch_size,
+        top_p=config.top_p,
+        vllm=VLLMSettings(
+            tensor_parallel_size=config.vllm_tensor_parallel_size,
+            gpu_memory_utilization=config.vllm_gpu_memory_utilization,
+            enable_prefix_caching=config.enable_prefix_caching,
+            enforce_eager=config.enforce_eager,
+            enable_sleep=config.vllm_enable_sleep,
+        ),
     )
     launch = launcher.launch_ranks
     return Team(

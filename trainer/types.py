@@ -19,6 +19,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Weights = dict[str, NDArray[np.generic]]
 """Parameter name → array; bfloat16 travels as int16, for numpy has no such type."""
+Names = tuple[str, ...]
+"""Of the parameters that travel together."""
 
 
 class TrainingError(RuntimeError):

@@ -14,7 +14,7 @@ from trainer.contract import RunFiles, newest_checkpoint
 
 class Builtin:
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.checks import data_faults
+        from trainer.checks import data_faults, engine_faults
         from trainer.config import parse
         from trainer.flags import ConfigError
 
@@ -22,7 +22,7 @@ class Builtin:
             config = parse(_arguments(settings))
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
-        return data_faults(config)
+        return [*engine_faults(config), *data_faults(config)]
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
         return Command((sys.executable, "-m", "trainer", *_arguments(settings)))

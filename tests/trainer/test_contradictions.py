@@ -46,6 +46,11 @@ def faults_of(**flags: object) -> dict[str, str]:
             "--vllm_generate_batch_size",
             "more than rollout_batch_size 128",
         ),
+        (
+            {"rollout_engine": "vllm", "top_p": 0.9, "temperature": 0.7},
+            "--top_p",
+            "Give --top_p 1 or --temperature 1",
+        ),
         ({"reward_pretrain": "./reward"}, "--reward_pretrain", "--remote_rm_url"),
         ({"load_in_4bit": True}, "--load_in_4bit", "is not supported"),
         ({"aux_loss_coef": 0.1}, "--aux_loss_coef", "is not supported"),
@@ -82,7 +87,6 @@ def test_flags_at_the_value_that_is_done_are_right(tiny: Tiny, run_dir: Path) ->
         run_dir,
         ring_attn_size=1,
         aux_loss_coef=0,
-        vllm_tensor_parallel_size=1,
         zero_stage=0,
         prompt_split="train",
         optim="adam",
@@ -132,7 +136,7 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"zero_stage": 2, "zpg": 2}, "--zpg", "only --zero_stage 3"),
     ({"actor_num_gpus_per_node": 8}, "--train_batch_size 4", "the 8 ranks of the policy"),
     ({"colocate_all_models": True}, "--colocate_all_models", "has no effect"),
-    ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not from vLLM"),
+    ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not with vLLM"),
     ({"async_train": True}, "--async_train", "synchronous"),
     ({"micro_rollout_batch_size": 64}, "--micro_rollout_batch_size 64", "8 samples"),
 ]

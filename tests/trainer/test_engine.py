@@ -23,6 +23,7 @@ def settings(tiny: Tiny, prompt_max_len: int = 32, slots: int = 64) -> EngineSet
         model=str(tiny.model),
         add_special_tokens=True,
         prompt_max_len=prompt_max_len,
+        generate_max_len=20,
         mixed_precision=False,
         slots=slots,
     )
@@ -60,7 +61,7 @@ def test_completions_follow_their_seed_and_nothing_before_it(engine: HFEngine) -
 def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:
     long = Sampling(max_new_tokens=20)
     written = engine.generate([Request("1+1=", tuple(range(32)))], long)
-    stop = engine._tokenizer.eos_token_id
+    stop = engine._texts.tokenizer.eos_token_id
     assert {completion.finished for completion in written} == {True, False}
     for completion in written:
         assert not completion.actions[:4].any()
@@ -96,7 +97,7 @@ def test_greedy_completions_are_those_of_transformers(tiny: Tiny) -> None:
         [Request(prompt.text, (0,)) for prompt in PROMPTS], Sampling(max_new_tokens=20).greedy()
     )
     for prompt, completion in zip(PROMPTS, written, strict=True):
-        ids = engine._tokenizer(prompt.text, return_tensors="pt")["input_ids"]
+        ids = engine._texts.tokenizer(prompt.text, return_tensors="pt")["input_ids"]
         expected = engine._model.generate(ids, generation_config=plain)[0]
         assert completion.tokens.tolist() == expected.tolist()
 
@@ -128,15 +129,15 @@ def test_a_model_that_remembers_by_a_state_is_refused() -> None:
 def test_a_long_prompt_loses_its_beginning(tiny: Tiny) -> None:
     short = HFEngine(settings(tiny, prompt_max_len=3))
     completion = short.generate([Request("11+22=", (0,))], SAMPLING)[0]
-    kept = short._tokenizer("22=")["input_ids"]
+    kept = short._texts.tokenizer("22=")["input_ids"]
     assert completion.tokens[:3].tolist() == kept
 
 
 def test_completions_carry_the_version_of_the_weights_that_wrote_them(engine: HFEngine) -> None:
     weights = {name: p.detach().numpy().copy() for name, p in engine._model.named_parameters()}
-    engine.load(weights, version=9)
+    engine.load(weights)
+    engine.commit(version=9)
     assert engine.generate([Request("1+1=", (0,))], SAMPLING)[0].version == 9
-    engine.load(weights, version=0)
 
 
 def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
@@ -147,7 +148,8 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     weights["model.embed_tokens.weight"][:] = 0
     weights["model.norm.weight"][:] = 1
     weights["model.embed_tokens.weight"][favourite] = 10
-    fresh.load(weights, version=1)
+    fresh.load(weights)
+    fresh.commit(version=1)
     after = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]
     assert not same(before, after)
 
@@ -155,10 +157,10 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
 def test_a_model_without_an_end_token_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.engines.hf import _stop_tokens
+    from trainer.engines.text import stop_tokens
 
     model = AutoModelForCausalLM.from_pretrained(tiny.model)
     tokenizer = AutoTokenizer.from_pretrained(tiny.model)
     model.generation_config.eos_token_id = tokenizer.eos_token = None
     with pytest.raises(UnfitModelError, match="end-of-sequence"):
-        _stop_tokens(model, tokenizer)
+        stop_tokens(model.generation_config, tokenizer)

@@ -27,6 +27,7 @@ def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -
             model=str(tmp_path / "taught"),
             add_special_tokens=True,
             prompt_max_len=32,
+            generate_max_len=5,
             mixed_precision=False,
             slots=2,
         )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trainer.types import Experience, FloatArray, Sequences, Weights
+from trainer.shared import Parcel
+from trainer.types import Experience, FloatArray, Names, Sequences, Weights
 
 Metrics = dict[str, float]
 
@@ -50,8 +51,17 @@ class Learner(Protocol):
 
 
 class Policy(Learner, Reference, Protocol):
-    def weights(self) -> Weights:
-        """The weights as numpy arrays; from the first rank alone, nothing from the others."""
+    def node(self) -> str:
+        """What `shared.node` says where it runs."""
+
+    def offer(self) -> list[Names]:
+        """The newest weights are those that are given out from now on, in these parts."""
+
+    def stage(self, part: Names) -> Parcel:
+        """Some of the offered weights, in shared memory of this node."""
+
+    def weights(self, part: Names | None = None) -> Weights:
+        """Some of the offered weights as numpy arrays; None: all, as they are now."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model, with its tokeniser, to `directory`."""

@@ -6,6 +6,7 @@ trainer knows where a worker runs.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -22,6 +23,9 @@ class Pending(Protocol[T_co]):
 
     def result(self) -> T_co:
         """Wait for it. Raises what the call raised."""
+
+    def ready(self, seconds: float) -> bool:
+        """Whether there is an outcome, after waiting for it at most so long."""
 
     @property
     def handle(self) -> T_co:
@@ -85,6 +89,9 @@ class _Done(Generic[T]):
     def result(self) -> T:
         return self._value
 
+    def ready(self, seconds: float) -> bool:
+        return True
+
     @property
     def handle(self) -> T:
         return self._value
@@ -96,6 +103,10 @@ class _All(Generic[T]):
 
     def result(self) -> list[T]:
         return [part.result() for part in self._parts]
+
+    def ready(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        return all(part.ready(max(0.0, deadline - time.monotonic())) for part in self._parts)
 
     @property
     def handle(self) -> list[T]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from trainer import losses
+from trainer import losses, shared
 from trainer import weights as weight_transfer
 from trainer.actors import lora
 from trainer.actors.base import ALONE, LearnerSettings, Metrics, PolicyObjective, Rank
@@ -21,7 +21,9 @@ from trainer.actors.scorer import Scorer
 from trainer.checkpoint import export
 from trainer.losses import Loss, PolicyInputs
 from trainer.seeds import derive
-from trainer.types import Experience, FloatArray, Sequences, Weights
+from trainer.shared import Parcel
+from trainer.types import Experience, FloatArray, Names, Sequences, Weights
+from trainer.weights import Outbox
 
 
 class PolicyActor:
@@ -42,6 +44,7 @@ class PolicyActor:
         )
         self._objective = objective
         self._rank = rank
+        self._outbox = Outbox()
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         with self._training.awake() as run:
@@ -76,11 +79,26 @@ class PolicyActor:
         )
         return losses.policy_loss(inputs, self._objective)
 
-    def weights(self) -> Weights:
+    def node(self) -> str:
+        return shared.node()
+
+    def offer(self) -> list[Names]:
+        merged = self._merged()  # of all ranks; the first alone gives them out
+        return self._outbox.offer(merged) if self._rank.leads else []
+
+    def stage(self, part: Names) -> Parcel:
+        return self._outbox.stage(part)
+
+    def weights(self, part: Names | None = None) -> Weights:
+        if part is None:
+            merged = self._merged()
+            return weight_transfer.export(merged) if self._rank.leads else {}
+        return weight_transfer.export(self._outbox.tensors(part))
+
+    def _merged(self) -> dict[str, Tensor]:
         """As the engines know them: adapters are part of the weights there."""
         with self._training.awake():
-            merged = lora.merged(self._model, self._training.weights())
-        return weight_transfer.export(merged) if self._rank.leads else {}
+            return lora.merged(self._model, self._training.weights())
 
     def save(self, directory: Path) -> None:
         with self._training.awake():

@@ -38,6 +38,10 @@ class _Remote(Generic[T]):
     def result(self) -> T:
         return cast(T, _received(self._reference))
 
+    def ready(self, seconds: float) -> bool:
+        done, _ = ray.wait([self._reference], timeout=seconds, fetch_local=False)
+        return bool(done)
+
     @property
     def handle(self) -> T:
         # Ray replaces a reference among the arguments by its value, in the callee.
@@ -60,6 +64,11 @@ class _OfAllRanks(Generic[T]):
                 self._check(reference)
             self._liveness.check()
         return [ray.get(reference) for reference in self._references]
+
+    def ready(self, seconds: float) -> bool:
+        waiting = list(self._references)
+        done, _ = ray.wait(waiting, num_returns=len(waiting), timeout=seconds, fetch_local=False)
+        return len(done) == len(waiting)
 
     def _check(self, reference: Any) -> None:
         """Raises where the call failed: names the rank that is at fault if it has gone silent."""

@@ -19,19 +19,11 @@ from torch import Tensor
 from trainer.engines.batch import Batch, Piece, prefill
 from trainer.engines.sampling import draw
 from trainer.engines.streams import uniforms
+from trainer.engines.text import Row
 from trainer.types import BoolArray, FloatArray, IntArray, Sampling
 
 IDLE_SHARE = 1 / 8
 """Regroup once this share of the places is idle: fewer are not worth the copying."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One completion."""
-
-    tokens: IntArray
-    log_probs: FloatArray
-    finished: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from trainer.flags import flag
 from trainer.table.groups import DEEPSPEED, LAYOUT, VLLM
 
 APART = "each model has a process of its own, and Ray places them"
-HF_ENGINE = "rollouts come from transformers, not from vLLM"
 ONE_GPU_A_LAYER = "a layer lies on one GPU or, by ZeRO-3, on all"
 NOT_COMPILED = "models run as they are"
 SYNCHRONOUS = "a step is synchronous: its rollouts come from the newest weights"
@@ -146,7 +145,6 @@ class VLLMFlags:
         dotted="vllm.tensor_parallel_size",
         at_least=1,
         help="GPUs of one engine",
-        no_effect=HF_ENGINE,
     )
     vllm_gpu_memory_utilization: float | None = flag(
         None,
@@ -154,43 +152,39 @@ class VLLMFlags:
         dotted="vllm.gpu_memory_utilization",
         above=0,
         at_most=1,
-        help="share of a GPU's memory",
-        no_effect=HF_ENGINE,
+        help="share of a GPU's memory that an engine takes",
     )
     vllm_sync_backend: str = flag(
         "",
         group=VLLM,
         dotted="vllm.sync_backend",
         help="how weights reach the engines",
-        no_effect=HF_ENGINE,
+        no_effect="they go through shared memory, and through Ray from node to node",
     )
     vllm_sync_with_ray: bool = flag(
         False,
         group=VLLM,
         dotted="vllm.sync_with_ray",
         help="weights through Ray's collectives",
-        no_effect=HF_ENGINE,
+        no_effect="weights go over in vLLM's own way",
     )
     vllm_enable_sleep: bool = flag(
         False,
         group=VLLM,
         dotted="vllm.enable_sleep",
         help="free the engines' memory while training",
-        no_effect=HF_ENGINE,
     )
     enable_prefix_caching: bool = flag(
         False,
         group=VLLM,
         dotted="vllm.enable_prefix_caching",
         help="keep the caches of shared beginnings",
-        no_effect=HF_ENGINE,
     )
     enforce_eager: bool = flag(
         False,
         group=VLLM,
         dotted="vllm.enforce_eager",
         help="no CUDA graphs",
-        no_effect=HF_ENGINE,
     )
 
 

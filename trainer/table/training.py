@@ -72,7 +72,9 @@ class RolloutFlags:
         help="prompts sent out at a time",
         no_effect="engines get all prompts of a step at once and take them in as others end",
     )
-    rollout_engine: str = flag("hf", group=ROLLOUT, choices=("hf",), help="kind of the engines")
+    rollout_engine: str = flag(
+        "hf", group=ROLLOUT, choices=("hf", "vllm"), help="kind of the engines"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
