@@ -1,0 +1,189 @@
+"""Rollouts through vLLM, in the process of the actor that holds the engine.
+
+With one GPU (or none) the engine's core and its worker run in this very process: no message
+between processes for each token, and who ends the actor has ended all of it. With tensor
+parallelism each rank is a process of its own, as vLLM has it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, GenerationConfig
+
+from trainer import shared
+from trainer.actors.model import prepare_process
+from trainer.engines.base import EngineSettings, Memory, Request
+from trainer.engines.text import Row, Texts, stop_tokens
+from trainer.shared import Parcel
+from trainer.types import Completion, Sampling, TrainingError, Weights
+from trainer.weights import Inbox, Outbox
+
+CPU_CACHE_BYTES = 1 << 30
+"""Of keys and values, where no share of the memory is asked for: vLLM would take nearly all."""
+DEFAULTS = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray says what is whose
+}
+
+
+class VLLMEngine:
+    """An Engine on one GPU or several, or on CPUs."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        prepare_process()
+        _prepare_environment()
+        from vllm import LLM
+
+        from trainer.engines import vllm_weights
+
+        self._texts = Texts(settings)
+        self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
+        self._describe = vllm_weights.described
+        try:
+            self._llm = LLM(**arguments(settings), **_transfer(vllm_weights))
+        except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
+            raise TrainingError(_explained(settings, error)) from error
+        self._llm.init_weight_transfer_engine({"init_info": {}})
+        self._inbox, self._outbox = Inbox(), Outbox()
+        self._updating = False
+
+    def node(self) -> str:
+        return shared.node()
+
+    def load(self, part: Weights | Parcel) -> None:
+        if not self._updating:
+            self._llm.start_weight_update()
+            self._updating = True
+        parcel = part if isinstance(part, Parcel) else self._staged(part)
+        self._llm.update_weights({"update_info": self._describe(parcel)})
+
+    def _staged(self, part: Weights) -> Parcel:
+        """What came through Ray, in shared memory: the ranks of an engine are no actors of Ray."""
+        (names,) = self._outbox.offer(dict(self._inbox.tensors(part)), size=math.inf)
+        return self._outbox.stage(names)
+
+    def commit(self, version: int) -> None:
+        self._llm.finish_weight_update(str(version))
+        self._updating = False
+        self._llm.reset_prefix_cache()  # it holds what the old weights computed
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        if self._updating:
+            raise RuntimeError("the engine has no whole weights: parts are missing")
+        prompts = self._texts.prompts(requests)
+        inputs = [
+            {"prompt_token_ids": prompt}
+            for prompt, request in zip(prompts, requests, strict=True)
+            for _ in request.seeds
+        ]
+        seeds = [seed for request in requests for seed in request.seeds]
+        outputs = self._llm.generate(
+            inputs, [self._params(seed, sampling) for seed in seeds], use_tqdm=False
+        )
+        rows = [_row(output.outputs[0]) for output in outputs]
+        return self._texts.completions(requests, prompts, rows, self._version)
+
+    @property
+    def _version(self) -> int:
+        version: str = self._llm.get_weight_version()
+        return int(version) if version.isdigit() else 0
+
+    def _params(self, seed: int, sampling: Sampling) -> Any:
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            seed=seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p if sampling.temperature else 1.0,
+            max_tokens=sampling.max_new_tokens,
+            stop_token_ids=self._stops,
+            logprobs=0,  # of the token that was drawn, and no other
+            flat_logprobs=True,
+            detokenize=False,
+        )
+
+    def sleep(self) -> None:
+        self._llm.sleep(level=2)
+
+    def wake(self, memory: Memory) -> None:
+        self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
+
+
+def arguments(settings: EngineSettings) -> dict[str, Any]:
+    """What vLLM is started with, but for how weights come."""
+    own = settings.vllm
+    on_gpu = torch.cuda.is_available()
+    result: dict[str, Any] = {
+        "model": settings.model,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # sampling is ours: a model's own defaults have no say
+        "dtype": "bfloat16" if settings.mixed_precision else "float32",
+        "max_model_len": settings.prompt_max_len + settings.generate_max_len,
+        "tensor_parallel_size": own.tensor_parallel_size,
+        "distributed_executor_backend": _executor(own.tensor_parallel_size),
+        "enable_prefix_caching": own.enable_prefix_caching,
+        "enforce_eager": own.enforce_eager,
+        "enable_sleep_mode": own.enable_sleep and on_gpu,
+        # Before the nucleus is cut, after the temperature: either is exact where the other is 1.
+        "logprobs_mode": "processed_logprobs" if settings.top_p == 1 else "raw_logprobs",
+    }
+    if own.gpu_memory_utilization is not None:
+        result["gpu_memory_utilization"] = own.gpu_memory_utilization
+    elif not on_gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
+        result["kv_cache_memory_bytes"] = CPU_CACHE_BYTES
+    return result
+
+
+def _executor(ranks: int) -> str:
+    """Which of vLLM's ways to start its ranks; over Ray where GPUs of a placement wait for them."""
+    if ranks == 1:
+        return "uni"
+    return "ray" if "VLLM_RAY_BUNDLE_INDICES" in os.environ else "mp"
+
+
+def _transfer(end: Any) -> dict[str, Any]:
+    from vllm.config import WeightTransferConfig
+
+    return {
+        "weight_transfer_config": WeightTransferConfig(backend=end.BACKEND),
+        "worker_extension_cls": end.EXTENSION,
+    }
+
+
+def _prepare_environment() -> None:
+    """Before vLLM is imported: it reads its variables then."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def _generation_config(model: str) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(model)
+    except OSError:  # it has none of its own: its configuration names the end token
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+
+
+def _row(output: Any) -> Row:
+    return Row(
+        np.array(output.token_ids, dtype=np.int64),
+        np.array(output.logprobs.logprobs, dtype=np.float32),
+        output.finish_reason == "stop",
+    )
+
+
+def _explained(settings: EngineSettings, error: Exception) -> str:
+    from vllm import __version__
+
+    said = " ".join(str(error).split())
+    return (
+        f"vLLM {__version__} cannot run {settings.model}: {said}. Where vLLM does not know the "
+        "model, --rollout_engine hf decodes with transformers"
+    )

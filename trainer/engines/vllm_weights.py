@@ -1,0 +1,91 @@
+"""How weights reach a vLLM engine without a GPU: the worker's end, as vLLM's own ends are made.
+
+vLLM's weight transfer has an end in each worker, found by name in its factory. This one reads
+shared memory; vLLM's `nccl` and `ipc` do the same work where there are GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from trainer.shared import Address, Entry, Parcel
+from trainer.weights import Inbox
+
+BACKEND = "shared_memory"
+
+
+@dataclass
+class NothingToAgreeOn(WeightTransferInitInfo):  # type: ignore[misc]
+    pass
+
+
+@dataclass
+class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """A parcel in plain words, as vLLM hands them to its workers."""
+
+    address: tuple[str, int, int]
+    entries: Sequence[tuple[str, str, tuple[int, ...], int]]
+
+
+def described(parcel: Parcel) -> dict[str, Any]:
+    entries = [(e.name, e.dtype, e.shape, e.offset) for e in parcel.entries]
+    address = parcel.address
+    return {"address": (address.path, address.inode, address.size), "entries": entries}
+
+
+class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  # type: ignore[misc]
+    init_info_cls = NothingToAgreeOn
+    update_info_cls = ParcelInfo
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inbox = Inbox()
+
+    def init_transfer_engine(self, init_info: NothingToAgreeOn) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: ParcelInfo) -> None:
+        # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
+        # are until the policy offers its next version, which is after `finish_weight_update`.
+        entries = tuple(Entry(*entry) for entry in update_info.entries)
+        parcel = Parcel(Address(*update_info.address), entries)
+        with disable_mtp_completeness_check():
+            self.model.load_weights(self._inbox.tensors(parcel))
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        for module in self.model.modules():
+            # A head that shares the embedding's weight gets none of its own, and would go on
+            # with what it was packed from when the model was loaded.
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+
+    def shutdown(self) -> None:
+        pass
+
+
+class Registering:
+    """A worker extension with nothing in it: a worker that looks it up has imported this module."""
+
+
+EXTENSION = f"{__name__}.{Registering.__name__}"
+
+WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
