@@ -50,9 +50,9 @@ def alarms(results: dict[str, dict[str, Any]]) -> set[str]:
         (
             ["--mount=type=tmpfs,destination=/checkpoints,tmpfs-size=64m"],
             "host.run_dir",
-            "64 MiB free",
+            "/checkpoints: 6",
         ),
-        (["--mount=type=tmpfs,destination=/tmp,tmpfs-size=64m"], "host.temp_dir", "64 MiB free"),
+        (["--mount=type=tmpfs,destination=/tmp,tmpfs-size=64m"], "host.temp_dir", "/tmp: 6"),
         (
             ["--env=NCCL_SOCKET_IFNAME=ib0"],
             "fabric.interface",
