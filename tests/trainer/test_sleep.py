@@ -32,7 +32,12 @@ class WatchingLauncher(LocalLauncher):
         self.calls: list[str] = []
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        group = super().launch(role, actor, count, *args)
+        return self._watched(role, super().launch(role, actor, count, *args))
+
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        return self._watched(role, super().launch_ranks(role, actor, count, *args))
+
+    def _watched(self, role: str, group: Group[Any]) -> Group[Any]:
         assert isinstance(group, LocalGroup)
         return Watched(role, group._workers, self.calls)
 
