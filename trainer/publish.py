@@ -62,9 +62,10 @@ def weights(
     that of the cache only afterwards.
     """
     what = f"weights of version {version}"
-    homes = _answers(engines.all(Engine.node), "engine", patience.start, "starting")
-    (home,) = _answers([policy.first(Policy.node)], "policy", patience.start, "starting")
-    offered = _answers(policy.all(Policy.offer), "policy", patience.part, what)[0]
+    asked = engines.all(Engine.node), [policy.first(Policy.node)], policy.all(Policy.offer)
+    homes = _answers(asked[0], "engine", patience.start, "starting")
+    (home,) = _answers(asked[1], "policy", patience.start, "starting")
+    offered = _answers(asked[2], "policy", patience.part, what)[0]
     if wake:
         _wake(engines, "weights", patience)
     under_way: deque[_Part] = deque()

@@ -24,6 +24,7 @@ from trainer.types import Names, Weights
 
 PART_BYTES = 64 << 20
 """Small enough for writer and readers to work at the same time, large enough not to be felt."""
+CPU = torch.device("cpu")
 ALIGNMENT = 64
 """Bytes; a cache line, and what vectorised copies like."""
 
@@ -74,7 +75,7 @@ class Outbox:
             for name, tensor in self.tensors(part).items()
         )
         for name, place in _views(segment.buffer, entries):
-            place.copy_(self._state[name].detach())
+            _copy(place, self._state[name].detach())
         return Parcel(segment.address, entries)
 
     def _laid_out(self) -> Segment:
@@ -112,7 +113,21 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, tensor in tensors.items():
-            parameters[name].copy_(tensor)
+            _copy(parameters[name].detach(), tensor)
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    """memcpy where it is one: torch's own copy takes a third longer."""
+    plain = target.dtype == source.dtype and target.device == source.device == CPU
+    if plain and target.is_contiguous() and source.is_contiguous():
+        np.copyto(_bytes(target), _bytes(source))
+    else:
+        target.copy_(source)
+
+
+def _bytes(tensor: Tensor) -> NDArray[np.generic]:
+    array: NDArray[np.generic] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return array
 
 
 def _views(buffer: mmap.mmap, entries: tuple[Entry, ...]) -> Iterator[tuple[str, Tensor]]:
