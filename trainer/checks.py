@@ -74,7 +74,7 @@ def _vllm_faults(config: Config) -> Iterator[str]:
                 f"--vllm_tensor_parallel_size {ranks} does not divide the {heads} {what} of "
                 f"{config.pretrain}. {_divisors(heads)} would"
             )
-    room = shape.get("max_position_embeddings")
+    room = _positions(shape)
     longest = config.prompt_max_len + config.generate_max_len
     if room and longest > room:
         yield (
@@ -82,6 +82,13 @@ def _vllm_faults(config: Config) -> Iterator[str]:
             f"{config.generate_max_len} make {longest} tokens; {config.pretrain} has {room} "
             f"positions. Give --max_len {room}, or less"
         )
+
+
+def _positions(shape: dict[str, Any]) -> int | None:
+    """How many a model has; None where its rotary embedding is scaled, or where nobody says."""
+    rotary = shape.get("rope_scaling") or shape.get("rope_parameters") or {}
+    scaled = rotary.get("rope_type", rotary.get("type", "default")) != "default"
+    return None if scaled else shape.get("max_position_embeddings")
 
 
 def _shape(model: str) -> dict[str, Any]:

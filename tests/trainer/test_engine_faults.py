@@ -51,6 +51,14 @@ def test_heads_that_ranks_share_or_copy_are_right(grouped: Tiny, run_dir: Path, 
     assert engine_faults(grouped.config(run_dir, **flags)) == []
 
 
+def test_a_model_whose_positions_are_scaled_is_left_to_vllm(grouped: Tiny, run_dir: Path) -> None:
+    path = grouped.model / "config.json"
+    scaled = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | scaled))
+    config = grouped.config(run_dir, rollout_engine="vllm", prompt_max_len=100)
+    assert engine_faults(config) == []
+
+
 def test_without_vllm_its_engine_ends_with_64_and_says_what_to_do(
     tiny: Tiny,
     run_dir: Path,
