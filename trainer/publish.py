@@ -17,7 +17,7 @@ from trainer.engines.base import Engine, Memory
 from trainer.types import Names, TrainingError
 
 AHEAD = 4
-"""Parts under way: the memory that they hold on other nodes is bounded by it."""
+"""Parts under way to other nodes, where each holds memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,12 @@ def weights(
     offered = _answers(asked[2], "policy", patience.part, what)[0]
     if wake:
         _wake(engines, "weights", patience)
+    near = [one == home for one in homes]
     under_way: deque[_Part] = deque()
     for number, names in enumerate(offered, start=1):
         place = f"{what}, part {number} of {len(offered)}"
-        under_way.append(_hand_over(policy, engines, names, [one == home for one in homes], place))
-        if len(under_way) > AHEAD:
+        under_way.append(_hand_over(policy, engines, names, near, place))
+        if len(under_way) > AHEAD and not all(near):
             under_way.popleft().wait(patience.part)
     for part in under_way:
         part.wait(patience.part)
