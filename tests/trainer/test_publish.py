@@ -14,7 +14,6 @@ from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import experience, policy
 from trainer import publish, weights
 from trainer.actors.group import LocalGroup, Pending
-from trainer.actors.ray_group import _Host
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
 from trainer.publish import Patience
@@ -123,14 +122,3 @@ def test_who_does_not_answer_is_named_within_the_bound(
     with pytest.raises(TrainingError, match=f"^{said}"):
         publish.weights(groups["policy"], groups["engine"], 7, wake=True, patience=patience)
     assert time.monotonic() - begun < 5
-
-
-class Refusing:
-    def __init__(self) -> None:
-        raise TrainingError("it cannot start, for this reason")
-
-
-def test_an_actor_that_cannot_start_says_why_in_its_own_words() -> None:
-    host = _Host("engine-0", f"{__name__}:Refusing", ())
-    with pytest.raises(TrainingError, match=r"^it cannot start, for this reason$"):
-        host.call("node")
