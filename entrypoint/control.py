@@ -107,6 +107,13 @@ class Control:
             staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
             return roll.call(staying, self._expected, now, self._began, self._refused)
 
+    def cards(self) -> list[Card]:
+        """The head's, and that of every worker that has joined and is there."""
+        with self._lock:
+            now = time.monotonic()
+            entries = [entry for _, entry in sorted(self._entries.items())]
+            return [self._me, *(e.card for e in entries if e.card.joined and e.present(now))]
+
     def begin_anew(self) -> None:
         """Take another incarnation: every worker leaves its Ray and joins again."""
         with self._lock:

@@ -73,6 +73,7 @@ def _lead(
         address=address,
         versions=versions(settings),
         inventory=inventory(settings, address),
+        resources=settings.resources,
         warnings=warnings,
         environment=of_collectives(settings.environ),
         storage=incarnation,

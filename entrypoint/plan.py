@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from entrypoint import role
+from entrypoint.recipes import base as recipes
 from entrypoint.role import Head, Worker
+from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from entrypoint.variables import MASK, Fault, SettingsError, redact
 from trainer.contract import ExitCode
@@ -23,6 +27,7 @@ KEYS = (
     "node_address",
     "recipe",
     "job",
+    "layout",
     "run_dir",
     "platform",
     "ports",
@@ -47,8 +52,9 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
         given |= {
             "expected_workers": decided.expected_workers,
             "min_workers": decided.min_workers,
+            "layout": _layout(settings, decided),
         }
-    return _row(**given)
+    return _row(faults=_layout_faults(given.get("layout")), **given)
 
 
 def main(settings: Settings | SettingsError, as_json: bool) -> int:
@@ -73,6 +79,32 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
         for fault in faults
     ]
     return row | {"sources": {}} | known | {"faults": rows}
+
+
+def _layout(settings: Settings, head: Head) -> Mapping[str, Any] | None:
+    """Where the job's processes would lie, were every node like this one."""
+    if not settings.job:
+        return None
+    from entrypoint.preflight.versions import inventory  # a plan without a job starts faster
+
+    here = Card(
+        node=settings.node_name,
+        address="",
+        versions={},
+        inventory=inventory(settings),
+        resources=settings.resources,
+    ).offer
+    workers = [replace(here, name=f"worker-{n}") for n in range(1, head.expected_workers + 1)]
+    return recipes.load(settings.recipe).resources(settings, [here, *workers])
+
+
+def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
+    remedy = (
+        "Ask for less, share GPUs (--colocate_all_models), or add nodes; every node is taken to "
+        "be like this one, with ROLLCALL_NUM_GPUS GPUs"
+    )
+    lacking = layout["shortfalls"] if layout else ()
+    return tuple(Fault("layout", "", sentence, remedy) for sentence in lacking)
 
 
 def _given(settings: Settings) -> dict[str, Any]:
@@ -104,11 +136,32 @@ def _print_text(row: dict[str, Any]) -> None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
             for name in KEYS
-            if name not in ("sources", "faults") and row[name] not in (None, "")
+            if name not in ("sources", "faults", "layout") and row[name] not in (None, "")
         ]
-        _print_table(lines)
+        _print_table(lines + _layout_lines(row["layout"]))
     for fault in row["faults"]:
         print(Fault(**fault), file=sys.stderr)
+
+
+def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """A line for each group: its processes, their nodes, and the most memory that they take."""
+    if layout is None:
+        return []
+    lines = [
+        (
+            f"layout: {group['role']}",
+            f"{group['nodes']} x {group['per_node']} on {', '.join(group['on']) or 'no node'}",
+            f"shares with {', '.join(group['shares_with'])}" if group["shares_with"] else "",
+        )
+        for group in layout["groups"]
+    ]
+    for pool in layout["memory"]:
+        if pool["peak_bytes"] is not None:
+            roles = ", ".join(pool["roles"])
+            lines.append(
+                ("memory", f"{pool['peak_bytes'] / 2**30:.1f} GiB on each {pool['each']}", roles)
+            )
+    return lines + ([("note", layout["note"], "")] if layout["note"] else [])
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from trainer.assignment import Offer
+
 QUESTION_SECONDS = 5.0
 """A worker's question is answered after so long at the latest: where the other side vanished
 without a word, its network with it, this is what tells."""
@@ -30,6 +32,8 @@ class Card:
     address: str
     versions: Mapping[str, str]
     inventory: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Custom Ray resources."""
     joined: bool = False
     """Whether its Ray node has joined the head's cluster."""
     warnings: Sequence[str] = ()
@@ -52,6 +56,16 @@ class Card:
         memory = self.inventory.get("memory_bytes", 0) / 2**30
         return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
 
+    @property
+    def offer(self) -> Offer:
+        """What the node has for a job."""
+        return Offer(
+            name=self.node,
+            gpus=int(self.inventory.get("gpus", 0)),
+            cpus=self.inventory.get("cpus", 0.0),
+            resources=self.resources,
+        )
+
     @classmethod
     def parse(cls, row: Any) -> Card:
         """Raises ValueError, naming the field, where `row` is not a card."""
@@ -60,7 +74,7 @@ class Card:
         for name in ("node", "address"):
             if not isinstance(row.get(name), str) or not row[name]:
                 raise ValueError(f"{name}: a non-empty string is needed")
-        for name in ("versions", "inventory", "environment"):
+        for name in ("versions", "inventory", "resources", "environment"):
             if not isinstance(row.get(name, {}), dict):
                 raise ValueError(f"{name}: an object is needed")
         if not isinstance(row.get("clock", 0.0), int | float | None):

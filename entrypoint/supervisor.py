@@ -29,6 +29,10 @@ class RollIncompleteError(Exception):
     """Too few workers at the deadline; the sentence names who is missing."""
 
 
+class UnplaceableError(Exception):
+    """The nodes of the roll cannot hold the job; says every shortfall."""
+
+
 class StorageLostError(Exception):
     """The run directory took no write before the deadline."""
 
@@ -89,6 +93,8 @@ class Supervisor:
             return Outcome("failed", ExitCode.RUN_DIR, str(error))
         except (wait.GaveUpError, RollIncompleteError) as error:
             return Outcome("failed", ExitCode.UNREACHABLE, str(error))
+        except UnplaceableError as error:
+            return Outcome("failed", ExitCode.USAGE, str(error))
 
     def _call_the_roll(self) -> None:
         """Until the expected workers are there, by their word and by Ray's, and services answer."""
@@ -108,7 +114,13 @@ class Supervisor:
             log.warning("starting with fewer workers than expected: %s", state)
         present, expected = list(state.present), state.expected
         self.journal.record("roll", str(state), present=present, expected=expected)
+        self._compare_with_needs()
         self.services.wait_ready(self.inbox.stop)
+
+    def _compare_with_needs(self) -> None:
+        offers = [card.offer for card in self.control.cards()]
+        if lacking := self.recipe.needs(self.settings, offers):
+            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
 
     def _complete_roll(self) -> RollState:
         self.control.let_go()

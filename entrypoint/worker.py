@@ -187,6 +187,7 @@ class _Membership:
             address=address,
             versions=versions(self.settings),
             inventory=inventory(self.settings, address),
+            resources=self.settings.resources,
             warnings=self.warnings,
             environment=of_collectives(self.settings.environ),
             examined=LIFE if examined_whole(self.settings) else "",

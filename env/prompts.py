@@ -38,11 +38,7 @@ def load_prompts(
         raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
     keys = [input_key] if label_key is None else [input_key, label_key]
     prompts = [
-        Prompt(
-            index,
-            _text(row, input_key, input_template, render),
-            None if label_key is None else _label(row, label_key),
-        )
+        _prompt(index, row, keys, input_template, render)
         for index, row in enumerate(islice(read_rows(path, keys), max_samples))
     ]
     if not prompts:
@@ -152,18 +148,30 @@ def fingerprint(prompts: Sequence[Prompt]) -> str:
     return digest.hexdigest()
 
 
-def _text(row: Row, key: str, template: str | None, render: Render | None) -> str:
+def _prompt(
+    index: int, row: Row, keys: Sequence[str], template: str | None, render: Render | None
+) -> Prompt:
+    label = _label(row, keys[1]) if len(keys) > 1 else None
+    read = _read(row, keys[0], template)
+    if isinstance(read, str) and render is None:
+        return Prompt(index, read, label)
+    if render is None:
+        raise PromptError(f"{row.where}: '{keys[0]}' is a chat; it needs a chat template")
+    messages = [{"role": "user", "content": read}] if isinstance(read, str) else read
+    return Prompt(index, render(messages), label, messages)
+
+
+def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]]:
+    """The text, or the messages, that the row holds."""
     value = row.fields[key]
     if isinstance(value, str) and value:
-        text = template.format(value) if template else value
-        return text if render is None else render([{"role": "user", "content": text}])
+        return template.format(value) if template else value
     if not _is_chat(value):
         raise PromptError(
             f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
         )
-    if render is None:
-        raise PromptError(f"{row.where}: '{key}' is a chat; it needs a chat template")
-    return render(value)
+    messages: list[dict[str, Any]] = value
+    return messages
 
 
 def _is_chat(value: Any) -> bool:

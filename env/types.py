@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
+
+Messages = Sequence[Mapping[str, Any]]
+"""Turns of a chat, each with `role` and `content`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class Prompt:
     """Row in the data set; stable over epochs and resumes."""
     text: str
     label: str | None = None
+    messages: Messages | None = field(default=None, compare=False)
+    """The chat that `text` was rendered from; None where it is a text of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class RewardRequest:
     """Prompt and completion together, as the policy saw and wrote them."""
     prompt: str
     label: str | None = None
+    messages: Messages | None = field(default=None, compare=False)
+    """The chat before the completion, for who reads chats in another form than the policy."""
 
     @property
     def response(self) -> str:

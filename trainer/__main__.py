@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainer.checks import engine_faults
 from trainer.config import Config, parse
-from trainer.contract import ExitCode
+from trainer.contract import ExitCode, append_event
 from trainer.flags import ConfigError
+
+if TYPE_CHECKING:
+    from trainer.placement import Placement
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,22 +32,35 @@ def run(config: Config) -> int:
     # Not before the flags are right: --help and a typing error answer at once.
     from env.prompts import PromptError
     from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
-    from trainer import data, loop, placement, team
+    from trainer import data, hub, layout, loop, placement, team
     from trainer.actors.ray_group import RayLauncher
     from trainer.checkpoint.resume import ResumeError
+    from trainer.model_reward import ModelReward
+    from trainer.reward_models import combination
     from trainer.stop import Stopped, StopRequest
     from trainer.types import TrainingError, UnfitModelError
 
     try:
         config.files.root.mkdir(parents=True, exist_ok=True)
+        config = hub.prepare(config)
         prompts = data.load(config)
-        reward = reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline)
-        actors = team.size(config)
-        placement.join(actors)
+        reward = (
+            reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline)
+            if config.remote_rm_url
+            else None
+        )
+        wanted = layout.of(config)
+        placement.join(wanted)
         stop = StopRequest()
         stop.install()
-        launcher = RayLauncher(placement.reserve(actors), config.dist_timeout)
+        placed = placement.reserve(wanted)
+        append_event(config.files.journal, "layout", "; ".join(placed.sentences()))
+        config = _fetched(config, placed)
+        launcher = RayLauncher(placed, config.dist_timeout)
         crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+        if crew.reward:
+            reward = ModelReward(crew.reward, combination(config.reward_combine))
+        assert reward is not None, "one of the two flags is required"
         loop.train(config, crew, prompts, reward, stop)
     except (
         PromptError,
@@ -51,8 +68,11 @@ def run(config: Config) -> int:
         RewardRejected,
         ResumeError,
         UnfitModelError,
+        placement.LayoutError,
+        hub.HubError,
     ) as error:
-        return _end(error, ExitCode.USAGE)
+        unreachable = isinstance(error, hub.HubUnreachableError)
+        return _end(error, ExitCode.UNREACHABLE if unreachable else ExitCode.USAGE)
     except RewardUnreachable as error:
         return _end(error, ExitCode.UNREACHABLE)
     except TrainingError as error:
@@ -60,6 +80,20 @@ def run(config: Config) -> int:
     except Stopped as error:
         return _end(error, ExitCode.STOPPED)
     return ExitCode.FINISHED
+
+
+def _fetched(config: Config, placed: Placement) -> Config:
+    """With models of the hub on every node of the run, before any process asks for one."""
+    from trainer import hub, placement
+
+    names = hub.models(config)
+    if not names:
+        return config
+    print(f"Fetching {', '.join(names)} where it is not yet.", flush=True)
+    found = list(placement.on_each_node(placed, hub.fetch_all, names).values())
+    # Nodes whose caches lie elsewhere find their own by the name.
+    same = all(directories == found[0] for directories in found)
+    return hub.located(config, found[0]) if same else config
 
 
 def _end(error: Exception | str, code: ExitCode) -> ExitCode:

@@ -23,7 +23,8 @@ def data_faults(config: Config) -> list[str]:
         ("--prompt_data", config.prompt_data, config.max_samples),
         ("--eval_dataset", config.eval_dataset, None),
     ):
-        if path is None or path.is_dir() or path.suffix == ".parquet":
+        on_hub = path is not None and not path.is_absolute()
+        if path is None or on_hub or path.is_dir() or path.suffix == ".parquet":
             continue
         try:
             _read(config, path, most)

@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from trainer import layout
 from trainer.contract import RunFiles
 from trainer.contradictions import faults_between
 from trainer.flags import ConfigError, flags_of
@@ -30,6 +31,7 @@ from trainer.table.outputs import CheckpointFlags, EvaluationFlags, LoggerFlags
 from trainer.table.training import LoRAFlags, MemoryFlags, RolloutFlags, TrainFlags
 from trainer.values import FALSE, TRUE
 
+DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
 PROG = "python -m trainer"
 DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
 
@@ -108,6 +110,11 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     @property
     def has_reference(self) -> bool:
         return self.init_kl_coef > 0
+
+    @property
+    def has_reward_model(self) -> bool:
+        """Whether models in the cluster give the rewards; a URL or a function comes before them."""
+        return bool(self.reward_pretrain) and not self.remote_rm_url
 
     @property
     def needs_old_log_probs(self) -> bool:
@@ -215,9 +222,14 @@ def _settled(config: Config, given: Set[str]) -> Config:
     threshold = config.is_correction_threshold
     attention = config.attn_implementation or ("flash_attention_2" if config.flash_attn else None)
     return replace(
-        config,
+        layout.settled(config, given),
         pretrain=_located(config.pretrain),
         critic_pretrain=_located(config.critic_pretrain),
+        prompt_data=_located_data(config.prompt_data),
+        eval_dataset=_located_data(config.eval_dataset),
+        reward_pretrain=",".join(
+            _located(name.strip()) for name in config.reward_pretrain.split(",")
+        ),
         prompt_max_len=prompt_limit,
         param_dtype="bf16" if config.bf16 else config.param_dtype,
         attn_implementation=attention,
@@ -229,6 +241,14 @@ def _settled(config: Config, given: Set[str]) -> Config:
 def _located(model: str) -> str:
     """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
     return str(Path(model).absolute()) if model and Path(model).exists() else model
+
+
+def _located_data(path: Path | None) -> Path | None:
+    """An absolute path; a data set's name on the hub, owner/name, as a relative one."""
+    if path is None or path.exists() or not path.is_relative_to(Path.cwd()):
+        return path
+    name = path.relative_to(Path.cwd())
+    return path if len(name.parts) != 2 or name.suffix in DATA_FILES else name
 
 
 def _switch(key: str) -> str:

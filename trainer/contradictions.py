@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer import layout, reward_models
 from trainer.flags import Fault
 from trainer.values import shown
 
@@ -26,38 +27,47 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _best_metric_faults(config)
     yield from _sharding_faults(config)
     yield from _vllm_faults(config)
+    yield from layout.faults(config)
+    yield from reward_models.faults(config)
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
     for name in ("prompt_data", "eval_dataset"):
         path: Path | None = getattr(config, name)
-        if path is not None and not path.exists():
+        if path is not None and path.is_absolute() and not path.exists():
             yield Fault(
                 f"--{name}",
                 str(path),
                 "no such file",
-                "Give a path that all nodes see; download a data set of the hub first",
+                "Give a path that all nodes see, or a data set of the hub as owner/name",
             )
     for name in ("pretrain", "critic_pretrain"):
-        model: str = getattr(config, name)
-        # A name with at most one slash that is not on disk may be a model of the hub's.
-        on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
-        if model and on_disk and not (Path(model) / "config.json").is_file():
-            yield Fault(
-                f"--{name}",
-                model,
-                "no model there (no config.json)",
-                "Give a directory in Hugging Face's layout, or a name on the hub",
-            )
+        given: str = getattr(config, name)
+        yield from _missing_model(f"--{name}", given)
+    for model in reward_models.names(config) if config.has_reward_model else ():
+        yield from _missing_model("--reward_pretrain", model)
     reward = config.remote_rm_url
     if reward.endswith(".py") and "://" not in reward and not Path(reward).is_file():
         yield Fault("--remote_rm_url", reward, "no such file", "Give a file with reward_func")
-    if config.reward_pretrain and not reward:
+    if not (reward or config.reward_pretrain):
         yield Fault(
-            "--reward_pretrain",
-            config.reward_pretrain,
-            "the trainer runs no reward model itself",
-            "Serve it over HTTP and give its URL to --remote_rm_url",
+            "--remote_rm_url",
+            "",
+            "is required",
+            "reward: URL (several with commas), a .py file with reward_func, or a registered name; "
+            "or give --reward_pretrain",
+        )
+
+
+def _missing_model(flag: str, model: str) -> Iterator[Fault]:
+    """A name with at most one slash that is not on disk may be a model of the hub's."""
+    on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
+    if model and on_disk and not (Path(model) / "config.json").is_file():
+        yield Fault(
+            flag,
+            model,
+            "no model there (no config.json)",
+            "Give a directory in Hugging Face's layout, or a name on the hub",
         )
 
 

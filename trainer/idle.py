@@ -70,7 +70,7 @@ IDLE = (
     Idle(("kl_target",), lambda c: c.init_kl_coef == 0, "--init_kl_coef 0 leaves the KL out"),
     Idle(("kl_horizon",), lambda c: c.kl_target is None, "it needs --kl_target"),
     Idle(
-        ("kl_estimator", "use_kl_loss", "ref_reward_offload"),
+        ("kl_estimator", "use_kl_loss"),
         lambda c: not c.has_reference,
         "--init_kl_coef 0 leaves the reference out",
     ),
@@ -78,6 +78,42 @@ IDLE = (
         ("kl_unbiased_gradient",),
         lambda c: not c.use_kl_loss,
         "a KL in the reward has no gradient: it needs --use_kl_loss",
+    ),
+    Idle(
+        ("ref_reward_offload",),
+        lambda c: not (c.has_reference or c.has_reward_model),
+        "there is no reference (--init_kl_coef 0) and no reward model",
+    ),
+    Idle(
+        (
+            "reward_pretrain",
+            "reward_combine",
+            "reward_num_nodes",
+            "reward_num_gpus_per_node",
+            "reward_resources",
+        ),
+        lambda c: not c.has_reward_model,
+        "--remote_rm_url gives the rewards",
+    ),
+    Idle(
+        ("reward_combine",),
+        lambda c: c.has_reward_model and "," not in c.reward_pretrain,
+        "there is one reward model",
+    ),
+    Idle(
+        ("colocate_critic_reward",),
+        lambda c: not (c.has_critic and c.has_reward_model),
+        "it needs a critic and a --reward_pretrain",
+    ),
+    Idle(
+        ("colocate_actor_ref", "ref_resources"),
+        lambda c: not c.has_reference,
+        "--init_kl_coef 0 leaves the reference out",
+    ),
+    Idle(
+        ("critic_resources",),
+        lambda c: not c.has_critic,
+        "there is no critic without --advantage_estimator gae",
     ),
     Idle(
         ("dynamic_filtering_reward_range",),

@@ -1,59 +1,178 @@
-"""Where actors run: one bundle each, spread over the nodes of the cluster."""
+"""Where processes run: a bundle for each slot of the layout, on the node that the plan gives it.
+
+One placement group holds them all, so that a run gets every slot or none, and two runs never hold
+half a cluster each. Each bundle is bound to its node by Ray's label for it.
+"""
 
 from __future__ import annotations
 
-import itertools
 import os
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import ray
-from ray.util.placement_group import placement_group
+from ray.exceptions import RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trainer.assignment import Assignment, Offer, assign
+from trainer.layout import Layout
 from trainer.types import TrainingError
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0
 """How long a cluster may take to give what its totals promise."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether the nodes of the plan still live."""
+FINEST = 10_000
+"""Ray counts resources in parts of this size."""
 
 
-@dataclass
-class Placement:
-    """Bundles reserved for the actors of one run."""
+class LayoutError(Exception):
+    """The cluster cannot hold the layout; says every shortfall."""
 
-    group: Any
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What one process asks Ray for."""
+
+    bundles: tuple[int, ...]
+    """It lies in the first; the others are for the rest of its tensor parallel ranks."""
+    fraction: float
+    """Its part of each bundle."""
+    on_gpus: bool
     cpus: float
-    """CPUs of each bundle."""
-    _bundles: itertools.count[int] = field(default_factory=itertools.count)
-
-    def next_bundle(self) -> int:
-        return next(self._bundles)
+    """CPUs of it, where slots are no GPUs."""
 
 
-def join(actors: int) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `actors`."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Bundles reserved for the processes of one run."""
+
+    assignment: Assignment
+    group: Any
+    """Ray's placement group; bundles are numbered as the layout's slots, pool by pool."""
+    names: dict[str, str]
+    """Ray's id of a node → its name."""
+
+    def seat(self, role: str, process: int) -> Seat:
+        layout = self.assignment.layout
+        pool = layout.pool_of(role)
+        before = sum(one.slots for one in layout.pools[: layout.pools.index(pool)])
+        fraction = FINEST // pool.tenants / FINEST
+        return Seat(
+            bundles=tuple(before + slot for slot in pool.seats(role)[process]),
+            fraction=fraction,
+            on_gpus=self.assignment.on_gpus,
+            cpus=int(FINEST * self.assignment.cpus * fraction) / FINEST,
+        )
+
+    def sentences(self) -> list[str]:
+        """Who is where, one sentence for each pool, and what was arranged otherwise."""
+        unit = "GPU" if self.assignment.on_gpus else "CPU slot"
+        said = []
+        for pool in self.assignment.layout.pools:
+            nodes = ", ".join(self.names[node] for node in self.assignment.nodes[pool.name])
+            each = f"{pool.per_node} {unit}{'' if pool.per_node == 1 else 's'}"
+            said.append(f"{pool.name}: {each} on {nodes}")
+        return [*said, self.assignment.note] if self.assignment.note else said
+
+
+def on_each_node(placement: Placement, function: Callable[[A], T], argument: A) -> dict[str, T]:
+    """Node's name → what `function` says there; once on each node that the run uses, all at once.
+
+    Raises what it raises on any of them.
+    """
+    task = ray.remote(num_cpus=0)(function)
+    nodes = dict.fromkeys(node for nodes in placement.assignment.nodes.values() for node in nodes)
+    pending = {
+        node: task.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(argument)
+        for node in nodes
+    }
+    try:
+        return {placement.names[node]: ray.get(answer) for node, answer in pending.items()}
+    except RayTaskError as error:
+        raise error.cause from None
+
+
+def join(layout: Layout) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`."""
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=True)
     else:
-        cpus = max(actors, os.cpu_count() or 1)
+        cpus = max(layout.slots, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False)
 
 
-def cpu_share(actors: int, cpus: float) -> float:
-    """CPUs that each actor reserves: one, or an equal share where the cluster has fewer."""
-    return min(1.0, int(100 * cpus / actors) / 100)
+def reserve(layout: Layout) -> Placement:
+    """Every slot of `layout`.
+
+    Raises LayoutError where the cluster's nodes cannot hold it, TrainingError where they could and
+    are not free. A node that dies meanwhile is planned around.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        nodes = _nodes()
+        placement = _ask(layout, nodes)
+        while not placement.group.wait(LOOK_SECONDS):
+            if _nodes().keys() != nodes.keys():
+                remove_placement_group(placement.group)
+                break
+            if time.monotonic() > deadline:
+                raise TrainingError(_not_free(placement.assignment))
+        else:
+            return placement
 
 
-def reserve(actors: int) -> Placement:
-    """Bundles for `actors`. Raises TrainingError where the cluster does not have them free."""
-    total = ray.cluster_resources().get("CPU", 0.0)
-    cpus = cpu_share(actors, total)
-    if cpus <= 0:
-        raise TrainingError(f"the cluster has {total:g} CPUs, too few for {actors} actors")
-    group = placement_group([{"CPU": cpus}] * actors, strategy="SPREAD")
-    if not group.wait(PATIENCE_SECONDS):
-        free = ray.available_resources().get("CPU", 0.0)
-        raise TrainingError(
-            f"{actors} actors of {cpus:g} CPU do not fit: {free:g} of the cluster's {total:g} "
-            "CPUs are free. End what else runs on the cluster"
+def _nodes() -> dict[str, dict[str, Any]]:
+    """Ray's id → Ray's row of each living node."""
+    rows = sorted(ray.nodes(), key=lambda row: (not _leads(row), row["NodeName"], row["NodeID"]))
+    return {row["NodeID"]: row for row in rows if row["Alive"]}
+
+
+def _leads(row: dict[str, Any]) -> bool:
+    return "node:__internal_head__" in row["Resources"]
+
+
+def _ask(layout: Layout, nodes: dict[str, dict[str, Any]]) -> Placement:
+    found = assign(layout, [_offer(name, row["Resources"]) for name, row in nodes.items()])
+    if found.shortfalls:
+        raise LayoutError(
+            "\n".join(["the cluster cannot hold the layout of the flags:", *found.shortfalls])
         )
-    return Placement(group, cpus)
+    bundles, selectors = [], []
+    for pool in found.layout.pools:
+        for slot in range(pool.slots):
+            unit = {"GPU": 1.0} if found.on_gpus else {"CPU": found.cpus}
+            bundles.append(unit | dict(pool.resources))
+            selectors.append({"ray.io/node-id": found.node_of(pool, slot)})
+    group = placement_group(bundles, strategy="PACK", bundle_label_selector=selectors)
+    return Placement(found, group, {name: row["NodeName"] for name, row in nodes.items()})
+
+
+def _offer(name: str, resources: dict[str, float]) -> Offer:
+    return Offer(
+        name=name,
+        gpus=int(resources.get("GPU", 0)),
+        cpus=resources.get("CPU", 0.0),
+        resources=resources,
+    )
+
+
+def _not_free(found: Assignment) -> str:
+    unit = "GPU" if found.on_gpus else "CPU"
+    free, total = (
+        resources.get(unit, 0.0)
+        for resources in (ray.available_resources(), ray.cluster_resources())
+    )
+    wanted = found.layout.slots * (1 if found.on_gpus else found.cpus)
+    return (
+        f"the layout wants {wanted:g} {unit}s and fits the cluster, but {free:g} of its {total:g} "
+        f"{unit}s are free after {PATIENCE_SECONDS:g} s. End what else runs on the cluster"
+    )

@@ -15,7 +15,7 @@ from trainer.types import Completion, FloatArray, Sample, TrainingError
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
     """Completions with their scores. Raises TrainingError where no single one could be scored."""
     requests = [
-        RewardRequest(prompt.text + completion.text, prompt.text, prompt.label)
+        RewardRequest(prompt.text + completion.text, prompt.text, prompt.label, prompt.messages)
         for prompt, completion in written
     ]
     samples = [

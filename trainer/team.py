@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from trainer import reward_models
 from trainer.actors.base import (
     CorrectionSettings,
     Critic,
@@ -15,6 +16,8 @@ from trainer.actors.base import (
     Policy,
     PolicyObjective,
     Reference,
+    RewardModel,
+    RewardSettings,
     Schedule,
     Sharding,
 )
@@ -33,18 +36,14 @@ class Team:
     reference: Group[Reference] | None
     """None where no KL is wanted."""
     engines: Group[Engine]
+    reward: Group[RewardModel] | None = None
+    """None where the rewards come from elsewhere."""
 
     @property
     def learners(self) -> list[Group[Learner]]:
         """What a checkpoint holds."""
         critic: list[Group[Learner]] = [self.critic] if self.critic else []
         return [self.policy, *critic]
-
-
-def size(config: Config) -> int:
-    """Number of actors."""
-    learners = config.policy_ranks + config.has_critic * config.critic_ranks
-    return learners + config.has_reference * config.reference_ranks + config.vllm_num_engines
 
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
@@ -120,7 +119,23 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         if config.has_reference
         else None,
         launcher.launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
+        _reward(config, launcher),
     )
+
+
+def _reward(config: Config, launcher: Launcher) -> Group[RewardModel] | None:
+    if not config.has_reward_model:
+        return None
+    settings = RewardSettings(
+        models=reward_models.names(config),
+        mixed_precision=config.mixed_precision,
+        micro_batch_size=config.micro_rollout_batch_size,
+        deterministic=config.full_determinism,
+        offload=config.ref_reward_offload,
+        attention=config.attn_implementation,
+    )
+    ranks = config.reward_num_nodes * config.reward_num_gpus_per_node
+    return launcher.launch("reward", "trainer.actors.reward:RewardActor", ranks, settings)
 
 
 def _policy_schedule(config: Config, updates: int) -> Schedule:

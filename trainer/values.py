@@ -67,7 +67,7 @@ def described(kind: Any) -> str:
         many = "numbers" if part in (int, float) else "texts"
         return f"one or more {many}" if most == MANY else f"{least} {many}"
     names = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
-    return names.get(kind, "a text")
+    return names.get(kind) or str(getattr(kind, "DESCRIBED", "a text"))
 
 
 def shown(value: Any) -> str:

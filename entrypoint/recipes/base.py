@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from entrypoint.failures import FailureClass
 from entrypoint.settings import Settings
+from trainer.assignment import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,14 @@ class Command:
 class Recipe(Protocol):
     def faults(self, settings: Settings) -> Sequence[str]:
         """What is wrong with the job's arguments, a sentence each; asked before all starts."""
+        ...
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        """What these nodes lack for the job, a sentence each; asked before it is submitted."""
+        ...
+
+    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> Mapping[str, Any] | None:
+        """Where the job's processes would lie on these nodes, for `plan`; None where unknown."""
         ...
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from entrypoint.failures import FailureClass
 from entrypoint.recipes.base import Command
 from entrypoint.settings import Settings
+from trainer.assignment import Offer
 from trainer.contract import RunFiles, newest_checkpoint
 
 
@@ -23,6 +25,22 @@ class Builtin:
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
         return [*engine_faults(config), *data_faults(config)]
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        from trainer.config import parse
+        from trainer.resource_plan import shortfalls
+
+        return shortfalls(parse(_arguments(settings)), nodes)
+
+    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
+        from trainer.config import parse
+        from trainer.flags import ConfigError
+        from trainer.resource_plan import row
+
+        try:
+            return row(parse(_arguments(settings)), nodes)
+        except ConfigError:
+            return None
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
         return Command((sys.executable, "-m", "trainer", *_arguments(settings)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from entrypoint.failures import FailureClass
 from entrypoint.recipes.base import Command
 from entrypoint.settings import Settings
+from trainer.assignment import Offer
 from trainer.contract import Progress, RunFiles
 
 
@@ -18,6 +19,12 @@ class AnyCommand:
         if shutil.which(program):
             return ()
         return (f"{program} is no program that this image has: give a command that it has",)
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        return ()
+
+    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> None:
+        return None
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}

@@ -8,6 +8,7 @@ import pytest
 
 from entrypoint.recipes.builtin import RECIPE
 from entrypoint.settings import Settings
+from trainer.assignment import Offer
 
 URL = "http://reward:5000/get_reward"
 
@@ -40,6 +41,17 @@ def test_faults_of_a_file_are_found_before_anything_starts(tmp_path: Path) -> No
     faults = RECIPE.faults(settings)
     assert any(f"{path}: actor.adam.ler: unknown key" in fault for fault in faults)
     assert any("--prompt_data: is required" in fault for fault in faults)
+
+
+def test_the_nodes_of_the_roll_are_compared_with_the_layout(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1="}\n')
+    job = ["--pretrain", "some/model", "--prompt_data", str(prompts), "--critic_num_gpus_per_node"]
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_REWARD_URL": URL}
+    settings = Settings.read(environ, [*job, "8"])
+    nodes = [Offer(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
+    assert RECIPE.needs(settings, nodes) == ("critic wants 8 GPUs on 1 node; nodes offer 4, 4",)
+    assert RECIPE.needs(Settings.read(environ, [*job, "4"]), nodes) == ()
 
 
 def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from entrypoint.inbox import RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.process import NODE_MARK, Process
+from entrypoint.recipes.command import AnyCommand
+from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
+from trainer.assignment import Offer
 from trainer.contract import ExitCode, RunFiles
 
 
@@ -245,6 +249,22 @@ def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path)
     (failure,) = world.journal.events("failure")
     assert failure["details"]["failure"] == "node_lost"
     assert "a has been silent" in failure["details"]["lost_nodes"][0]
+
+
+def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_path: Path) -> None:
+    class Needy(AnyCommand):
+        def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+            return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
+
+    world = World(tmp_path, workers=1, minimum=1)
+    world.supervisor.recipe = Needy()
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.USAGE
+    assert outcome.sentence == (
+        "the nodes cannot hold the job: head has 0 of 8 GPUs; a has 0 of 8 GPUs"
+    )
+    assert world.jobs.submitted == []
 
 
 def test_a_worker_whose_gpu_failed_is_sent_away_and_another_takes_its_place(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +102,66 @@ def test_planning_imports_nothing_heavy() -> None:
     }
     assert "entrypoint" in imported
     assert not imported & {"torch", "transformers", "ray", "numpy", "rich", "httpx", "psutil"}
+
+
+def job(tmp_path: Path, *more: str) -> list[str]:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1="}\n')
+    given = ["--pretrain", "some/model", "--prompt_data", str(prompts)]
+    return [*given, "--remote_rm_url", "arithmetic", *more]
+
+
+def test_the_plan_says_where_every_group_would_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {
+        "ROLLCALL_NUM_GPUS": "8",
+        "EXPECTED_WORKERS": "1",
+        "ROLLCALL_NODE_NAME": "head",
+        "ROLLCALL_RESOURCES": '{"v100": 8}',
+    }
+    flags = ["--actor_num_gpus_per_node", "8", "--ref_num_gpus_per_node", "6"]
+    settings = Settings.read(environ, job(tmp_path, *flags, "--ref_resources", '{"v100": 1}'))
+    layout = plan.plan(settings)["layout"]
+    assert {group["role"]: group["on"] for group in layout["groups"]} == {
+        "reference": ["head"],
+        "critic": ["head"],
+        "policy": ["worker-1"],
+        "engine": ["head"],
+    }
+    assert plan.main(settings, False) == 0
+    assert "layout: policy    1 x 8 on worker-1" in capsys.readouterr().out
+
+
+def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1"}
+    flags = ["--critic_num_gpus_per_node", "8", "--actor_num_nodes", "3"]
+    settings = Settings.read(environ, job(tmp_path, *flags))
+    assert plan.main(settings, True) == 64
+    problems = [fault["problem"] for fault in json.loads(capsys.readouterr().out)["faults"]]
+    assert problems == [
+        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
+        "policy wants 1 GPU on each of 3 nodes; nodes offer 4, 4",
+    ]
+
+
+def test_flags_that_are_wrong_leave_the_layout_open(tmp_path: Path) -> None:
+    assert plan.plan(Settings.read({}, job(tmp_path, "--no_such_flag")))["layout"] is None
+    assert plan.plan(Settings.read(WORKER))["layout"] is None
+
+
+def test_engines_that_share_are_each_on_a_node_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--actor_num_gpus_per_node", "4", "--ref_num_gpus_per_node", "4"]
+    more = ["--advantage_estimator", "reinforce", "--vllm_num_engines", "4"]
+    environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1", "ROLLCALL_NODE_NAME": "head"}
+    settings = Settings.read(environ, job(tmp_path, *flags, *more))
+    layout = plan.plan(settings)["layout"]
+    (engines,) = (group for group in layout["groups"] if group["role"] == "engine")
+    assert engines["on"] == ["head"] * 4
+    assert engines["shares_with"] == ["reference"]
+    assert plan.main(settings, False) == 0
+    assert "no 4 GPUs are left for the engines" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainer import values
 from trainer.config import Config
 from trainer.flags import Flag, flags_of
+from trainer.resources import Resources
 
 TABLE = flags_of(Config)
 KINDS = {name: values.plain(kind) for name, kind in typing.get_type_hints(Config).items()}
@@ -28,6 +29,8 @@ def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
         return WORDS.map(lambda word: Path(word).absolute())
     if kind is str:
         return WORDS
+    if kind is Resources:
+        return WORDS.map(lambda word: Resources(json.dumps({word: 1})))
     # One step of 0.25 inside of an open bound.
     low = about.at_least if about.above is None else about.above + (1 if kind is int else 0.25)
     low = -4 if low is None else low
@@ -93,4 +96,4 @@ def flat_toml(given: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path | Resources) else value

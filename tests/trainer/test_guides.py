@@ -49,7 +49,7 @@ def test_every_flag_without_effect_is_said(
     command: dict[str, Any], tiny: Tiny, run_dir: Path
 ) -> None:
     said = " ".join(completed(command, tiny, run_dir).warnings)
-    for part in ("colocate_all_models", "vllm_tensor"):
+    for part in ("vllm_tensor",):
         if part in command["argv"]:
             assert part.split()[0] in said
 

@@ -11,11 +11,12 @@ from tests.trainer.harness import Tiny, to_argv
 from trainer import placement
 from trainer.__main__ import main
 from trainer.contract import ExitCode
+from trainer.layout import Layout
 
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(actors: int) -> None:
+    def refuse(layout: Layout) -> None:
         raise AssertionError("a cluster was started")
 
     monkeypatch.setattr(placement, "join", refuse)
@@ -66,12 +67,6 @@ def test_bad_usage_is_one_message_and_64(
     message = capsys.readouterr().err
     assert said in message
     assert "Traceback" not in message
-
-
-def test_actors_share_the_cpus_of_a_small_cluster() -> None:
-    assert placement.cpu_share(4, 12) == 1
-    assert placement.cpu_share(4, 2) == 0.5
-    assert 7 * placement.cpu_share(7, 2) <= 2
 
 
 def test_a_flag_without_effect_is_said_at_the_start(

@@ -6,10 +6,12 @@ functions of their arguments and the weights: nothing depends on what the proces
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from env.types import RewardRequest, Score
 from trainer.shared import Parcel
 from trainer.types import Experience, FloatArray, Names, Sequences, Weights
 
@@ -75,6 +77,11 @@ class Critic(Learner, Protocol):
         """Write a Hugging Face model to `directory`, with the value head beside it."""
 
 
+class RewardModel(Protocol):
+    def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
+        """For each request the score of each model; what one cannot read is a failed Score."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """An optimiser's settings."""
@@ -131,6 +138,20 @@ class Sharding:
     """fp32 or bf16; the weights' own where empty."""
     sleep: bool = False
     """What is on the GPU goes to the CPU's memory between two calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSettings:
+    """How reward models are loaded and run."""
+
+    models: tuple[str, ...]
+    mixed_precision: bool
+    micro_batch_size: int
+    """Samples of one forward pass."""
+    deterministic: bool = False
+    offload: bool = False
+    """In the CPU's memory between two passes."""
+    attention: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

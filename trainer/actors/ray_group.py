@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from trainer.actors.base import Rank
 from trainer.actors.group import Group, Pending, build
 from trainer.actors.liveness import Liveness
-from trainer.placement import Placement
+from trainer.placement import Placement, Seat
 from trainer.types import TrainingError
 
 W_co = TypeVar("W_co", covariant=True)
@@ -181,15 +181,38 @@ class RayLauncher:
         return RayGroup(hosts, built, Liveness(names, hosts, built, self._timeout))
 
     def _hosts(self, role: str, count: int) -> tuple[list[str], list[Any]]:
-        names = [f"{role}-{index}" for index in range(count)]
-        return names, [self._start(name) for name in names]
+        hosts = [self._start(role, index) for index in range(count)]
+        return [f"{role}-{index}" for index in range(count)], hosts
 
-    def _start(self, name: str) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(
-            self._placement.group, placement_group_bundle_index=self._placement.next_bundle()
-        )
+    def _start(self, role: str, number: int) -> Any:
+        name = f"{role}-{number}"
         kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
         actor = ray.remote(concurrency_groups={"health": 1})(kind).options(
-            name=name, num_cpus=self._placement.cpus, scheduling_strategy=strategy
+            name=name, **_options(self._placement, self._placement.seat(role, number))
         )
         return actor.remote(name)
+
+
+def _options(placement: Placement, seat: Seat) -> dict[str, Any]:
+    """Ray's options for an actor in its seat.
+
+    A tensor parallel engine on GPUs is the parent of its ranks, as Ray actors in the bundles that
+    vLLM finds in its environment, and holds no GPU itself.
+    """
+    parent = seat.on_gpus and len(seat.bundles) > 1
+    options: dict[str, Any] = {
+        "num_cpus": seat.cpus,
+        "num_gpus": seat.fraction if seat.on_gpus and not parent else 0,
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            placement.group,
+            placement_group_bundle_index=seat.bundles[0],
+            placement_group_capture_child_tasks=parent,
+        ),
+    }
+    if parent:
+        environment = {
+            "VLLM_RAY_BUNDLE_INDICES": ",".join(map(str, seat.bundles)),
+            "VLLM_RAY_PER_WORKER_GPUS": f"{seat.fraction:g}",
+        }
+        options["runtime_env"] = {"env_vars": environment}
+    return options

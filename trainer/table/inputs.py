@@ -29,14 +29,17 @@ class ModelFlags:
         "",
         group=MODELS,
         dotted="reward.model_name_or_path",
-        help="reward model",
-        no_effect="the trainer runs no reward model itself; --remote_rm_url gives the rewards",
+        help="reward models with one output each, with commas between",
+    )
+    reward_combine: str = flag(
+        "mean",
+        group=MODELS,
+        help="one reward of several models': mean, sum, min, or a .py file with combine(rewards)",
     )
     remote_rm_url: str = flag(
         "",
         group=MODELS,
         dotted="reward.remote_url",
-        required=True,
         help="reward: URL (several with commas), a .py file with reward_func, or a registered name",
     )
     remote_rm_deadline: float = flag(

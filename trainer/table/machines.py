@@ -1,13 +1,14 @@
 """Flags: how models lie on GPUs; each that has no effect says what is done instead."""
 
+# ruff: noqa: RUF009 - `flag` makes a dataclass field
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trainer.flags import flag
+from trainer.resources import Resources
 from trainer.table.groups import DEEPSPEED, LAYOUT, VLLM
 
-APART = "each model has a process of its own, and Ray places them"
 ONE_GPU_A_LAYER = "a layer lies on one GPU or, by ZeRO-3, on all"
 NOT_COMPILED = "models run as they are"
 SYNCHRONOUS = "a step is synchronous: its rollouts come from the newest weights"
@@ -58,41 +59,47 @@ class LayoutFlags:
         help="its GPUs on each",
     )
     reward_num_nodes: int = flag(
-        0,
+        1,
         group=LAYOUT,
         dotted="reward.num_nodes",
         at_least=0,
         help="nodes of the reward model",
-        no_effect="--remote_rm_url gives the rewards",
     )
     reward_num_gpus_per_node: int = flag(
-        0,
+        1,
         group=LAYOUT,
         dotted="reward.num_gpus_per_node",
         at_least=0,
         help="its GPUs on each",
-        no_effect="--remote_rm_url gives the rewards",
     )
     colocate_actor_ref: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.colocate_actor_ref",
         help="policy and reference on the same GPUs",
-        no_effect=APART,
     )
     colocate_critic_reward: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.colocate_critic_reward",
         help="critic and reward model on the same GPUs",
-        no_effect=APART,
     )
     colocate_all_models: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.colocate_all",
         help="all models and engines on the same GPUs",
-        no_effect=APART,
+    )
+    actor_resources: Resources = flag(
+        Resources(), group=LAYOUT, help='custom Ray resources of each of its ranks: {"a100": 1}'
+    )
+    critic_resources: Resources = flag(Resources(), group=LAYOUT, help="the same of the critic")
+    ref_resources: Resources = flag(Resources(), group=LAYOUT, help="the same of the reference")
+    reward_resources: Resources = flag(
+        Resources(), group=LAYOUT, help="the same of the reward model"
+    )
+    vllm_resources: Resources = flag(
+        Resources(), group=LAYOUT, help="the same of each GPU of an engine"
     )
     async_train: bool = flag(
         False,

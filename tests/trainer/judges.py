@@ -1,0 +1,23 @@
+"""Tiny reward models with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from env.prepare.model import TinyModel, write_model
+
+
+def write_reward_model(out: Path, alphabet: str, seed: int = 0, **config: Any) -> Path:
+    """A model with one output and a vocabulary of its own."""
+    write_model(TinyModel(hidden_size=16, layers=1, heads=2, max_length=32), alphabet, out)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            out, **{"num_labels": 1, **config}
+        )
+    model.save_pretrained(out)
+    return out

@@ -1,0 +1,61 @@
+"""Several real Ray nodes on this machine, with GPUs that they only claim to have."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import remove_placement_group
+
+from tests.trainer.where import Spot, Where
+from trainer import layout, placement
+from trainer.actors.ray_group import RayLauncher
+from trainer.config import Config
+
+Node = dict[str, Any]
+
+
+@contextmanager
+def cluster_of(*nodes: Node) -> Iterator[str]:
+    """The address of a cluster that this process is a driver of; the first node is the head."""
+    # Ray's socket names must be short: pytest's own directories are too deep.
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    head, *workers = nodes
+    cluster = Cluster(shutdown_at_exit=False)
+    try:
+        cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
+        for worker in workers:
+            cluster.add_node(**worker)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:
+    """Role → the node's name and the spot of each of its processes, all started at once."""
+    wanted = layout.of(config)
+    placed = placement.reserve(wanted)
+    launcher = RayLauncher(placed, 60.0)
+    groups = {
+        group.role: launcher.launch(
+            group.role, "tests.trainer.where:Where", len(pool.seats(group.role))
+        )
+        for pool in placed.assignment.layout.pools
+        for group in pool.groups
+    }
+    try:
+        return {
+            role: [(placed.names[one.result().node], one.result()) for one in group.all(Where.spot)]
+            for role, group in groups.items()
+        }
+    finally:
+        remove_placement_group(placed.group)

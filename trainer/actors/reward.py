@@ -1,0 +1,115 @@
+"""The reward models: a score for a text, from a transformer with one output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from env.types import RewardRequest, Score
+from trainer.actors.base import RewardSettings
+from trainer.actors.model import prepare_process
+from trainer.types import TrainingError
+
+
+class RewardActor:
+    """Holds every reward model whole; several processes share the samples."""
+
+    def __init__(self, settings: RewardSettings) -> None:
+        device = prepare_process(deterministic=settings.deterministic)
+        self._models = [_Scorer(name, settings, device) for name in settings.models]
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
+        by_model = [model.score(requests) for model in self._models]
+        return [list(scores) for scores in zip(*by_model, strict=True)]
+
+
+class _Scorer:
+    """One reward model, which reads a sample with its own tokeniser and its own chat template."""
+
+    def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
+        self._name, self._settings, self._device = name, settings, device
+        self._tokenizer = AutoTokenizer.from_pretrained(name)
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            dtype=torch.bfloat16 if settings.mixed_precision else torch.float32,
+            attn_implementation=settings.attention,
+            output_loading_info=True,
+        )
+        if fresh := sorted(loading["missing_keys"]):
+            # transformers would draw them at random: rewards of nothing.
+            raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
+        self._model = model.eval()
+        if not settings.offload:
+            self._model.to(device)
+        self._longest: int | None = getattr(
+            model.config.get_text_config(), "max_position_embeddings", None
+        )
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        self._model.to(self._device)
+        scores: dict[int, Score] = {}
+        tokens = {}
+        for row, request in enumerate(requests):
+            read = self._tokens(request)
+            if isinstance(read, Score):
+                scores[row] = read
+            else:
+                tokens[row] = read
+        # Texts of like length together: little padding.
+        rows = sorted(tokens, key=lambda row: len(tokens[row]))
+        size = self._settings.micro_batch_size
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            found = self._forward([tokens[row] for row in part])
+            scores |= zip(part, map(self._judged, found), strict=True)
+        if self._settings.offload:
+            self._model.to("cpu")
+        return [scores[row] for row in range(len(requests))]
+
+    def _tokens(self, request: RewardRequest) -> list[int] | Score:
+        """The sample in this model's own tokens; a failed Score where it cannot read it.
+
+        A chat ends as its template ends it, any other text with the end-of-sequence token: so were
+        the texts that TRL and OpenRLHF train reward models on.
+        """
+        if request.messages is not None:
+            chat = [*request.messages, {"role": "assistant", "content": request.response}]
+            tokens: list[int] = self._tokenizer.apply_chat_template(chat, return_dict=False)
+        else:
+            tokens = self._tokenizer(request.query)["input_ids"]
+            end = self._tokenizer.eos_token_id
+            if end is not None and tokens[-1:] != [end]:
+                tokens = [*tokens, end]
+        if not tokens:
+            return Score.failed(f"{self._name} reads no token in it")
+        if self._longest is not None and len(tokens) > self._longest:
+            return Score.failed(f"{len(tokens)} tokens; {self._name} reads {self._longest}")
+        return tokens
+
+    def _forward(self, batch: Sequence[list[int]]) -> list[float]:
+        """The model's number for each text, padded on the right.
+
+        transformers takes the last token that is no padding: what pads is one that occurs nowhere
+        here, so that a text's own end is never taken for it.
+        """
+        present = {token for tokens in batch for token in tokens}
+        padding = next(token for token in range(len(present) + 1) if token not in present)
+        self._model.config.get_text_config().pad_token_id = padding
+        longest = max(map(len, batch))
+        ids = [tokens + [padding] * (longest - len(tokens)) for tokens in batch]
+        mask = [[1] * len(tokens) + [0] * (longest - len(tokens)) for tokens in batch]
+        logits: Any = self._model(
+            input_ids=torch.tensor(ids, device=self._device),
+            attention_mask=torch.tensor(mask, device=self._device),
+        ).logits
+        return [float(value) for value in logits[:, 0].float()]
+
+    def _judged(self, reward: float) -> Score:
+        if math.isfinite(reward):
+            return Score.of(reward)
+        return Score.failed(f"{self._name} says {reward}")
