@@ -127,13 +127,18 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def scoring_at_once(self) -> int:
-        """Models that run forward over a step's samples at the same time."""
-        return max(1, self.needs_old_log_probs + self.has_critic + self.has_reference)
+        """Ranks that run forward over a step's samples at the same time."""
+        return max(
+            1,
+            self.needs_old_log_probs * self.policy_ranks
+            + self.has_critic * self.critic_ranks
+            + self.has_reference * self.reference_ranks,
+        )
 
     @property
     def training_at_once(self) -> int:
-        """Models that are updated at the same time."""
-        return 1 + self.has_critic
+        """Ranks that are updated at the same time."""
+        return self.policy_ranks + self.has_critic * self.critic_ranks
 
     @property
     def clip_range(self) -> tuple[float, float]:

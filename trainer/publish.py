@@ -62,10 +62,11 @@ def weights(
     that of the cache only afterwards.
     """
     what = f"weights of version {version}"
-    asked = engines.all(Engine.node), [policy.first(Policy.node)], policy.all(Policy.offer)
+    asked = engines.all(Engine.node), [policy.first(Policy.node)]
+    offer = policy.together(Policy.offer)  # sharded weights are gathered by all ranks together
     homes = _answers(asked[0], "engine", patience.start, "starting")
     (home,) = _answers(asked[1], "policy", patience.start, "starting")
-    offered = _answers(asked[2], "policy", patience.part, what)[0]
+    offered = _answers([offer], "policy", patience.part, what)[0][0]
     if wake:
         _wake(engines, "weights", patience)
     near = [one == home for one in homes]

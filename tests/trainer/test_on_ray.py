@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -76,8 +78,8 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         time.sleep(0.05)
 
 
-def weights_of(config: Config) -> dict[str, torch.Tensor]:
-    path = checkpoint_path(config.checkpoints, STEPS) / "policy.pt"
+def weights_of(config: Config, step: int = STEPS) -> dict[str, torch.Tensor]:
+    path = checkpoint_path(config.checkpoints, step) / "policy.pt"
     model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
     return model
 
@@ -141,3 +143,50 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     assert unfit.returncode == ExitCode.USAGE, said
     assert "--target_modules nothing: the model has none of them" in said
     assert "Traceback" not in said
+
+
+def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it_in_another_layout(
+    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+) -> None:
+    several = {"actor_num_gpus_per_node": 2, "critic_num_gpus_per_node": 2, "zero_stage": 3}
+    flags |= {"max_steps": 6, "save_steps": 1, "dist_timeout": 45}
+    config = parse(to_argv(flags))
+
+    running = start(flags | several, ray_directory)
+    wait_until(lambda: len(events(config, "checkpoint")) >= 2, running)
+    stopped = process_of("policy-1", running)
+    stopped.suspend()
+    since = time.monotonic()
+    said, _ = running.communicate(timeout=100)
+    assert time.monotonic() - since < 45, "Ray takes some seconds to end"
+    assert running.returncode == ExitCode.JOB_FAILED, said
+    assert "rank policy-1" in said
+    assert f"process {stopped.pid}) does not answer" in said
+    assert not stopped.is_running()
+
+    finished = start(flags, ray_directory)
+    said, _ = finished.communicate(timeout=200)
+    assert finished.returncode == ExitCode.FINISHED, said
+    resumed = [event["details"]["step"] for event in events(config, "resume")]
+    assert resumed[1] >= 2
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    from env.registry import reward_function
+
+    train(alone, reward_function("arithmetic"))
+    assert position_in(config) == position_in(alone)
+    expected = weights_of(alone, 6)
+    for name, value in weights_of(config, 6).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
+
+
+def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
+    """The worker of Ray's that holds the actor."""
+    below = psutil.Process(driver.pid).children(recursive=True)
+    (found,) = [one for one in below if "".join(one.cmdline()).startswith(f"ray::{actor}")]
+    return found
+
+
+def position_in(config: Config) -> dict[str, Any]:
+    state = json.loads((checkpoint_path(config.checkpoints, 6) / "run.json").read_text())
+    prompts: dict[str, Any] = state["prompts"]
+    return prompts

@@ -8,10 +8,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 import torch
@@ -19,12 +21,13 @@ from safetensors.numpy import load_file
 
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.ranks import ROLES, Said, Workbench, experience, settings
-from trainer import placement, shares
+from trainer import layout, placement, shares
 from trainer.actors.base import LoRASettings, Sharding
 from trainer.actors.group import Group
 from trainer.actors.ray_group import RayLauncher
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
+from trainer.layout import Layout, Pool
 from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -42,11 +45,13 @@ def benches() -> Iterator[Benches]:
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
-    placement.join(7)
-    launcher = RayLauncher(placement.reserve(7), timeout=PATIENCE)
+    groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
+    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    placement.join(wanted)
+    launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {
-        count: launcher.launch_ranks(f"bench{count}", "tests.trainer.ranks:Workbench", count)
-        for count in (1, 2, 4)
+        one.slots: launcher.launch_ranks(one.role, "tests.trainer.ranks:Workbench", one.slots)
+        for one in groups
     }
     ray.shutdown()
     os.environ.clear()
@@ -263,5 +268,7 @@ def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, mo
         with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
             bench.together(Workbench.lesson, [1, 2]).result()
         assert time.monotonic() - since < PATIENCE
+        assert not psutil.pid_exists(stopped), "it would keep its GPU"
     finally:
-        os.kill(stopped, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)

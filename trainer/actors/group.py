@@ -139,4 +139,4 @@ class LocalLauncher:
     def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
         if count != 1:
             raise ValueError(f"{count} ranks of {role} need a process each")
-        return LocalGroup([build(actor, args)])
+        return self.launch(role, actor, count, *args)

@@ -17,6 +17,9 @@ from trainer.types import SilentRankError
 GRACE_SECONDS = 5.0
 """In which a worker that computes answers, after another has already failed."""
 
+KILL_SECONDS = 6.0
+"""Until a worker is gone: Ray asks it to leave first, and ends it by force after five seconds."""
+
 
 class Liveness:
     """Asks all workers of a group, again and again, for as long as one of them is waited for."""
@@ -24,15 +27,16 @@ class Liveness:
     def __init__(
         self, names: Sequence[str], hosts: Sequence[Any], places: Sequence[Any], timeout: float
     ) -> None:
-        """A worker is silent after half of `timeout` seconds: before collectives time out.
+        """A worker is silent after a third of `timeout` seconds, long before collectives time out;
+        while it starts, which may keep it from answering, after all of them.
 
         `places` are references to where each worker is, in words.
         """
         self._names = names
         self._hosts = hosts
         self._places = places
-        self._patience = timeout / 2
-        self.interval = min(10.0, timeout / 4)
+        self._timeout = timeout
+        self.interval = min(10.0, timeout / 6)
         """Seconds between two questions."""
         self._asked: list[tuple[float, Any]] = []
 
@@ -42,26 +46,37 @@ class Liveness:
     def check(self) -> None:
         """Ask again who has answered. Raises SilentRankError for who has not for too long."""
         now = time.monotonic()
+        up = self._up()
         answered = set(_answered([question for _, question in self._asked], 0))
         silent = []
         for worker, (since, question) in enumerate(self._asked):
             if question in answered:
                 self._asked[worker] = (now, self._hosts[worker].alive.remote())
-            elif now - since > self._patience:
+            elif now - since > self._timeout / (3 if worker in up else 1):
                 silent.append(worker)
         if silent:
-            self._accuse(silent, f"for {self._patience:g} s")
+            longest = now - min(self._asked[worker][0] for worker in silent)
+            self._accuse(silent, f"for {longest:.0f} s")
 
     def blame(self, error: Exception) -> None:
         """Raises SilentRankError where a failure comes with a worker that does not answer."""
         questions = [host.alive.remote() for host in self._hosts]
         answered = set(_answered(questions, GRACE_SECONDS))
-        silent = [worker for worker, one in enumerate(questions) if one not in answered]
+        silent = [worker for worker in self._up() if questions[worker] not in answered]
         if silent:
             self._accuse(silent, f"while another failed ({str(error).splitlines()[-1]})")
 
+    def _up(self) -> list[int]:
+        """The workers that have started, or failed to."""
+        up = set(_answered(list(self._places), 0))
+        return [worker for worker, place in enumerate(self._places) if place in up]
+
     def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
+        """Raises SilentRankError; those workers are killed before, so that none keeps its GPU."""
         who = ", ".join(f"{self._names[worker]} ({self._place(worker)})" for worker in silent)
+        for worker in silent:
+            ray.kill(self._hosts[worker])
+        time.sleep(KILL_SECONDS)
         raise SilentRankError(f"rank {who} does not answer {how}: it or its node is stopped")
 
     def _place(self, worker: int) -> str:

@@ -67,15 +67,17 @@ class _OfAllRanks(Generic[T]):
 
     def ready(self, seconds: float) -> bool:
         waiting = list(self._references)
-        done, _ = ray.wait(waiting, num_returns=len(waiting), timeout=seconds, fetch_local=False)
-        return len(done) == len(waiting)
+        done, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        if late:
+            self._liveness.blame(f"within {seconds:g} s")
+        return not late
 
     def _check(self, reference: Any) -> None:
         """Raises where the call failed: names the rank that is at fault if it has gone silent."""
         try:
             _received(reference)
         except RayTaskError as error:
-            self._liveness.blame(error)
+            self._liveness.blame(f"while another failed ({str(error).splitlines()[-1]})")
             raise
 
     @property
