@@ -58,13 +58,13 @@ class Liveness:
             longest = now - min(self._asked[worker][0] for worker in silent)
             self._accuse(silent, f"for {longest:.0f} s")
 
-    def blame(self, error: Exception) -> None:
-        """Raises SilentRankError where a failure comes with a worker that does not answer."""
+    def blame(self, how: str) -> None:
+        """Raises SilentRankError where a worker that has started does not answer now."""
         questions = [host.alive.remote() for host in self._hosts]
         answered = set(_answered(questions, GRACE_SECONDS))
         silent = [worker for worker in self._up() if questions[worker] not in answered]
         if silent:
-            self._accuse(silent, f"while another failed ({str(error).splitlines()[-1]})")
+            self._accuse(silent, how)
 
     def _up(self) -> list[int]:
         """The workers that have started, or failed to."""

@@ -67,7 +67,7 @@ class _OfAllRanks(Generic[T]):
 
     def ready(self, seconds: float) -> bool:
         waiting = list(self._references)
-        done, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        _, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
         if late:
             self._liveness.blame(f"within {seconds:g} s")
         return not late
