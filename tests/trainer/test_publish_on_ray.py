@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -16,16 +15,16 @@ import ray
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import settings as learner
-from trainer import publish
+from trainer import layout, placement, publish
 from trainer.actors.base import PolicyObjective
-from trainer.actors.ray_group import RayGroup, _Host
+from trainer.actors.ray_group import RayLauncher
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
+from trainer.layout import Layout, Pool
 from trainer.publish import Patience
 from trainer.types import Sampling, TrainingError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-ROOT = Path(__file__).parents[2]
 
 
 class Known(HFEngine):
@@ -34,23 +33,23 @@ class Known(HFEngine):
 
 
 @pytest.fixture
-def _cluster() -> Iterator[None]:
-    environment = {"env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}}
-    ray.init(address="local", num_cpus=3, include_dashboard=False, runtime_env=environment)
-    yield
-    ray.shutdown()
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    roles = {"policy": 1, "engine": 2}
+    groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
+    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    with tempfile.TemporaryDirectory(prefix="ray-") as directory:
+        monkeypatch.setenv("RAY_TMPDIR", directory)
+        placement.join(wanted)
+        yield RayLauncher(placement.reserve(wanted), timeout=60.0)
+        ray.shutdown()
 
 
-def group(role: str, worker: str, count: int, *args: Any) -> RayGroup[Any]:
-    host = ray.remote(_Host).options(num_cpus=0)
-    return RayGroup([host.remote(f"{role}-{number}", worker, args) for number in range(count)])
-
-
-@pytest.mark.usefixtures("_cluster")
-def test_an_engine_that_stops_is_named_within_the_bound(tiny: Tiny) -> None:
+def test_an_engine_that_stops_is_named_within_the_bound(launcher: RayLauncher, tiny: Tiny) -> None:
     actor = "trainer.actors.policy:PolicyActor"
-    policy = group("policy", actor, 1, learner(tiny), PolicyObjective())
-    engines = group("engine", f"{__name__}:Known", 2, settings(tiny))
+    policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
+    engines = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
     publish.weights(policy, engines, 1)
     requests = [Request("1+1=", (0,))]
     written = [

@@ -30,6 +30,7 @@ PACKAGES = (
     "debootstrap",
     "fuse-overlayfs",
     "iptables",
+    "libfaketime",
     "netavark",
     "podman",
     "runc",
