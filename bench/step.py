@@ -25,7 +25,7 @@ from bench.result import report
 from bench.sides import task as shared
 from bench.sides.task import Kind, Task
 
-STEPS, WARM = 16, 4
+STEPS, WARM = 12, 4
 FLOOR_TARGET, TRL_TARGET = 1.05, 2.0
 THREADS = str(os.cpu_count() or 1)
 OLDER_TRL = Path(".peers/trl-ppo").absolute()
