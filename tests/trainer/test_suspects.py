@@ -1,0 +1,87 @@
+"""A slow or silent node, or link, is named among many in few rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from trainer.suspects import Pair, find
+
+
+class Network:
+    """Nodes that reach 10 GB/s with each other, but for some."""
+
+    def __init__(
+        self, slow: set[str], links: set[frozenset[str]], speed: float | None = 1.0
+    ) -> None:
+        self.slow, self.links, self.speed = slow, links, speed
+        self.rounds = 0
+
+    def probe(self, pairs: Sequence[Pair]) -> list[float | None]:
+        self.rounds += 1
+        busy = [node for pair in pairs for node in pair]
+        assert len(set(busy)) == len(busy)  # all pairs of a round run at the same time
+        return [
+            self.speed if self.slow & set(pair) or frozenset(pair) in self.links else 10.0
+            for pair in pairs
+        ]
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7, 16])
+def test_nodes_that_are_alike_give_no_fault(count: int) -> None:
+    network = Network(set(), set())
+    assert find(names(count), network.probe) == []
+    assert network.rounds == math.ceil(math.log2(max(1, count)))
+
+
+@pytest.mark.parametrize("speed", [1.0, None], ids=["slow", "silent"])
+@pytest.mark.parametrize("count", [4, 5, 8, 13, 64])
+def test_any_one_node_is_named_within_log_n_rounds_and_two(count: int, speed: float | None) -> None:
+    for guilty in names(count):
+        network = Network({guilty}, set(), speed)
+        (fault,) = find(names(count), network.probe)
+        assert fault.nodes == (guilty,)
+        assert f"{guilty} is at fault" in fault.sentence
+        assert network.rounds <= math.ceil(math.log2(count)) + 2
+
+
+def test_a_pair_that_was_slow_once_alone_is_no_fault() -> None:
+    network = Network({"n1"}, set())
+
+    def probe(pairs: Sequence[Pair]) -> list[float | None]:
+        speeds = network.probe(pairs)
+        network.slow.clear()
+        return speeds
+
+    assert find(names(8), probe) == []
+
+
+def test_a_link_is_told_apart_from_its_two_nodes() -> None:
+    network = Network(set(), {frozenset(("n2", "n3"))})
+    (fault,) = find(names(8), network.probe)
+    assert fault.nodes == ("n2", "n3")
+    assert fault.sentence == "between n2 and n3: 1.00 GB/s; at fault is their link"
+
+
+def test_several_slow_nodes_are_each_named() -> None:
+    network = Network({"n1", "n6"}, set())
+    faults = find(names(16), network.probe)
+    assert {fault.nodes for fault in faults} == {("n1",), ("n6",)}
+
+
+def test_of_two_nodes_alone_none_can_be_told_from_the_other() -> None:
+    (fault,) = find(names(2), Network({"n0"}, set(), None).probe)
+    assert fault.nodes == ("n0", "n1")
+    assert "one of them, or their link" in fault.sentence
+
+
+def test_nodes_that_are_all_too_slow_are_measured_against_what_is_asked() -> None:
+    network = Network(set(names(4)), set(), 5.0)
+    assert find(names(4), network.probe) == []
+    assert len(find(names(4), network.probe, least=8.0)) == 2
