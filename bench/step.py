@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def main() -> int:
         root = Path(directory)
         uniform = [round_of(root / f"uniform-{n}", "uniform", n) for n in range(rounds)]
         ragged = [round_of(root / f"ragged-{n}", "ragged", n) for n in range(rounds)]
-    to_floor = ratio(uniform, "grpo", "floor")
+    to_floor = round(statistics.median(sides["grpo"]["to_floor"] for sides in uniform), 4)
     ragged_trl = ratio(ragged, "trl grpo", "grpo")
     ok = report(
         "step",
@@ -75,14 +76,11 @@ def round_of(root: Path, kind: Kind, number: int) -> Sides:
     root.mkdir()
     task = shared.write(root, kind, STEPS)
     sides = {
-        "grpo": partial(builtin, task, "grpo"),
-        "floor": partial(side, "floor", task),
+        "grpo": partial(builtin_and_floor if kind == "uniform" else builtin, task, "grpo"),
         "trl grpo": partial(side, "trl_grpo", task),
         "ppo": partial(builtin, task, "ppo"),
         "trl ppo": partial(side, "trl_ppo", task, OLDER_TRL),
     }
-    if kind == "ragged":
-        del sides["floor"]
     names = list(sides) if number % 2 == 0 else list(reversed(sides))
     rows = {name: sides[name]() for name in names}
     for name in sides:
@@ -91,15 +89,35 @@ def round_of(root: Path, kind: Kind, number: int) -> Sides:
     return rows
 
 
+def builtin_and_floor(task: Task, algorithm: str) -> Row:
+    """The trainer, step by step in turns with the floor; `to_floor` is the median of the ratios."""
+    floor = threading.Thread(target=side, args=("floor", task))
+    floor.start()
+    steps = train(task, algorithm, task.reward_in_turns)
+    floor.join()
+    floors = json.loads((task.root / "floor.json").read_text())
+    waits = [float(line) for line in task.waited.read_text().split()]
+    for row, waited in zip(steps, waits, strict=True):
+        row["timing/step"] -= waited
+        row["timing/reward"] -= waited
+    ratios = [row["timing/step"] / floor["step"] for row, floor in zip(steps, floors, strict=True)]
+    shown = {f"floor_{key}": median(floors[WARM:], key) for key in ("step", "generate", "update")}
+    return phases(steps) | shown | {"to_floor": round(statistics.median(ratios[WARM:]), 4)}
+
+
 def builtin(task: Task, algorithm: str) -> Row:
-    """The trainer as a user starts it, on a Ray of its own."""
+    return phases(train(task, algorithm, task.reward))
+
+
+def train(task: Task, algorithm: str, reward: Path) -> list[dict[str, Any]]:
+    """Metrics of each step of the trainer, started as a user does, on a Ray of its own."""
     batch = str(shared.PROMPTS * shared.COMPLETIONS)
     run = task.root / f"run-{algorithm}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
         started(
             [
                 *("trainer", "--pretrain", str(task.model), "--prompt_data", str(task.prompts)),
-                *("--input_key", "prompt", "--remote_rm_url", str(task.reward)),
+                *("--input_key", "prompt", "--remote_rm_url", str(reward)),
                 *("--run_dir", str(run), *ALGORITHMS[algorithm]),
                 *("--rollout_batch_size", str(shared.PROMPTS)),
                 *("--n_samples_per_prompt", str(shared.COMPLETIONS)),
@@ -113,7 +131,12 @@ def builtin(task: Task, algorithm: str) -> Row:
             RAY_TMPDIR=ray,
         )
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if "timing/step" in row][WARM:]
+    return [row for row in rows if "timing/step" in row]
+
+
+def phases(steps: list[dict[str, Any]]) -> Row:
+    """Medians of the steady steps."""
+    rows = steps[WARM:]
     names = {name for name in rows[0] if name.startswith("timing/")}
     shown = {name.removeprefix("timing/"): median(rows, name) for name in sorted(names)}
     return shown | {

@@ -20,6 +20,20 @@ def reward_func(queries, prompts, labels):
 def share(text):
     return sum(character in "aeiou" for character in text) / max(1, len(text))
 """
+TURN = """
+import time
+from multiprocessing.connection import Client
+
+
+def reward_func(queries, prompts, labels):
+    began = time.perf_counter()
+    with Client({turns!r}) as other:
+        other.recv()
+    with open({waited!r}, "a") as file:
+        print(time.perf_counter() - began, file=file)
+    return [share(query[len(prompt):]) for query, prompt in zip(queries, prompts)]
+"""
+"""Appended to REWARD: let another side make a step first, and note how long that took."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,20 @@ class Task:
     def reward(self) -> Path:
         return self.root / "reward.py"
 
+    @property
+    def turns(self) -> Path:
+        """The socket at which a side that makes its steps in turns with another listens."""
+        return self.root / "turns"
+
+    @property
+    def reward_in_turns(self) -> Path:
+        return self.root / "reward_in_turns.py"
+
+    @property
+    def waited(self) -> Path:
+        """Seconds for which each reward has waited for the other side."""
+        return self.root / "waited"
+
 
 def write(root: Path, kind: Kind, steps: int) -> Task:
     """Completions of 32 tokens all, or of 32 in the mean with a limit of 128.
@@ -53,6 +81,8 @@ def write(root: Path, kind: Kind, steps: int) -> Task:
     rows = [f"{number:05d} and " for number in range(PROMPTS * steps)]
     task.prompts.write_text("".join(json.dumps({"prompt": row}) + "\n" for row in rows))
     task.reward.write_text(REWARD)
+    turn = TURN.format(turns=str(task.turns), waited=str(task.waited))
+    task.reward_in_turns.write_text(REWARD + turn)
     return task
 
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from trainer import shares
+from trainer.actors.allocator import keep_freed_memory
 from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.packing import Cut
 from trainer.types import FloatArray, Sequences
@@ -28,6 +29,7 @@ def prepare_process(*, deterministic: bool = False) -> torch.device:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS' own condition for it
         torch.use_deterministic_algorithms(True)
     share_threads(1)
+    keep_freed_memory()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
