@@ -17,9 +17,9 @@ def keep_freed_memory() -> None:
     """Let tensors of the next step have the pages of the last one's; before the first tensor.
 
     By default the C library gives a large tensor's pages back as it is freed, and the kernel clears
-    new ones for the next: here that is a twentieth of a step. Up to half a GiB of free memory stays with
-    the process instead, and large tensors lie in huge pages where the system has them. Does nothing
-    where the C library is not GNU's.
+    new ones for the next: here that is a twentieth of a step. Up to half a GiB of free memory stays
+    with the process instead, and large tensors lie in huge pages where the system has them. Does
+    nothing where the C library is not GNU's.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it at its first large tensor
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
