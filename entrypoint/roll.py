@@ -113,6 +113,17 @@ class Entry:
         heard = not self.hung_up and now - self.seen_at < SILENT_SECONDS
         return self.asking > 0 or heard
 
+    def as_dict(self, now: float) -> dict[str, Any]:
+        return {
+            "node": self.card.node,
+            "address": self.card.address,
+            "joined": self.card.joined,
+            "present": self.present(now),
+            "silent_seconds": round(0.0 if self.asking else now - self.seen_at, 1),
+            "inventory": dict(self.card.inventory),
+            "warnings": list(self.card.warnings),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RollState:

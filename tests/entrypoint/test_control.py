@@ -86,7 +86,7 @@ def asking(head: Head, node: str) -> Iterator[None]:
             f"GET /v1/outcome?node={node} HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
         )
-        eventually(lambda: head.control._entries[node].asking == 1)
+        eventually(lambda: head.control._register._entries[node].asking == 1)
         yield
 
 
@@ -149,7 +149,7 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
 def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
     client = head.client()
     client.check_in(card("a"), joined=True)
-    entry = head.control._entries["a"]
+    entry = head.control._register._entries["a"]
     with asking(head, "a"):
         assert entry.asking == 1
     eventually(lambda: entry.asking == 0)
@@ -162,7 +162,7 @@ def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Hea
     client.check_in(card("a", "127.0.0.3"), joined=True)
     with asking(head, "a"), pytest.raises(NotYetError, match="another node"):
         client.check_in(card("a", "127.0.0.9"))
-    eventually(lambda: head.control._entries["a"].asking == 0)
+    eventually(lambda: head.control._register._entries["a"].asking == 0)
     client.check_in(card("a", "127.0.0.9"))
     assert head.control.state()["nodes"][0]["address"] == "127.0.0.9"
 
@@ -172,7 +172,7 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     client = head.client()
     client.check_in(card("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._entries["a"].asking == 1)
+    eventually(lambda: head.control._register._entries["a"].asking == 1)
     head.control.begin_anew()
     eventually(lambda: said == [HeadLost("the head was started again")])
     assert head.control.roll().present == ()
@@ -189,7 +189,7 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
         client = head.client()
         client.check_in(card(name, address), joined=True)
         client.watch(name, "first", said.append)
-    eventually(lambda: all(one.asking for one in head.control._entries.values()))
+    eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
     head.control.ask_for_stacks(3)
     eventually(lambda: len(said) == 2)
     head.control.announce("finished", 0)
@@ -217,7 +217,7 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head:
     assert not client.leave("a", "SIGTERM")
     client.check_in(card("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._entries["a"].asking == 1)
+    eventually(lambda: head.control._register._entries["a"].asking == 1)
     assert client.leave("a", "SIGTERM")
     assert head.leaves == [("a", "SIGTERM")]
     assert head.control.is_leaving("a")
@@ -253,7 +253,7 @@ def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     client = head.client()
     client.check_in(card("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._entries["a"].asking == 1)
+    eventually(lambda: head.control._register._entries["a"].asking == 1)
     client.close()
     eventually(lambda: len(said) == 1)
     assert isinstance(said[0], HeadLost)
@@ -335,7 +335,7 @@ def shared(node: str, storage: str = "first", **changes: object) -> Card:
 def strict(tmp_path: Path) -> Iterator[Head]:
     """A head that has written to its run directory, and so asks workers to read there."""
     head = Head(tmp_path)
-    head.control._me = replace(head.control._me, storage="first")
+    head.control._register.me = replace(head.control._register.me, storage="first")
     with head.control:
         yield head
 
