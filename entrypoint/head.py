@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from types import TracebackType
 
-from entrypoint import ray_node, run_token, wait
+from entrypoint import process, ray_node, run_token, wait
 from entrypoint.control import Control
 from entrypoint.inbox import Inbox, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient
@@ -25,6 +25,7 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
+from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, timestamp, write_atomically
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     """Until the run is finished or beyond help; the exit code is the outcome's."""
     run = RunFiles(settings.run_dir)
     try:
-        with Lease(run.lease) as lease:
-            journal = Journal(run.journal, settings.node_name)
+        with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why)) as lease:
+            journal = Journal(run.journal, settings.node_name, lease.path)
             identity = _identify(settings, run, journal)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
@@ -47,12 +48,21 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             return _lead(settings, role, warnings, inbox, journal, lease.incarnation, token)
-    except HeldError as error:
+    except (HeldError, fence.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
         log.error("%s: %s", error.filename or run.root, error.strerror or error)
         return ExitCode.RUN_DIR
+
+
+def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
+    """A later head has the run: end the job at once, and wake whatever waits here.
+
+    All that then wants to write to the run is refused, which ends this head.
+    """
+    process.kill(process.marked(settings.node_mark, **fence.environment(lease.path)))
+    inbox.put(StopAsked(why))
 
 
 def _lead(
@@ -236,6 +246,7 @@ def say_difference(journal: Journal, sentence: str) -> None:
 
 
 def _conclude(outcome: Outcome, run: RunFiles, journal: Journal, seconds: float) -> None:
+    fence.check(journal.lease)
     progress = Progress.read(run.progress)
     row = {
         "outcome": outcome.name,

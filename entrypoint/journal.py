@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer import fence
 from trainer.contract import append_event, read_events
 
 log = logging.getLogger("rollcall")
@@ -15,20 +16,32 @@ WARNING_KINDS = frozenset({"failure", "refused", "node-lost"})
 
 
 class Journal:
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, lease: Path | None = None) -> None:
+        """`lease`: the head's, under which all is written."""
         self.path = path
         self._node = node
+        self.lease = lease
         self.attempt: int | None = None
 
     def record(self, kind: str, sentence: str, **details: Any) -> None:
         """Append the event and say its sentence.
 
         Raises OSError where the run directory no longer takes it: a run without a journal could
-        not be resumed, so the head must not go on.
+        not be resumed, so the head must not go on. Raises SupersededError where a later head has
+        the run.
         """
+        fence.check(self.lease)  # before the sentence is said
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         log.log(level, "%s", sentence)
-        append_event(self.path, kind, sentence, details, attempt=self.attempt, node=self._node)
+        append_event(
+            self.path,
+            kind,
+            sentence,
+            details,
+            attempt=self.attempt,
+            node=self._node,
+            lease=self.lease,
+        )
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """All events, or those of `kinds`, oldest first."""

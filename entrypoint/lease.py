@@ -1,13 +1,15 @@
 """One head at a time on a run directory, by a lease that survives a crash of its holder.
 
-Two proofs of life together, since neither is enough on its own:
+Each head has a lease file of its own, numbered (trainer/fence.py says what the numbers are for), in
+which two proofs of its life lie together, since neither is enough on its own:
 
-- an advisory lock (flock): the kernel drops it the moment that the holder dies, but some network
-  file systems keep it to one machine;
-- a heartbeat in the file: it reaches every machine, but its end takes a while to be sure of.
+- an advisory lock (flock): the kernel drops it the moment that the holder dies, but a frozen holder
+  keeps it, and some network file systems keep it to one machine;
+- a heartbeat: it reaches every machine, but its end takes a while to be sure of.
 
-On the holder's own machine the lock decides at once. From another machine a newcomer also watches
-the heartbeat, by its own clock, for as long as a living holder may be silent.
+On the holder's own machine a free lock decides at once. Otherwise a newcomer watches the heartbeat,
+by its own clock, for as long as a living holder may be silent. A holder that was only frozen, or
+cut off, finds the newcomer's greater number when it wakes up.
 """
 
 from __future__ import annotations
@@ -18,63 +20,71 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+
+from trainer import fence
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
 SILENCE_SECONDS = 8.0
-"""Without a heartbeat for so long, a holder on another machine is taken for dead."""
+"""Without a heartbeat for so long, a holder is taken for dead."""
+POLL_SECONDS = 0.5
 
 
 class HeldError(Exception):
     """Another head lives on this run directory; the sentence names it."""
 
 
-def holder(path: Path) -> str:
-    """The incarnation of the head whose lease lies there; "" where none can be read.
+def holder(leases: Path) -> str:
+    """The incarnation of the head that has the newest lease there; "" where there is none.
 
     Who reads a living head's sees the storage that the head writes to.
     """
     try:
-        list(os.scandir(path.parent))  # so that a network file system looks again
-        return str(json.loads(path.read_text())["incarnation"])
-    except (OSError, ValueError, LookupError, TypeError):
+        newest = fence.newest(leases)
+    except OSError:
         return ""
+    return str(fence.read(newest).get("incarnation", "")) if newest else ""
 
 
 class Lease:
     """Held from `acquire` to `release`, renewed by a thread of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, leases: Path, on_lost: Callable[[str], None] = log.error) -> None:
+        """`on_lost` is told, in a sentence, that a later head has taken the run over."""
+        self._leases = leases
+        self._on_lost = on_lost
         self._descriptor: int | None = None
         self._released = threading.Event()
+        self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
 
     def acquire(self) -> Lease:
-        """Raises HeldError where another head lives, OSError where the file cannot be written."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        """Raises HeldError where another head lives, OSError where no file can be written."""
+        self._leases.mkdir(exist_ok=True)
+        previous = fence.newest(self._leases)
+        if previous is None:
+            self._take(1)
+            return self
+        # Its lock is kept until the new lease is there: a third head must not see both free.
+        descriptor = os.open(previous, os.O_RDWR)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if self._lives(previous, descriptor):
+                raise HeldError(self._sentence(previous))
+            self._take(int(previous.name) + 1)
+        finally:
             os.close(descriptor)
-            raise HeldError(self._sentence(self._read())) from None
-        previous = self._read()
-        if previous.get("boot_id") not in (None, _boot_id()) and self._beats(previous):
-            os.close(descriptor)
-            raise HeldError(self._sentence(previous))
-        self._descriptor = descriptor
-        self._beat(0)
-        threading.Thread(target=self._renew, name="lease", daemon=True).start()
         return self
 
     def release(self) -> None:
         if self._descriptor is not None:
             self._released.set()
-            os.ftruncate(self._descriptor, 0)
+            self._write({"host": socket.gethostname(), "over": True})
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -89,54 +99,84 @@ class Lease:
     ) -> None:
         self.release()
 
+    def _take(self, number: int) -> None:
+        self.path = self._leases / str(number)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (FileExistsError, BlockingIOError):
+            raise HeldError(self._sentence(self.path)) from None
+        self._beat(0)
+        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+
     def _renew(self) -> None:
         count = 0
         while not self._released.wait(HEARTBEAT_SECONDS):
             count += 1
             try:
+                fence.check(self.path)
                 self._beat(count)
+            except fence.SupersededError as error:
+                self._on_lost(str(error))
+                return
             except (OSError, TypeError) as error:
                 if not self._released.is_set():
-                    log.warning("the lease on %s cannot be renewed: %s", self._path, error)
+                    log.warning("the lease %s cannot be renewed: %s", self.path, error)
 
     def _beat(self, count: int) -> None:
+        self._write(
+            {
+                "incarnation": self.incarnation,
+                "host": socket.gethostname(),
+                "boot_id": _boot_id(),
+                "beat": count,
+            }
+        )
+
+    def _write(self, row: dict[str, object]) -> None:
         """In place, not by rename: the lock belongs to the file itself."""
-        row = {
-            "incarnation": self.incarnation,
-            "host": socket.gethostname(),
-            "boot_id": _boot_id(),
-            "beat": count,
-        }
         text = json.dumps(row).encode()
         assert self._descriptor is not None
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
         os.fsync(self._descriptor)
 
-    def _beats(self, previous: dict[str, object]) -> bool:
-        """Whether the holder that wrote `previous` is still writing."""
-        log.info("a head on %s held this run: watching for its heartbeat", previous.get("host"))
-        waited = 0.0
-        while waited < SILENCE_SECONDS:
-            if self._read() != previous:
+    def _lives(self, lease: Path, descriptor: int) -> bool:
+        """Whether its holder does; a silent one is watched for as long as one may be silent."""
+        before = fence.read(lease)
+        deadline = time.monotonic() + SILENCE_SECONDS
+        said = False
+        while True:
+            row = fence.read(lease)
+            if row.get("over"):
+                return False
+            if row != before:
                 return True
-            self._released.wait(0.5)
-            waited += 0.5
-        return False
+            if _lock(descriptor) and row.get("boot_id") == _boot_id():
+                return False
+            if time.monotonic() > deadline:
+                log.warning("the head on %s that held this run is silent", row.get("host"))
+                return False
+            if not said:
+                log.info("a head on %s held this run: watching for its heartbeat", row.get("host"))
+                said = True
+            self._released.wait(POLL_SECONDS)
 
-    def _read(self) -> dict[str, object]:
-        try:
-            row = json.loads(self._path.read_text() or "{}")
-        except (OSError, ValueError):
-            return {}
-        return row if isinstance(row, dict) else {}
-
-    def _sentence(self, holder: dict[str, object]) -> str:
-        host = holder.get("host", "this machine")
+    def _sentence(self, lease: Path) -> str:
+        host = fence.read(lease).get("host", "this machine")
         return (
-            f"{self._path.parent} is held by a living head on {host}: "
+            f"{self._leases.parent} is held by a living head on {host}: "
             "stop that one first, or give this one another ROLLCALL_RUN_DIR"
         )
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether the lock is ours now: nobody living on this machine has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _boot_id() -> str:

@@ -12,7 +12,7 @@ from entrypoint.platforms.facts import Facts
 from entrypoint.variables import MASK, Fault, ParseError, Variable, secret_texts, shown
 
 PREFIX = "ROLLCALL_"
-FOR_CHILDREN = ("ROLLCALL_ATTEMPT", "ROLLCALL_NODE_MARK", "ROLLCALL_RESUME_FROM")
+FOR_CHILDREN = ("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_NODE_MARK", "ROLLCALL_RESUME_FROM")
 """Names with our prefix that a node sets for what it starts; passed over here."""
 
 LONGEST_SECRET = 64 * 1024

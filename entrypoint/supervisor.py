@@ -18,6 +18,7 @@ from entrypoint.recipes.base import Recipe
 from entrypoint.roll import RollState
 from entrypoint.services import Services
 from entrypoint.settings import Settings
+from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,8 @@ class Supervisor:
             resume_from=resume_from or 0,
         )
         command = self.recipe.command(self.settings, resume_from)
-        command = replace(command, env={**command.env, "ROLLCALL_ATTEMPT": str(number)})
+        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.lease)}
+        command = replace(command, env={**command.env, **of_attempt})
         attempt = Attempt(
             submission,
             number,

@@ -195,5 +195,5 @@ class _Membership:
 
     def _now(self, card: Card) -> Card:
         """With what holds at this moment alone: the clock, the lease that is to be seen."""
-        storage = lease.holder(RunFiles(self.settings.run_dir).lease)
+        storage = lease.holder(RunFiles(self.settings.run_dir).leases)
         return replace(card, storage=storage, clock=time.time())

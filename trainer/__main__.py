@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trainer.checks import engine_faults
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, append_event
+from trainer.fence import SupersededError
 from trainer.flags import ConfigError
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def run(config: Config) -> int:
         return _end(error, ExitCode.JOB_FAILED)
     except Stopped as error:
         return _end(error, ExitCode.STOPPED)
+    except SupersededError as error:
+        return _end(error, ExitCode.RUN_DIR)
     return ExitCode.FINISHED
 
 

@@ -18,6 +18,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from trainer import fence
+
 
 class ExitCode(IntEnum):
     """What a process of this product ends with; a platform's restart rule can use them."""
@@ -85,8 +87,8 @@ class RunFiles:
         return self.root / ".token"
 
     @property
-    def lease(self) -> Path:
-        return self.root / ".lease"
+    def leases(self) -> Path:
+        return self.root / ".leases"
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -148,6 +150,8 @@ class Progress:
         return asdict(self)
 
     def write(self, path: Path) -> None:
+        """Raises SupersededError where a later head has the run, OSError."""
+        fence.check(fence.mine())
         write_atomically(path, json.dumps(self.as_dict()) + "\n")
 
     @classmethod
@@ -214,20 +218,26 @@ def append_event(
     *,
     attempt: int | None = None,
     node: str | None = None,
+    lease: Path | None = None,
 ) -> dict[str, Any]:
     """Append one event to the run's journal, durably, and return it.
 
     One `write` of one line on an O_APPEND descriptor: head and driver, which run on one machine,
-    may both write without a lock.
+    may both write without a lock. `lease`: the head's; a driver has it in its environment.
+
+    Raises SupersededError where a later head has the run, OSError.
     """
+    lease = lease or fence.mine()
     event = {
         "at": timestamp(),
         "node": node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
+        "epoch": fence.epoch(lease),
         "attempt": attempt,
         "kind": kind,
         "sentence": sentence,
         "details": dict(details or {}),
     }
+    fence.check(lease)
     descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         # A line that a crash tore has no end: it must not take this one with it.
@@ -245,16 +255,25 @@ def _is_torn(descriptor: int) -> bool:
 
 
 def read_events(journal: Path) -> Iterator[dict[str, Any]]:
-    """The journal's events, oldest first; a line torn by a crash is passed over."""
+    """The journal's events, oldest first; a line torn by a crash is passed over.
+
+    So is one of an older head after one of a newer: what froze between its look at the leases and
+    its write comes too late to count.
+    """
     try:
         lines = journal.read_text().splitlines()
     except FileNotFoundError:
         return
+    newest = 0
     for line in lines:
         try:
-            yield json.loads(line)
+            event = json.loads(line)
         except json.JSONDecodeError:
             continue
+        epoch = event.get("epoch") or newest
+        if epoch >= newest:
+            newest = epoch
+            yield event
 
 
 MANIFEST = "MANIFEST.json"
@@ -266,12 +285,16 @@ def checkpoint_path(checkpoints: Path, step: int) -> Path:
 
 
 def write_manifest(directory: Path, step: int) -> None:
-    """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last."""
+    """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last.
+
+    Raises SupersededError where a later head has the run, OSError.
+    """
     files = {
         str(path.relative_to(directory)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }
+    fence.check(fence.mine())
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from env.types import Prompt, RewardFunction
-from trainer import estimates, filtering, inspection, publish, rewards, shares, summary
+from trainer import estimates, fence, filtering, inspection, publish, rewards, shares, summary
 from trainer.actors.base import Critic, Metrics, Policy
 from trainer.checkpoint import best, resume, write
 from trainer.checkpoint.retention import Retention
@@ -218,6 +218,7 @@ class _Run:
         return replace(state, best=value)
 
     def _save(self, state: RunState) -> None:
+        fence.check(fence.mine())  # a later head's checkpoint may lie there
         config = self.config
         if config.disable_ds_ckpt:
             if config.save_hf_ckpt:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from trainer import fence
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Phase, PhaseFile, Progress, append_event
@@ -71,6 +72,7 @@ class Recorder:
         return Stopwatch(lambda part: self._done(step, part))
 
     def step(self, state: RunState, step: Step) -> None:
+        fence.check(fence.mine())
         self._last = step
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import head
+from entrypoint import head, lease
 from entrypoint.inbox import Inbox
 from entrypoint.journal import Journal
 from entrypoint.role import Head
@@ -86,7 +86,8 @@ def test_a_finished_run_goes_on_with_another_command(
 
 def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:
     serve(run, taken, "true")
-    assert run.lease.read_text() == ""
+    assert lease.holder(run.leases) == ""
+    assert serve(run, taken, "true") == ExitCode.UNFIT
 
 
 def test_a_token_that_was_given_is_not_written_down(run: RunFiles, taken: int) -> None:

@@ -29,6 +29,7 @@ def test_an_event_is_a_line_and_a_sentence_on_the_console(
     assert event.pop("at").endswith("+00:00")
     assert event == {
         "node": "head",
+        "epoch": None,
         "attempt": 2,
         "kind": "roll",
         "sentence": "2 of 2 workers are there",

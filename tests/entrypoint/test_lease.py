@@ -1,5 +1,7 @@
 """One living head on a run directory, whatever happened to the ones before."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -7,12 +9,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from entrypoint import lease
 from entrypoint.lease import HeldError, Lease, holder
+from trainer import fence
+from trainer.contract import (
+    Progress,
+    RunFiles,
+    append_event,
+    checkpoint_path,
+    fault_of,
+    read_events,
+    write_manifest,
+)
 
 HOLD = """
 import sys, time
@@ -25,83 +38,207 @@ time.sleep(60)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / ".lease"
+def leases(tmp_path: Path) -> Path:
+    return RunFiles(tmp_path).leases
 
 
-def test_a_second_head_is_refused_while_the_first_lives(path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(HeldError, match="ROLLCALL_RUN_DIR"):
-            Lease(path).acquire()
-    finally:
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
+@pytest.fixture
+def held(leases: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A living holder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, leases], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
 
 
-def test_a_head_killed_on_this_machine_is_succeeded_at_once(path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
-    with Lease(path) as successor:
-        assert json.loads(path.read_text())["incarnation"] == successor.incarnation
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr(lease, "POLL_SECONDS", 0.1)
 
 
-def write_as_another_machine(path: Path, beat: int) -> None:
+def test_a_second_head_is_refused_while_the_first_lives(
+    leases: Path, held: subprocess.Popen[bytes]
+) -> None:
+    with pytest.raises(HeldError, match="ROLLCALL_RUN_DIR"):
+        Lease(leases).acquire()
+    assert [path.name for path in leases.iterdir()] == ["1"]
+
+
+def test_a_head_killed_on_this_machine_is_succeeded_at_once(
+    leases: Path, held: subprocess.Popen[bytes]
+) -> None:
+    os.kill(held.pid, signal.SIGKILL)
+    held.wait()
+    began = time.monotonic()
+    with Lease(leases) as successor:
+        assert time.monotonic() - began < 0.5
+        assert holder(leases) == successor.incarnation
+        assert fence.epoch(successor.path) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_frozen_head_is_succeeded_though_it_keeps_its_lock(
+    leases: Path, held: subprocess.Popen[bytes]
+) -> None:
+    os.kill(held.pid, signal.SIGSTOP)
+    with Lease(leases) as successor:
+        assert fence.epoch(successor.path) == 2
+
+
+def write_as_another_machine(leases: Path, beat: int) -> None:
+    leases.mkdir(exist_ok=True)
     row = {"incarnation": "x", "host": "elsewhere", "boot_id": "another", "beat": beat}
-    path.write_text(json.dumps(row))
+    (leases / "1").write_text(json.dumps(row))
 
 
-def test_a_beating_head_on_another_machine_is_respected_without_its_lock(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "SILENCE_SECONDS", 5.0)
-    write_as_another_machine(path, 1)
-    threading.Timer(0.7, write_as_another_machine, (path, 2)).start()
+def test_a_beating_head_on_another_machine_is_respected_without_its_lock(leases: Path) -> None:
+    write_as_another_machine(leases, 1)
+    threading.Timer(0.7, write_as_another_machine, (leases, 2)).start()
     with pytest.raises(HeldError, match="elsewhere"):
-        Lease(path).acquire()
+        Lease(leases).acquire()
 
 
-def test_a_silent_head_on_another_machine_is_succeeded_after_the_watch(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "SILENCE_SECONDS", 1.0)
-    write_as_another_machine(path, 1)
-    with Lease(path):
-        assert json.loads(path.read_text())["host"] != "elsewhere"
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_head_on_another_machine_is_succeeded_after_the_watch(leases: Path) -> None:
+    write_as_another_machine(leases, 1)
+    with Lease(leases) as successor:
+        assert successor.path == leases / "2"
 
 
-def test_a_lease_given_back_leaves_nothing_to_wait_for(path: Path) -> None:
-    Lease(path).acquire().release()
-    assert path.read_text() == ""
-    with Lease(path):
-        pass
+def test_a_lease_given_back_leaves_nothing_to_wait_for(leases: Path) -> None:
+    Lease(leases).acquire().release()
+    assert holder(leases) == ""
+    began = time.monotonic()
+    with Lease(leases):
+        assert time.monotonic() - began < 0.5
 
 
-def test_a_held_lease_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lease_beats(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
-    with Lease(path):
+    with Lease(leases) as own:
         deadline = time.monotonic() + 5
-        while json.loads(path.read_text() or '{"beat": 0}')["beat"] < 3:
+        while fence.read(own.path).get("beat", 0) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
 
-def test_a_torn_lease_file_is_no_holder(path: Path) -> None:
-    path.write_text('{"incarnat')
-    with Lease(path):
-        pass
+@pytest.mark.usefixtures("impatient")
+def test_a_torn_lease_is_no_holder_once_it_stays_so(leases: Path) -> None:
+    leases.mkdir()
+    (leases / "7").write_text('{"incarnat')
+    with Lease(leases) as successor:
+        assert fence.epoch(successor.path) == 8
 
 
-def test_who_reads_the_lease_knows_the_heads_incarnation(tmp_path: Path) -> None:
-    path = tmp_path / ".lease"
-    assert holder(path) == ""
-    with Lease(path) as lease:
-        assert holder(path) == lease.incarnation
-    assert holder(path) == ""
-    path.write_text("torn")
-    assert holder(path) == ""
+@pytest.mark.usefixtures("impatient")
+def test_of_two_newcomers_one_gets_the_number(leases: Path) -> None:
+    write_as_another_machine(leases, 1)
+    first, second = Lease(leases), Lease(leases)
+    second._take(2)
+    with pytest.raises(HeldError):
+        first._take(2)
+    second.release()
+
+
+def test_who_reads_the_lease_knows_the_heads_incarnation(leases: Path) -> None:
+    assert holder(leases) == ""
+    with Lease(leases) as own:
+        assert holder(leases) == own.incarnation
+    assert holder(leases) == ""
+
+
+def test_a_head_that_was_superseded_is_told_with_both_numbers(
+    leases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
+    told = threading.Event()
+    sentences: list[str] = []
+
+    def hear(sentence: str) -> None:
+        sentences.append(sentence)
+        told.set()
+
+    with Lease(leases, hear):
+        (leases / "2").write_text('{"host": "newer"}')
+        assert told.wait(5)
+    assert "taken over by a later head (lease 2, on newer)" in sentences[0]
+    assert "of lease 1, writes nothing more" in sentences[0]
+
+
+DRIVE = """
+import os, sys, time
+from pathlib import Path
+from trainer.contract import Progress, RunFiles, append_event
+from trainer.fence import SupersededError
+run = RunFiles(Path(sys.argv[1]))
+for step in range(1, 10_000):
+    try:
+        append_event(run.journal, "step", "a step", {"step": step}, attempt=1)
+        Progress(step=step, total_steps=10_000, samples=0, attempt=1, reward=0.0,
+                 reward_first=0.0).write(run.progress)
+    except SupersededError:
+        sys.exit(73)
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_that_wakes_up_under_a_superseded_lease_writes_nothing_and_ends_with_73(
+    tmp_path: Path,
+) -> None:
+    run = RunFiles(tmp_path)
+    old = Lease(run.leases).acquire()
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVE, run.root], env=os.environ | fence.environment(old.path)
+    )
+    while not run.progress.exists():
+        time.sleep(0.02)
+    os.kill(driver.pid, signal.SIGSTOP)
+    old._released.set()  # its host is frozen with it
+    with Lease(run.leases) as new:
+        append_event(run.journal, "start", "another head", lease=new.path)
+        journal, progress = run.journal.read_bytes(), run.progress.read_bytes()
+        os.kill(driver.pid, signal.SIGCONT)
+        assert driver.wait(10) == 73
+        # What had passed its look at the leases when it froze may still be written: one line, void.
+        late = run.journal.read_bytes().removeprefix(journal)
+        assert len(late.splitlines()) <= 1
+        assert [event["kind"] for event in read_events(run.journal)][-1] == "start"
+        assert not late or run.progress.read_bytes() == progress
+
+
+def test_no_manifest_is_written_under_a_superseded_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFiles(tmp_path)
+    directory = checkpoint_path(run.checkpoints, 3)
+    directory.mkdir(parents=True)
+    (directory / "policy.pt").write_bytes(b"weights")
+    with Lease(run.leases) as own:
+        monkeypatch.setenv(fence.VARIABLE, str(own.path))
+        (run.leases / "2").touch()
+        with pytest.raises(fence.SupersededError):
+            write_manifest(directory, 3)
+        progress = Progress(
+            step=3, total_steps=9, samples=0, attempt=1, reward=0.0, reward_first=0.0
+        )
+        with pytest.raises(fence.SupersededError):
+            progress.write(run.progress)
+    assert fault_of(directory) == "no manifest: it was never finished"
+    assert not run.progress.exists()
+
+
+def test_a_line_of_an_older_head_after_one_of_a_newer_does_not_count(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    with Lease(run.leases) as old:
+        append_event(run.journal, "step", "1", lease=old.path)
+        line = run.journal.read_bytes()
+    with Lease(run.leases) as new:
+        append_event(run.journal, "start", "2", lease=new.path)
+        with run.journal.open("ab") as file:
+            file.write(line)
+        append_event(run.journal, "step", "3", lease=new.path)
+    assert [event["sentence"] for event in read_events(run.journal)] == ["1", "2", "3"]

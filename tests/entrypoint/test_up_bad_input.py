@@ -229,7 +229,7 @@ def read_only(directory: Path) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_run_directory_that_a_living_head_holds_is_refused(node: Node) -> None:
-    with Lease(node.run.lease):
+    with Lease(node.run.leases):
         done = node.up(NO_PREFLIGHT, *job(node))
     line = message(done, 73, "is held by a living head")
     assert str(node.run.root) in line
@@ -301,7 +301,7 @@ def test_a_broken_prompt_is_named_by_file_and_line(node: Node, broken: str, said
 
 def test_a_chat_is_no_broken_prompt_where_the_models_template_is_applied(node: Node) -> None:
     chat = json.dumps({"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"})
-    with Lease(node.run.lease):  # so that the node ends after its data were read
+    with Lease(node.run.leases):  # so that the node ends after its data were read
         done = node.up(NO_PREFLIGHT, *job(node, "--apply_chat_template", prompts=chat))
     assert done.returncode == 73, done.stdout
 

@@ -1,0 +1,72 @@
+"""Who may write to a run: the head with the newest lease, and what that head has started.
+
+A lease is a file in `RUN/.leases` whose name is a number, each head's greater than that of the one
+before: a fencing token. Whoever writes to the run holds the path of its lease and looks, right
+before each write, whether there is a greater number. Files are only ever added, each by an
+exclusive create, so that no head takes another's number and none that wakes up late can put the
+clock back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+VARIABLE = "ROLLCALL_LEASE"
+"""Names the lease to the driver of an attempt."""
+
+
+class SupersededError(Exception):
+    """A later head has the run; the sentence names both."""
+
+
+def mine() -> Path | None:
+    """The lease that this process works under; None where it was started by hand."""
+    path = os.environ.get(VARIABLE)
+    return Path(path) if path else None
+
+
+def environment(lease: Path | None) -> dict[str, str]:
+    """What the driver of an attempt is to have."""
+    return {VARIABLE: str(lease)} if lease else {}
+
+
+def epoch(lease: Path | None) -> int | None:
+    return int(lease.name) if lease else None
+
+
+def newest(leases: Path) -> Path | None:
+    """The lease with the greatest number. Raises OSError where the directory cannot be read.
+
+    Read anew each time: a network file system looks again when a directory is opened.
+    """
+    try:
+        numbers = [int(entry.name) for entry in os.scandir(leases) if entry.name.isdecimal()]
+    except FileNotFoundError:
+        return None
+    return leases / str(max(numbers)) if numbers else None
+
+
+def check(lease: Path | None) -> None:
+    """Raises SupersededError where a later head has the run; OSError where that cannot be seen.
+
+    Without a lease nobody supervises the run, and there is nothing to look for.
+    """
+    later = newest(lease.parent) if lease else None
+    if lease is None or later is None or int(later.name) <= int(lease.name):
+        return
+    raise SupersededError(
+        f"{lease.parent.parent} was taken over by a later head (lease {later.name}, on "
+        f"{read(later).get('host', 'another machine')}): this one, of lease {lease.name}, "
+        "writes nothing more and stops"
+    )
+
+
+def read(lease: Path) -> dict[str, object]:
+    """What its holder has written into it; nothing where that is torn, or not there yet."""
+    try:
+        row = json.loads(lease.read_text() or "{}")
+    except (OSError, ValueError):
+        return {}
+    return row if isinstance(row, dict) else {}
