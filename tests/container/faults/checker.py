@@ -1,0 +1,198 @@
+"""Pure: what a run has left behind → what is wrong with it, a sentence each.
+
+Asked after every fault: whatever was done to the run, its journal, its progress and its checkpoints
+must tell of one history without a hole, a repetition or a second head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entrypoint.failures import FailureClass
+from trainer.contract import Progress, RunFiles, checkpoint_path, fault_of, steps_on_disk
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A checkpoint that was broken on purpose."""
+
+    step: int
+    at: str
+    """When: a timestamp as the journal has them."""
+
+
+def faults(
+    run: RunFiles, *, max_restarts: int, damages: Sequence[Damage] = (), secrets: Sequence[str] = ()
+) -> list[str]:
+    """All that is wrong with a run that is at rest, or between two of its steps."""
+    events = all_events(run.journal)
+    return [
+        *steps(events),
+        *heads(events),
+        *endings(events),
+        *budget(events, max_restarts),
+        *loaded(events, damages),
+        *progress(events, Progress.read(run.progress)),
+        *on_disk(run.checkpoints, events, damages),
+        *told(written(run), secrets),
+    ]
+
+
+def all_events(journal: Path) -> list[Event]:
+    """Every whole line, also those that a reader of the run passes over."""
+    events = []
+    for line in journal.read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return events
+
+
+def steps(events: Iterable[Event]) -> Iterator[str]:
+    """No step is skipped or made twice: an attempt counts on from a step that was saved, and is
+    over when the next one has begun."""
+    saved, at, newest = {0}, dict[int, int](), 0
+    for event in events:
+        kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
+        if kind == "attempt":
+            newest = max(newest, attempt)
+        elif kind == "checkpoint":
+            saved.add(step)
+        elif kind == "resume":
+            if step not in saved:
+                yield f"attempt {attempt} resumes from step {step}, which was never saved"
+            at[attempt] = step
+        elif kind == "step":
+            if attempt != newest:
+                yield f"attempt {attempt} makes step {step} after attempt {newest} has begun"
+            if attempt not in at:
+                yield f"attempt {attempt} makes step {step} without saying where it starts"
+            elif step != at[attempt] + 1:
+                yield f"attempt {attempt} makes step {step} after step {at[attempt]}"
+            at[attempt] = step
+
+
+def heads(events: Iterable[Event]) -> Iterator[str]:
+    """One head at a time: each writes under a number of its own, and none after a later one."""
+    newest = 0
+    for event in events:
+        epoch = event["epoch"]
+        if epoch is None:
+            yield f"nobody's: {event['sentence']!r}"
+        elif event["kind"] == "start" and epoch <= newest:
+            yield f"a head starts with lease {epoch} after lease {newest}"
+        elif event["kind"] != "start" and epoch != newest:
+            yield f"lease {epoch} writes {event['kind']!r} under lease {newest}"
+        newest = max(newest, epoch or 0)
+
+
+def endings(events: Iterable[Event]) -> Iterator[str]:
+    """Attempts are counted one by one; each ends with one class and one answer, or with its head.
+
+    The last may still run.
+    """
+    number, running, unanswered = 0, False, False
+    for event in events:
+        kind = event["kind"]
+        if kind == "start":
+            running = unanswered = False
+        elif kind == "attempt":
+            if running:
+                yield f"attempt {number} ended without a class"
+            if unanswered:
+                yield f"the failure of attempt {number} has no answer"
+            if event["attempt"] != number + 1:
+                yield f"attempt {event['attempt']} follows attempt {number}"
+            number, running, unanswered = event["attempt"], True, False
+        elif kind == "failure":
+            failure = event["details"]["failure"]
+            if failure not in list(FailureClass):
+                yield f"attempt {number}: {failure!r} is no class"
+            if not running:
+                yield f"attempt {number} has a second class: {failure}"
+            running, unanswered = False, True
+        elif kind == "decision":
+            if not unanswered:
+                yield f"an answer to no failure: {event['sentence']!r}"
+            unanswered = False
+        elif kind == "outcome":
+            running = unanswered = False
+
+
+def budget(events: Iterable[Event], max_restarts: int) -> Iterator[str]:
+    """At most `max_restarts` restarts in a row under one head that bring no step."""
+    fruitless = 0
+    for event in events:
+        if event["kind"] in ("start", "step"):
+            fruitless = 0
+        elif event["kind"] == "attempt":
+            fruitless += 1
+            if fruitless > max_restarts + 1:
+                yield f"attempt {event['attempt']} is the {fruitless}th in a row without a step"
+
+
+def loaded(events: Iterable[Event], damages: Sequence[Damage]) -> Iterator[str]:
+    """No state is loaded that was broken on purpose, or that the run itself has called broken."""
+    bad: dict[int, str] = {}
+    pending = sorted(damages, key=lambda damage: damage.at)
+    for event in events:
+        while pending and pending[0].at < event["at"]:
+            bad[pending.pop(0).step] = "damaged"
+        kind, step = event["kind"], event["details"].get("step")
+        if kind == "checkpoint":
+            bad.pop(step, None)
+        elif kind == "checkpoint-skipped":
+            bad[step] = "skipped"
+        elif kind == "resume" and step in bad:
+            yield f"attempt {event['attempt']} loads the {bad[step]} checkpoint of step {step}"
+
+
+def progress(events: Sequence[Event], now: Progress | None) -> Iterator[str]:
+    """progress.json shows the newest step, or, while that is being written, the one before."""
+    newest = [event for event in events if event["kind"] == "step"][-2:]
+    shown = [(event["attempt"], event["details"]["step"]) for event in newest]
+    if newest and (now is None or (now.attempt, now.step) not in shown):
+        yield f"progress.json says {now and (now.attempt, now.step)}, the journal {shown[-1]}"
+
+
+def on_disk(
+    checkpoints: Path, events: Sequence[Event], damages: Sequence[Damage] = ()
+) -> Iterator[str]:
+    """The checkpoint that was announced last is there and whole, unless it was damaged."""
+    announced = [event for event in events if event["kind"] == "checkpoint"]
+    if not announced:
+        return
+    last = announced[-1]
+    step = last["details"]["step"]
+    if any(damage.step == step and damage.at >= last["at"] for damage in damages):
+        return
+    if step not in steps_on_disk(checkpoints):
+        newer = [other for other in steps_on_disk(checkpoints) if other > step]
+        if not newer:
+            yield f"the checkpoint of step {step} was announced and is not there"
+    elif fault := fault_of(checkpoint_path(checkpoints, step)):
+        yield f"the checkpoint of step {step} was announced, and {fault}"
+
+
+def written(run: RunFiles) -> dict[str, str]:
+    """The texts that people are shown: path to content."""
+    paths = [run.journal, run.progress, run.result, run.run, *run.logs.rglob("*")]
+    return {
+        str(path.relative_to(run.root)): path.read_text(errors="replace")
+        for path in paths
+        if path.is_file()
+    }
+
+
+def told(texts: Mapping[str, str], secrets: Sequence[str]) -> Iterator[str]:
+    """No secret stands in a text."""
+    for name, text in texts.items():
+        if any(secret and secret in text for secret in secrets):
+            yield f"{name} has a secret in it"
