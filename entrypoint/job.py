@@ -7,12 +7,13 @@ requests.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import TextIO
 
 import httpx
 
@@ -123,7 +124,7 @@ class JobClient:
 
         `lost` ends it too: the Ray that had the job is gone, and its end will never be known.
         """
-        with log_to.open("a") as file:
+        with _opened(log_to) as file:
             copy = _Copy(file, tell)
             while not self._over(submission_id):
                 self._tail(submission_id, copy)
@@ -161,10 +162,19 @@ class JobClient:
             return False
 
 
+def _opened(log_to: Path) -> RawIOBase:
+    """Unbuffered: what a full disk does not take is over, also when the file is closed."""
+    try:
+        return log_to.open("ab", buffering=0)
+    except OSError as error:
+        log.warning("the job's log is not copied to %s: %s", log_to, error.strerror)
+        return Path(os.devnull).open("ab", buffering=0)
+
+
 class _Copy:
     """Writes a text that may be sent again from its start, each character once."""
 
-    def __init__(self, file: TextIO, tell: Callable[[str], None]) -> None:
+    def __init__(self, file: RawIOBase, tell: Callable[[str], None]) -> None:
         self._file = file
         self._tell = tell
         self._copied = 0
@@ -179,8 +189,7 @@ class _Copy:
         fresh = text[max(0, self._copied - self._seen) :]
         self._seen += len(text)
         self._copied = max(self._copied, self._seen)
-        self._file.write(fresh)
-        self._file.flush()
+        self._save(fresh)
         *lines, self._line = (self._line + fresh).split("\n")
         for line in lines:
             self._tell(line)
@@ -188,6 +197,13 @@ class _Copy:
     def close(self) -> None:
         if self._line:
             self._tell(self._line)
+
+    def _save(self, text: str) -> None:
+        """What a full disk does not take is lost to the copy, not to who follows the job."""
+        try:
+            self._file.write(text.encode())
+        except OSError as error:
+            log.warning("a part of the job's log is not copied: %s", error.strerror)
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:

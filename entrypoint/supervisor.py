@@ -213,6 +213,7 @@ class Supervisor:
 
         def write() -> None:
             try:
+                fence.check(self.journal.lease)  # on the run's own storage
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:

@@ -9,6 +9,7 @@ clock back.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -37,30 +38,36 @@ def epoch(lease: Path | None) -> int | None:
 
 
 def newest(leases: Path) -> Path | None:
-    """The lease with the greatest number. Raises OSError where the directory cannot be read.
+    """The lease with the greatest number. Raises OSError where the directory cannot be read."""
+    return leases / str(max(numbers)) if (numbers := _numbers(leases)) else None
 
-    Read anew each time: a network file system looks again when a directory is opened.
-    """
+
+def _numbers(leases: Path) -> set[int]:
+    """Read anew each time: a network file system looks again when a directory is opened."""
     try:
-        numbers = [int(entry.name) for entry in os.scandir(leases) if entry.name.isdecimal()]
+        return {int(entry.name) for entry in os.scandir(leases) if entry.name.isdecimal()}
     except FileNotFoundError:
-        return None
-    return leases / str(max(numbers)) if numbers else None
+        return set()
 
 
 def check(lease: Path | None) -> None:
-    """Raises SupersededError where a later head has the run; OSError where that cannot be seen.
+    """Raises SupersededError where a later head has the run; OSError where that cannot be seen, or
+    where other storage has come into the run directory's place.
 
     Without a lease nobody supervises the run, and there is nothing to look for.
     """
-    later = newest(lease.parent) if lease else None
-    if lease is None or later is None or int(later.name) <= int(lease.name):
+    if lease is None:
         return
-    raise SupersededError(
-        f"{lease.parent.parent} was taken over by a later head (lease {later.name}, on "
-        f"{read(later).get('host', 'another machine')}): this one, of lease {lease.name}, "
-        "writes nothing more and stops"
-    )
+    numbers = _numbers(lease.parent)
+    if int(lease.name) not in numbers:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(lease))
+    later = lease.with_name(str(max(numbers)))
+    if later != lease:
+        raise SupersededError(
+            f"{lease.parent.parent} was taken over by a later head (lease {later.name}, on "
+            f"{read(later).get('host', 'another machine')}): this one, of lease {lease.name}, "
+            "writes nothing more and stops"
+        )
 
 
 def read(lease: Path) -> dict[str, object]:

@@ -172,6 +172,16 @@ def test_the_log_of_a_job_that_was_over_before_it_was_followed_is_whole(
     assert told == ["Traceback", "ValueError: no"]
 
 
+@pytest.mark.parametrize("place", ["/dev/full", "/proc/no/such/log"])
+def test_a_log_that_the_disk_does_not_take_is_followed_all_the_same(
+    ray: FakeRay, place: str
+) -> None:
+    ray.status, ray.log = "FAILED", "OSError: No space left on device\n"
+    told: list[str] = []
+    JobClient(ray.url, TOKEN).follow("one", Path(place), told.append, threading.Event())
+    assert told == ["OSError: No space left on device"]
+
+
 def test_a_job_that_went_away_with_its_ray_is_not_followed_for_ever(
     ray: FakeRay, tmp_path: Path
 ) -> None:

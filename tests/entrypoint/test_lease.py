@@ -231,6 +231,19 @@ def test_no_manifest_is_written_under_a_superseded_lease(
     assert not run.progress.exists()
 
 
+def test_nothing_is_written_where_other_storage_has_come_into_the_run_directorys_place(
+    tmp_path: Path,
+) -> None:
+    run = RunFiles(tmp_path / "run")
+    run.root.mkdir()
+    with Lease(run.leases) as own:
+        run.root.rename(tmp_path / "elsewhere")
+        run.root.mkdir()
+        with pytest.raises(OSError, match="Stale file handle"):
+            append_event(run.journal, "step", "1", lease=own.path)
+        assert list(run.root.iterdir()) == []
+
+
 def test_a_line_of_an_older_head_after_one_of_a_newer_does_not_count(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     with Lease(run.leases) as old:
