@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from entrypoint import process, ray_node, run_token, wait
+from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.inbox import Inbox, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient
@@ -126,6 +127,7 @@ def _lead(
             control,
             services,
             cluster,
+            CollectiveCheck(settings, ray_node.host_port(address, settings.ray_port), env),
             JobClient(cluster.dashboard, token),
             inbox,
             minimum=role.min_workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from entrypoint.failures import FailureClass
@@ -123,6 +124,22 @@ def decide(
         f"{REASONS[failure]}: {where}",
         delayed=history.fruitless > 0 and failure is not FailureClass.NODE_LOST,
     )
+
+
+def unreachable(
+    sentence: str, faulty_workers: Sequence[str], failures: int, max_restarts: int
+) -> Sequence[Decision]:
+    """The nodes do not reach each other as they should, for the `failures`-th time in a row.
+
+    `faulty_workers`: those that are at fault, the head and mere links left out.
+    """
+    if failures > max_restarts:
+        told = f"the nodes do not reach each other, {failures} times in a row: {sentence}"
+        return [Stop("failed", ExitCode.UNFIT, f"{told} (ROLLCALL_MAX_RESTARTS)")]
+    if faulty_workers:
+        why = "does not reach the others as it should: sending it away until its checks pass"
+        return [Replace(f"{worker} {why}", worker) for worker in faulty_workers]
+    return [Resume("the nodes do not reach each other: trying again", delayed=True)]
 
 
 def _once_more(failure: FailureClass, history: History, where: str) -> Decision:

@@ -8,16 +8,18 @@ from typing import Protocol
 
 from entrypoint import failures, restart, wait
 from entrypoint.attempt import Attempt
+from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
 from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
+from entrypoint.preflight.check import Verdict
 from entrypoint.recipes.base import Recipe
 from entrypoint.roll import RollState
 from entrypoint.services import Services
-from entrypoint.settings import Settings
+from entrypoint.settings import PreflightMode, Settings
 from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 
@@ -66,6 +68,7 @@ class Supervisor:
     control: Control
     services: Services
     cluster: Cluster
+    collective: CollectiveCheck
     jobs: JobClient
     inbox: Inbox
     minimum: int
@@ -80,14 +83,15 @@ class Supervisor:
     def run(self) -> Outcome:
         try:
             while True:
-                self._call_the_roll()
+                if (stop := self._gather()) is not None:
+                    return stop
                 before = self._step()
                 ending = self._attempt()
                 decision = self._decide(ending, gained=self._step() > before)
                 if isinstance(decision, restart.Stop):
                     return Outcome(decision.outcome, decision.exit_code, decision.sentence)
                 self._record(decision)
-                self._prepare(ending, decision)
+                self._prepare(decision, ray_lost=ending.status == "LOST")
         except wait.InterruptedWaitError as error:
             return Outcome("stopped", ExitCode.STOPPED, str(error))
         except StorageLostError as error:
@@ -96,6 +100,32 @@ class Supervisor:
             return Outcome("failed", ExitCode.UNREACHABLE, str(error))
         except UnplaceableError as error:
             return Outcome("failed", ExitCode.USAGE, str(error))
+        finally:
+            self.collective.close()
+
+    def _gather(self) -> Outcome | None:
+        """Until the roll is complete and its nodes reach each other; an outcome where they never
+        do."""
+        failures = 0
+        while True:
+            self.collective.warm_up(self.control.cards()[0], self.control.roll().expected)
+            self._call_the_roll()
+            self.control.phase = "collective check"
+            answer = self.collective.ask(self.control.cards(), self.inbox.stop)
+            if answer is None:
+                return None
+            verdict = answer.verdict
+            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=answer.faulty)
+            if verdict is not Verdict.FAIL or self.settings.preflight is PreflightMode.WARN:
+                return None
+            failures += 1
+            workers = [node for node in answer.faulty if node in self.control.roll().present]
+            budget = self.settings.max_restarts
+            for decision in restart.unreachable(answer.sentence, workers, failures, budget):
+                if isinstance(decision, restart.Stop):
+                    return Outcome(decision.outcome, decision.exit_code, decision.sentence)
+                self._record(decision)
+                self._prepare(decision, failures=failures)
 
     def _call_the_roll(self) -> None:
         """Until the expected workers are there, by their word and by Ray's, and services answer."""
@@ -170,6 +200,7 @@ class Supervisor:
         failure = failures.classify(ending)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
+        self.collective.ended(failure)
         history = self._track.after(failure, gained=gained)
         if failure not in (FailureClass.FINISHED, FailureClass.PREEMPTED):
             self.journal.record(
@@ -187,18 +218,25 @@ class Supervisor:
         from_step = self.recipe.latest(self.settings.run_dir) or 0
         return restart.decide(failure, history, from_step, faulty)
 
-    def _prepare(self, ending: Ending, decision: restart.Resume | restart.Replace) -> None:
-        """Bring the cluster back to where a job can be submitted."""
+    def _prepare(
+        self,
+        decision: restart.Resume | restart.Replace,
+        *,
+        ray_lost: bool = False,
+        failures: int | None = None,
+    ) -> None:
+        """Bring the cluster back to where a job can be submitted; `failures`: in a row, those of
+        the job by default."""
         self.control.phase = "recovering"
         if isinstance(decision, restart.Replace):
             self.control.dismiss(decision.worker, decision.sentence)
             return
-        if ending.status == "LOST":
+        if ray_lost:
             # The workers' Ray would take a minute to notice that the head's is another one.
             self.control.begin_anew()
             self.cluster.revive()
         if decision.delayed:
-            pause = wait.backoff(self._track.fruitless)
+            pause = wait.backoff(self._track.fruitless if failures is None else failures)
             log.info("waiting %.1f s before the next attempt", pause)
             if self.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")

@@ -1,11 +1,13 @@
 """`python -m trainer.collective`: do all nodes reach each other, right and fast enough?
 
 One rank on each GPU, or on each node where there is none: an all-reduce over all of them with NCCL,
-RCCL or gloo through Ray, its result compared with the exact sum and its time with `--least`. Then
-pairs of nodes, all at once, which name the node or the link that is slow or silent. A rank that
-hangs is ended with its process: nothing here waits longer than `--timeout` a round.
+RCCL or gloo, as the trainer's own ranks do it, its result compared with the exact sum and its
+bandwidth with `--least`. Where that fails, is slow, or has nothing to be compared with, pairs of
+nodes, all at once, name the node or the link that is slow or silent. A rank that hangs is ended
+with its process: nothing here waits longer than `--timeout` a round.
 
-Prints one JSON row; ends with 76 where a fault was found.
+With `--count` it begins before the nodes are there, and has torch loaded on each that has come by
+the time when the last one does. Prints one JSON row; ends with 76 where a fault was found.
 """
 
 from __future__ import annotations
@@ -14,65 +16,100 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from trainer import suspects
 from trainer.contract import ExitCode
 
-ROUNDS = 10
-"""Timed all-reduces after one that opens the connections; the fastest counts."""
+if TYPE_CHECKING:
+    import torch
+
+FIRST_BYTES = 1 << 20
+"""The message that opens the connections, and tells how large the timed ones can be."""
+ON_GPUS, ON_CPUS = 1 << 30, 8 << 20
+"""Bytes of the largest message: so much brings a fabric near its peak, and costs milliseconds."""
+SECONDS = 0.1
+"""What one timed all-reduce may take: on a slow line the message is a smaller one."""
+ROUNDS = 5
+"""Timed all-reduces; the fastest counts."""
+POLL_SECONDS = 0.1
 
 
 class Rank:
     """One process of a group, on the node that Ray has put it on."""
 
-    def meeting_point(self) -> str:
-        """An address and a free port on this node, where a group can meet, once it can begin."""
-        import socket
+    def __init__(self) -> None:
+        self._meeting: Any = None
 
+    def ready(self) -> None:
+        """Torch is there: it takes seconds, which no round is to be charged with."""
+        import torch.distributed  # noqa: F401
+
+    def meet(self, timeout: float) -> tuple[str, int]:
+        """Open a store where a group can meet."""
         import ray
-        import torch.distributed  # noqa: F401 - takes seconds, which no round is to be charged with
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        return f"tcp://{ray.util.get_node_ip_address()}:{port}"
+        from trainer.actors.rendezvous import Meeting
+
+        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
+        address: tuple[str, int] = self._meeting.address
+        return address
 
     def all_reduce(
-        self, meeting: str, rank: int, world: int, size: int, timeout: float
+        self, meeting: tuple[str, int], index: int, world: int, timeout: float
     ) -> float | None:
-        """GB/s of bus bandwidth over `size` bytes; None where the sum is wrong."""
-        from datetime import timedelta
-
+        """GB/s of bus bandwidth; None where a sum is wrong."""
+        import ray
         import torch
         import torch.distributed as dist
 
-        on_gpu = torch.cuda.is_available()
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            init_method=meeting,
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=timeout),
-        )
+        from trainer.actors import base, rendezvous
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        rank = base.Rank(index, world)
+        rendezvous.join(meeting, rank, ray.util.get_node_ip_address(), timeout)
         try:
-            device = torch.device("cuda" if on_gpu else "cpu")
-            fastest = float("inf")
-            for _ in range(1 + ROUNDS):
-                values = torch.full((size // 4,), float(rank + 1), device=device)
-                began = time.perf_counter()
-                dist.all_reduce(values)
-                if on_gpu:
-                    torch.cuda.synchronize()
-                fastest = min(fastest, time.perf_counter() - began)
-                if not bool((values == world * (world + 1) / 2).all()):
-                    return None
-            # As nccl-tests counts it: what each link carries in a ring.
-            return 2 * (world - 1) / world * size / fastest / 1e9
+            return _measured(rank, device)
         finally:
             dist.destroy_process_group()
+
+
+def _measured(rank: Any, device: torch.device) -> float | None:
+    import torch
+    import torch.distributed as dist
+
+    most = ON_GPUS if device.type == "cuda" else ON_CPUS
+    _timed(FIRST_BYTES, rank, device)
+    first = _timed(FIRST_BYTES, rank, device)
+    slowest = torch.tensor(first or 0.0, device=device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    size = min(most, max(FIRST_BYTES, int(SECONDS / max(slowest.item(), 1e-6) * FIRST_BYTES)))
+    rounds = ROUNDS if slowest.item() < SECONDS else 1
+    times = [_timed(size, rank, device) for _ in range(rounds)]
+    if None in (first, *times):
+        return None
+    fastest = min(one for one in times if one is not None)
+    # As nccl-tests counts it: what each link carries in a ring.
+    bandwidth: float = 2 * (rank.world - 1) / rank.world * size / fastest / 1e9
+    return bandwidth
+
+
+def _timed(size: int, rank: Any, device: torch.device) -> float | None:
+    """Seconds of one all-reduce of `size` bytes; None where its sum is wrong."""
+    import torch
+    import torch.distributed as dist
+
+    values = torch.full((size // 4,), float(rank.index + 1), device=device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    dist.all_reduce(values)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    return seconds if bool((values == rank.world * (rank.world + 1) / 2).all()) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,116 +119,156 @@ class Node:
     gpus: int
 
 
+@dataclass(slots=True)
 class Crowd:
-    """Ranks on nodes of one Ray cluster, started anew for every round."""
+    """Ranks on the nodes of one Ray cluster; those of a group that fails are started anew."""
 
-    def __init__(self, nodes: Sequence[Node], *, size: int, timeout: float) -> None:
-        self._nodes = {node.name: node for node in nodes}
-        self._size = size
-        self._timeout = timeout
+    timeout: float
+    """Seconds of one round."""
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _ranks: dict[str, list[Any]] = field(default_factory=dict)
 
-    def all(self) -> float | None:
+    def take(self, nodes: Iterable[Node]) -> None:
+        """Start ranks where there are none yet; nothing is waited for."""
+        for node in nodes:
+            self._nodes[node.name] = node
+            self._of(node.name)
+
+    def all(self, names: Sequence[str]) -> float | None:
         """GB/s over all nodes."""
-        (speed,) = self._try([list(self._nodes.values())])
+        (speed,) = self._try([names])
         return speed
 
     def pairs(self, pairs: Sequence[suspects.Pair]) -> list[float | None]:
-        return self._try([[self._nodes[name] for name in pair] for pair in pairs])
+        return self._try(pairs)
 
-    def _try(self, groups: Sequence[Sequence[Node]]) -> list[float | None]:
+    def _try(self, groups: Sequence[Sequence[str]]) -> list[float | None]:
         """GB/s of each group, all at the same time; None where one failed, or gave no answer."""
-        import ray
+        began = time.monotonic()
+        ready, deadline = began + self.timeout / 2, began + self.timeout
+        crews = [[rank for name in group for rank in self._of(name)] for group in groups]
+        there = [[rank.ready.remote() for rank in crew] for crew in crews]
+        able = [_got(answers, ready) is not None for answers in there]
+        meetings = [
+            crew[0].meet.remote(self.timeout) if ok else None
+            for crew, ok in zip(crews, able, strict=True)
+        ]
+        asked = [self._start(crew, at, deadline) for crew, at in zip(crews, meetings, strict=True)]
+        speeds = [_slowest(_got(answers, deadline)) for answers in asked]
+        for group, speed in zip(groups, speeds, strict=True):
+            if speed is None:
+                self._end(group)
+        return speeds
 
-        crews = [[rank for node in group for rank in self._ranks(node)] for group in groups]
-        deadline = time.monotonic() + self._timeout
-        try:
-            points = [[rank.meeting_point.remote() for rank in crew] for crew in crews]
-            meetings = [_first(several, deadline) for several in points]
-            asked = [self._start(c, m, deadline) for c, m in zip(crews, meetings, strict=True)]
-            return [_slowest(answers, deadline) for answers in asked]
-        finally:
-            for rank in (rank for crew in crews for rank in crew):
-                ray.kill(rank)
-
-    def _ranks(self, node: Node) -> list[Any]:
+    def _of(self, name: str) -> list[Any]:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        remote = ray.remote(Rank).options(
-            num_cpus=0,
-            num_gpus=1 if node.gpus else 0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        )
-        return [remote.remote() for _ in range(max(1, node.gpus))]
+        if name not in self._ranks:
+            node = self._nodes[name]
+            remote = ray.remote(Rank).options(
+                num_cpus=0,
+                num_gpus=1 if node.gpus else 0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+            )
+            self._ranks[name] = [remote.remote() for _ in range(max(1, node.gpus))]
+            for rank in self._ranks[name]:
+                rank.ready.remote()
+        return self._ranks[name]
 
-    def _start(self, crew: Sequence[Any], meeting: str | None, deadline: float) -> list[Any]:
+    def _start(self, crew: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
         """The answers of one group, to come; none where it does not meet."""
-        if meeting is None:
+        if meeting is None or (at := _got([meeting], deadline)) is None:
             return []
-        left, world = max(0.1, deadline - time.monotonic()), len(crew)
+        left = max(0.1, deadline - time.monotonic())
         return [
-            rank.all_reduce.remote(meeting, number, world, self._size, left)
-            for number, rank in enumerate(crew)
+            rank.all_reduce.remote(tuple(at[0]), index, len(crew), left)
+            for index, rank in enumerate(crew)
         ]
 
+    def _end(self, group: Sequence[str]) -> None:
+        import ray
 
-def _first(points: Sequence[Any], deadline: float) -> str | None:
-    """Where a group meets, once all of it is there; None where one does not answer."""
+        for name in group:
+            for rank in self._ranks.pop(name, ()):
+                ray.kill(rank)
+
+
+def _got(answers: Sequence[Any], deadline: float) -> list[Any] | None:
+    """All of them; None where one fails, or is not there in time."""
     import ray
 
     try:
-        there = ray.get(list(points), timeout=max(0.1, deadline - time.monotonic()))
+        return list(ray.get(list(answers), timeout=max(0.1, deadline - time.monotonic())))
     except (ray.exceptions.RayError, TimeoutError):
         return None
-    return str(there[0])
 
 
-def _slowest(answers: Sequence[Any], deadline: float) -> float | None:
-    import ray
-
-    try:
-        speeds = ray.get(list(answers), timeout=max(0.1, deadline - time.monotonic()))
-    except (ray.exceptions.RayError, TimeoutError):
-        return None
-    return None if not speeds or None in speeds else float(min(speeds))
+def _slowest(speeds: Sequence[float | None] | None) -> float | None:
+    return None if not speeds or None in speeds else min(one for one in speeds if one is not None)
 
 
 def examine(crowd: Crowd, names: Sequence[str], least: float) -> dict[str, Any]:
     """What all reach together, and the faults that pairs of them show."""
-    together = crowd.all()
-    faults = suspects.find(names, crowd.pairs, least=least)
-    unfit = together is None or together < least or bool(faults)
+    began = time.monotonic()
+    together = crowd.all(names)
+    if together is None or together < least:
+        together = max(filter(None, (together, crowd.all(names))), default=None)
+    enough = together is not None and together >= least
+    # Two nodes are a pair; and what reaches what is asked needs no comparison.
+    compared = enough and (least > 0 or len(names) == 2)
+    faults = [] if compared else suspects.find(names, crowd.pairs, least=least)
     return {
-        "verdict": "fail" if unfit else "pass",
+        "verdict": "pass" if enough and not faults else "fail",
         "nodes": list(names),
-        "gbs": together and round(together, 3),
+        "gbs": together and round(together, 4),
         "least_gbs": least,
         "faults": [asdict(fault) for fault in faults],
+        "seconds": round(time.monotonic() - began, 2),
     }
 
 
-def alive() -> list[Node]:
+def alive() -> dict[str, Node]:
     import ray
 
-    return [
-        Node(row["NodeID"], row["NodeName"], int(row["Resources"].get("GPU", 0)))
+    return {
+        row["NodeName"]: Node(row["NodeID"], row["NodeName"], int(row["Resources"].get("GPU", 0)))
         for row in ray.nodes()
         if row["Alive"]
-    ]
+    }
+
+
+def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> list[str]:
+    """Ranks on the named nodes, or on so many, or on all there are; the nodes' names.
+
+    Raises TimeoutError.
+    """
+    while True:
+        here = alive()
+        wanted = [name for name in here if not names or name in names]
+        crowd.take(here[name] for name in wanted)
+        if len(wanted) >= max(count, len(names)):
+            return sorted(wanted)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Ray shows {', '.join(sorted(here))} alone")
+        time.sleep(POLL_SECONDS)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=16, help="of the message")
+    parser.add_argument("--address", help="of Ray's head; else that of the job it runs in")
+    parser.add_argument("--nodes", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--count", type=int, default=1, help="nodes to wait for")
+    parser.add_argument("--within", type=float, default=60.0, help="seconds to wait for them")
     parser.add_argument("--least", type=float, default=0.0, help="GB/s below which it is a fault")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds of one round")
     options = parser.parse_args()
     import ray
 
-    ray.init(log_to_driver=False, logging_level="WARNING")
-    nodes = sorted(alive(), key=lambda node: node.name)
-    crowd = Crowd(nodes, size=options.mib << 20, timeout=options.timeout)
-    row = examine(crowd, [node.name for node in nodes], options.least)
+    ray.init(address=options.address, log_to_driver=False, logging_level="WARNING")
+    crowd = Crowd(options.timeout)
+    names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
+    row = examine(crowd, names, options.least)
     print(json.dumps(row), flush=True)
     for fault in row["faults"]:
         print(fault["sentence"], file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,3 +103,12 @@ def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
     chosen = [one for one in among if any(fits(name, one) for name in names) is not excludes]
     unfit = [name for name in names if not any(fits(name, one) for one in among)]
     return chosen, unfit
+
+
+def used_gbits(sys: Path, environ: Mapping[str, str]) -> float:
+    """Of all active ports that NCCL takes; 0 where it takes none."""
+    if environ.get("NCCL_IB_DISABLE", "").strip() not in ("", "0"):
+        return 0.0
+    found = ports(sys)
+    chosen, _ = selected(environ.get("NCCL_IB_HCA", ""), found)
+    return sum(one.rate for one in chosen or found if one.active)

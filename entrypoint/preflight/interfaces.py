@@ -25,6 +25,8 @@ class Interface:
     addresses: tuple[str, ...]
     rdma: bool = False
     """Whether an InfiniBand or RoCE device is behind it."""
+    gbits: float = 0.0
+    """Gbit/s of the line; 0 where it does not tell, and for one with no device behind it."""
 
 
 def addresses() -> dict[str, list[str]]:
@@ -50,9 +52,16 @@ def interfaces(sys: Path, known: Mapping[str, Sequence[str]]) -> list[Interface]
             int(read(path / "mtu") or 0),
             tuple(known.get(path.name, ())),
             (path / "device" / "infiniband").exists(),
+            _gbits(path),
         )
         for path in found
     ]
+
+
+def _gbits(path: Path) -> float:
+    """A container's virtual pair says 10 Gbit/s whatever is below it."""
+    text = read(path / "speed") if (path / "device").exists() else ""
+    return int(text) / 1000 if text.isdigit() else 0.0
 
 
 def holding(address: str, among: Sequence[Interface]) -> Interface | None:

@@ -25,10 +25,14 @@ class Model:
     memory_gbs: float
     """10^9 bytes a second, of the GPU's own memory."""
     pcie_generation: int
+    all_reduce_gbs: float = 0.0
+    """Bus bandwidth, 10^9 bytes a second, that eight of them reach within one node; 0: unknown."""
     links: int = 0
     """NVLink or XGMI links to other GPUs; 0: none, or only by a bridge that may be absent."""
     source: str
 
+
+ALL_REDUCE = "all-reduce: Azure's node health checks"
 
 H100_PAGE = "NVIDIA H100 data sheet"
 H200_PAGE = "NVIDIA H200 data sheet"
@@ -50,10 +54,26 @@ MODELS = (
         pcie_generation=5,
         source=H200_PAGE,
     ),
-    Model(name="H200", tflops=989, memory_gbs=4800, pcie_generation=5, links=18, source=H200_PAGE),
+    Model(
+        name="H200",
+        tflops=989,
+        memory_gbs=4800,
+        pcie_generation=5,
+        all_reduce_gbs=480,
+        links=18,
+        source=f"{H200_PAGE}; {ALL_REDUCE}",
+    ),
     Model(name="H100 PCIe", tflops=756, memory_gbs=2000, pcie_generation=5, source=H100_PAGE),
     Model(name="H100 NVL", tflops=836, memory_gbs=3900, pcie_generation=5, source=H100_PAGE),
-    Model(name="H100", tflops=989, memory_gbs=3350, pcie_generation=5, links=18, source=H100_PAGE),
+    Model(
+        name="H100",
+        tflops=989,
+        memory_gbs=3350,
+        pcie_generation=5,
+        all_reduce_gbs=460,
+        links=18,
+        source=f"{H100_PAGE}; {ALL_REDUCE}",
+    ),
     Model(name="A100-PCIE-40GB", tflops=312, memory_gbs=1555, pcie_generation=4, source=A100_PAGE),
     Model(name="A100 80GB PCIe", tflops=312, memory_gbs=1935, pcie_generation=4, source=A100_PAGE),
     Model(
@@ -61,16 +81,18 @@ MODELS = (
         tflops=312,
         memory_gbs=1555,
         pcie_generation=4,
+        all_reduce_gbs=228,
         links=12,
-        source=A100_PAGE,
+        source=f"{A100_PAGE}; {ALL_REDUCE}",
     ),
     Model(
         name="A100-SXM4-80GB",
         tflops=312,
         memory_gbs=2039,
         pcie_generation=4,
+        all_reduce_gbs=228,
         links=12,
-        source=A100_PAGE,
+        source=f"{A100_PAGE}; {ALL_REDUCE}",
     ),
     Model(
         name="V100-SXM2",
@@ -107,8 +129,9 @@ MODELS = (
         tflops=1307,
         memory_gbs=5300,
         pcie_generation=5,
+        all_reduce_gbs=314,
         links=7,
-        source="AMD Instinct MI300X data sheet",
+        source=f"AMD Instinct MI300X data sheet; {ALL_REDUCE}",
     ),
 )
 
@@ -120,12 +143,14 @@ def find(name: str) -> Model | None:
 
 def markdown() -> str:
     lines = [
-        "| model | BF16, TFLOP/s | memory, GB/s | PCIe generation | links | source |",
-        "|---|---|---|---|---|---|",
+        "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
+        "| links | source |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.name} | {one.tflops:g} | {one.memory_gbs:g} | {one.pcie_generation} "
-        f"| {one.links or '–'} | {one.source} |"
+        f"| {one.name} | {one.tflops:g} | {one.memory_gbs:g} "
+        f"| {one.all_reduce_gbs or '–'} | {one.pcie_generation} | {one.links or '–'} "
+        f"| {one.source} |"
         for one in MODELS
     ]
     return "\n".join(lines)

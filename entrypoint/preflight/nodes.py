@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from entrypoint.preflight import collective
 from entrypoint.preflight.check import About
 from entrypoint.roll import CLOCK_FAILS, CLOCK_WARNS, MUST_AGREE, STORAGE_GRACE_SECONDS, Seen
 from entrypoint.settings import PreflightMode, Settings
+from trainer.suspects import SLOW
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""
@@ -214,6 +216,25 @@ CHECKS = (
             threshold="each that differs is told",
             source="large packets are lost where a smaller MTU meets them",
             remedy="set one MTU on all nodes",
+        ),
+    ),
+    NodeCheck(
+        collective.NAME,
+        "do all nodes reach each other, right and fast enough?",
+        nothing,
+        About(
+            evidence="an all-reduce over all GPUs, or over all nodes without, by NCCL, RCCL or "
+            "gloo through Ray: its sum and its bus bandwidth; where it fails, or there is nothing "
+            "to compare it with, the same between pairs of nodes",
+            threshold=f"between GPUs fails below {collective.FAILS:.0%}, warns below "
+            f"{collective.WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
+            "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
+            "table of models below) allow; a node fails that gives no answer, a wrong sum, or "
+            f"less than {SLOW:.0%} of what good pairs reach, time and again",
+            source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our "
+            "choice",
+            remedy="the node named is sent away (`strict`); of a link, look at cable, switch port "
+            "and MTU on its way",
         ),
     ),
 )

@@ -301,6 +301,31 @@ def test_interfaces_come_in_the_kernels_order_without_the_loopback(tmp_path: Pat
     assert interfaces.holding("127.0.0.1", found) is None
 
 
+def test_a_line_tells_its_speed_where_a_device_is_behind_it(tmp_path: Path) -> None:
+    sys = machines.network(tmp_path, "ens1", "eth0", "ens2")
+    for name, speed in (("ens1", "25000"), ("eth0", "10000"), ("ens2", "-1")):
+        machines.write(sys / "class" / "net" / name, {"speed": speed})
+    for name in ("ens1", "ens2"):  # eth0 is a container's virtual pair
+        machines.write(sys / "class" / "net" / name, {"device/vendor": "0x15b3"})
+    found = interfaces.interfaces(sys, {})
+    assert {one.name: one.gbits for one in found} == {"ens1": 25.0, "eth0": 0.0, "ens2": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("environ", "gbits"),
+    [
+        ({}, 1200.0),
+        ({"NCCL_IB_HCA": "=mlx5_0,mlx5_3"}, 800.0),
+        ({"NCCL_IB_DISABLE": "1"}, 0.0),
+    ],
+)
+def test_the_links_of_a_node_are_its_active_ports_that_nccl_takes(
+    environ: dict[str, str], gbits: float, tmp_path: Path
+) -> None:
+    sys = machines.fabric(tmp_path, mlx5_1=machines.DOWN)
+    assert infiniband.used_gbits(sys, environ) == gbits
+
+
 def test_this_machines_own_interfaces_are_read() -> None:
     found = interfaces.interfaces(Path("/sys"), interfaces.addresses())
     assert all(one.mtu > 0 for one in found)

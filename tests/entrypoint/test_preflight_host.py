@@ -242,7 +242,7 @@ def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
     inventory = versions.inventory(settings)
     assert inventory["cpus"] == 3
     assert inventory["memory_bytes"] > 0
-    assert set(inventory) == {"cpus", "memory_bytes", "gpus", "mtu"}
+    assert set(inventory) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
 
 
 def test_another_ray_than_the_pinned_one_is_a_warning_and_none_a_failure(

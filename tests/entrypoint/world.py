@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from entrypoint import wait
+from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient
 from entrypoint.inbox import Inbox, WorkerLeaves
@@ -107,6 +109,7 @@ class World:
             self.control,
             Services(self.settings, is_head=True, env={}, tell=print),
             self,
+            CollectiveCheck(self.settings, "127.0.0.2:1", os.environ, ["true"]),
             self.jobs,  # type: ignore[arg-type]
             self.inbox,
             minimum=minimum,
