@@ -18,7 +18,7 @@ from trainer.suspects import SLOW
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""
-SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl", "driver")
+SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl", "rccl", "driver")
 
 
 @dataclass(frozen=True, slots=True)

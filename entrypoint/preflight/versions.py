@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from entrypoint.preflight import gpu, infiniband, interfaces, limits
+from entrypoint.preflight import amd, gpu, infiniband, interfaces, limits
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.settings import Settings
 
@@ -21,16 +21,19 @@ OF_COLLECTIVES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "HSA_")
 """What variables begin with that must not differ between nodes."""
 
 
-def versions(settings: Settings, sys: Path = Path("/sys")) -> dict[str, str]:
+def versions(
+    settings: Settings, sys: Path = Path("/sys"), rocm: Path = Path("/opt/rocm")
+) -> dict[str, str]:
     """Python to the patch, packages, drivers, the image's digest; "" for what is not there."""
     return {
         "python": platform.python_version(),
         **{package: installed(package) for package in PACKAGES},
         "cuda": cuda(),
-        "rocm": limits.read(Path("/opt/rocm/.info/version")),
+        "rocm": limits.read(rocm / ".info" / "version"),
         "nccl": first_installed(NCCL_PACKAGES),
+        "rccl": rccl(rocm),
         "driver": driver(sys),
-        "gpu": gpu_model(Path("/proc")),
+        "gpu": gpu_model(Path("/proc"), sys),
         "image": settings.image or "",
     }
 
@@ -46,14 +49,22 @@ def driver(sys: Path) -> str:
     return next(filter(None, found), "")
 
 
-def gpu_model(proc: Path) -> str:
-    """By NVIDIA's driver files, without waking a GPU up; "" where there are none."""
+def rccl(rocm: Path) -> str:
+    """As the library's own file is named, 1.0.70200 for librccl.so.1.0.70200."""
+    library = rocm / "lib" / "librccl.so"
+    return library.resolve().name.partition(".so.")[2] if library.exists() else ""
+
+
+def gpu_model(proc: Path, sys: Path) -> str:
+    """By the drivers' files, without waking a GPU up; "" where there are none."""
     for path in sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information")):
         for line in limits.read(path).splitlines():
             name, _, value = line.partition(":")
             if name == "Model":
                 return value.strip()
-    return ""
+    devices = sorted((sys / "class" / "drm").glob("renderD*/device"))
+    of_amd = [device for device in devices if limits.read(device / "vendor") == amd.VENDOR]
+    return amd.SysfsGpu(0, of_amd[0], sys).model() if of_amd else ""
 
 
 def first_installed(packages: Sequence[str]) -> str:

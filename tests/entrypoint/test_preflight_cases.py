@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from entrypoint.preflight import burn, fabric, gpu, host, limits, network, ports, storage, versions
-from entrypoint.preflight.check import Check, Context, Verdict
+from entrypoint.preflight.check import Check, Context, Finding, Verdict
 from entrypoint.preflight.limits import GIB, MIB
 from entrypoint.preflight.run import CHECKS
 from entrypoint.role import Head, Worker
@@ -311,6 +311,21 @@ def hang() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+
+
+@EVERY
+def test_a_probe_that_hangs_fails_its_check_in_the_time_that_the_check_has(
+    check: Check, hang: threading.Event
+) -> None:
+    assert check.timeout <= 90
+
+    def hangs(_: Context) -> Finding:
+        hang.wait()
+        raise AssertionError
+
+    result = replace(check, probe=hangs, timeout=0.01).run(context())
+    assert result.verdict is Verdict.FAIL
+    assert check.question in result.remedy
 
 
 @pytest.mark.parametrize(

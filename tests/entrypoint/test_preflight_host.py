@@ -16,6 +16,7 @@ from entrypoint.preflight.check import Context, Verdict
 from entrypoint.preflight.limits import GIB, MIB
 from entrypoint.role import Head
 from entrypoint.settings import Settings
+from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")
 
@@ -243,6 +244,17 @@ def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
     assert inventory["cpus"] == 3
     assert inventory["memory_bytes"] > 0
     assert set(inventory) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
+
+
+def test_amds_gpus_and_libraries_are_told_by_their_files(tmp_path: Path) -> None:
+    sys = machines.amd_sys(tmp_path)
+    assert versions.gpu_model(tmp_path, sys) == "AMD Instinct MI300X OAM"
+    assert versions.gpu_model(tmp_path, tmp_path) == ""
+    library = tmp_path / "lib" / "librccl.so"
+    assert versions.rccl(tmp_path) == ""
+    machines.write(tmp_path / "lib", {"librccl.so.1.0.70200": ""})
+    library.symlink_to("librccl.so.1.0.70200")
+    assert versions.rccl(tmp_path) == "1.0.70200"
 
 
 def test_another_ray_than_the_pinned_one_is_a_warning_and_none_a_failure(
