@@ -45,12 +45,17 @@ class Attempt:
     """Have the workers write theirs, too."""
     is_leaving: Callable[[str], bool]
     """Whether a worker that asked to leave still waits for the job to end."""
+    newcomers: Callable[[], str | None]
+    """In a sentence: workers that this attempt began without are there."""
     _signs: Signs = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
     _stop_asked: bool = False
     _hung: str | None = None
     _wrong_start: str | None = None
     _leaving: str | None = None
+    _grown: str | None = None
+    _saved_before: int | None = None
+    """Step of the newest checkpoint when newcomers were first seen."""
     _begun: bool = False
     """Whether its first step was looked at."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
@@ -81,6 +86,7 @@ class Attempt:
             hung=self._hung,
             wrong_start=self._wrong_start,
             leaving=self._leaving,
+            grown=self._grown,
         )
 
     def _follow(self) -> None:
@@ -117,7 +123,8 @@ class Attempt:
         self._line.end()
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
-        """End an attempt that hangs, or that begins elsewhere than at its checkpoint."""
+        """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go
+        on with more workers."""
         self._hung = self.hang.look(progress, self._phase())
         if self._hung:
             stacks_in = stacks.path_of(self._run, self.number)
@@ -132,10 +139,24 @@ class Attempt:
                 self._wrong_start = wrong
                 self._say_stop(f"{wrong}: ended, so that it saves nothing")
                 self._kill()
+        elif progress is not None and (sentence := self.newcomers()):
+            self._grow(progress.checkpoint or 0, sentence)
+
+    def _grow(self, saved: int, sentence: str) -> None:
+        """Stop at the first checkpoint after newcomers are there: a job that does not save when it
+        is asked to stop then loses least."""
+        if self._saved_before is None:
+            self._saved_before = saved
+            self._line.end()
+            log.info("%s: taken in at the next checkpoint", sentence)
+        elif saved > self._saved_before:
+            self._grown = sentence
+            self._stop(sentence)
 
     @property
     def _ending(self) -> bool:
-        return bool(self._stop_asked or self._hung or self._wrong_start or self._leaving)
+        ends = (self._stop_asked, self._hung, self._wrong_start, self._leaving, self._grown)
+        return any(ends)
 
     @property
     def _run(self) -> RunFiles:

@@ -22,6 +22,8 @@ class FailureClass(StrEnum):
     HANG = "hang"
     STORAGE = "storage"
     PREEMPTED = "preempted"
+    GROWN = "grown"
+    """No failure: an attempt with fewer workers was ended to go on with all of them."""
     UNKNOWN = "unknown"
 
 
@@ -62,6 +64,8 @@ class Ending:
     """In a sentence: the run went on from elsewhere than its checkpoint."""
     leaving: str | None = None
     """In a sentence: a worker asked to leave, and the job was stopped for it."""
+    grown: str | None = None
+    """In a sentence: the workers that were lacking are there, and the job was stopped for them."""
     lost_nodes: tuple[str, ...] = ()
 
 
@@ -106,6 +110,8 @@ def classify(ending: Ending) -> FailureClass:
         return FailureClass.HANG
     if ending.leaving:
         return FailureClass.NODE_LOST
+    if ending.grown and not ending.lost_nodes:
+        return FailureClass.GROWN
     if ending.exit_code in EXIT_CODES:
         return EXIT_CODES[ending.exit_code]
     if ending.error_type in BEFORE_THE_DRIVER:

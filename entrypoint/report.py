@@ -26,6 +26,9 @@ USES = {
 }
 """What the time before an event was spent on. Events of other kinds happen meanwhile."""
 HEAD_LOST = "head_lost"
+ENDS = ("failure", "outcome", "start")
+"""Kinds of events that end an attempt."""
+GROW = "grow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Attempt:
     steps: int
     """Finished by it, those that a later attempt did again included."""
     ending: str
-    """finished, stopped, the class of its failure, or running."""
+    """finished, stopped, more workers, the class of its failure, or running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class Failure:
     failure: str
     evidence: str
     answer: str
-    """resume, replace, stop, or start: a new head."""
+    """resume, replace, shrink, stop, or start: a new head."""
     decision: str
     noticed_seconds: float
     """From the last sign of life to the moment when the failure was known."""
@@ -153,7 +156,7 @@ def _attempts(events: Sequence[Event]) -> list[Attempt]:
     made: list[Attempt] = []
     for index, until in zip(starts, [*starts[1:], len(events)], strict=True):
         start, rest = events[index], events[index + 1 : until]
-        ends = [event for event in rest if event.kind in ("failure", "outcome", "start")]
+        ends = [event for event in rest if event.kind in ENDS or _grows(event)]
         last = ends[0] if ends else (rest[-1] if rest else start)
         made.append(
             Attempt(
@@ -168,9 +171,16 @@ def _attempts(events: Sequence[Event]) -> list[Attempt]:
     return made
 
 
+def _grows(event: Event) -> bool:
+    """Whether an attempt was ended to go on with more workers: no failure."""
+    return event.kind == "decision" and event.details.get("answer") == GROW
+
+
 def _ending(event: Event) -> str:
     if event.kind == "start":
         return HEAD_LOST
+    if event.kind == "decision":
+        return "more workers"
     return str(event.details["failure" if event.kind == "failure" else "outcome"])
 
 
@@ -180,8 +190,8 @@ def _failures(events: Sequence[Event]) -> list[Failure]:
     for index, event in enumerate(events):
         if event.kind == "attempt":
             attempt = index
-        elif attempt is not None and event.kind in ("failure", "outcome", "start"):
-            if event.kind != "outcome":
+        elif attempt is not None and (event.kind in ENDS or _grows(event)):
+            if event.kind in ("failure", "start"):
                 found.append(_failure(events[attempt:index], event, events[index + 1 :]))
             attempt = None
     return found

@@ -55,13 +55,28 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Shrink:
+    """Go on with the workers that are left, in a layout that fits them."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Go on with all workers, in the layout that was asked for."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     outcome: str
     exit_code: ExitCode
     sentence: str
 
 
-Decision = Resume | Replace | Stop
+Answer = Resume | Replace | Shrink | Grow
+Decision = Answer | Stop
 
 ADVICE = {
     FailureClass.GPU_OOM: "lower --micro_train_batch_size, --micro_rollout_batch_size or"
@@ -109,6 +124,8 @@ def decide(
         exit_code, sentence = FINAL[failure]
         return Stop("failed", exit_code, sentence)
     where = f"resuming from step {from_step}" if from_step else "starting again from the beginning"
+    if failure is FailureClass.GROWN:
+        return Grow(f"every worker is there again: {where} with all of them")
     if failure in ADVICE:
         return _once_more(failure, history, where)
     if history.fruitless > history.max_restarts:
@@ -123,6 +140,22 @@ def decide(
     return Resume(
         f"{REASONS[failure]}: {where}",
         delayed=history.fruitless > 0 and failure is not FailureClass.NODE_LOST,
+    )
+
+
+def with_fewer(
+    present: int, expected: int, minimum: int, *, waited: float, patience: float
+) -> Shrink | None:
+    """What to do where a worker is lacking that an earlier attempt had; None: wait for it.
+
+    `waited`, `patience` in seconds.
+    """
+    if present >= expected or present < minimum or waited < patience:
+        return None
+    noun = "worker" if expected == 1 else "workers"
+    return Shrink(
+        f"{present} of {expected} {noun} are there after {waited:.0f} s (ROLLCALL_REPLACE_TIMEOUT):"
+        " going on with them, and with the others from the next checkpoint after they are back"
     )
 
 

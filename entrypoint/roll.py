@@ -137,6 +137,14 @@ class RollState:
     def complete(self) -> bool:
         return len(self.present) >= self.expected
 
+    def lost(self, before: Sequence[str]) -> tuple[str, ...]:
+        """One sentence for each of these names that is not there, unless others took its place."""
+        if self.complete:
+            return ()
+        why = {sentence.partition(" ")[0]: sentence for sentence in self.missing}
+        gone = [name for name in before if name not in self.present]
+        return tuple(why.get(name, f"{name} has left") for name in gone)
+
     def enough(self, minimum: int) -> bool:
         return len(self.present) >= minimum
 

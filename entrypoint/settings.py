@@ -125,8 +125,16 @@ class Settings:
     min_workers: int | None = variable(
         "ROLLCALL_MIN_WORKERS",
         parse.whole_number(0, 100_000),
-        "With fewer workers than expected at the deadline, start with at least so many.",
+        "With fewer workers than expected at the deadline, start with at least so many; go on with "
+        "them where a worker is lost later.",
         shown="`EXPECTED_WORKERS`",
+    )
+    replace_timeout: float = variable(
+        "ROLLCALL_REPLACE_TIMEOUT",
+        parse.duration,
+        "How long a lost worker is waited for, where the run may go on with fewer.",
+        default=300.0,
+        shown="5m",
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -26,6 +28,7 @@ from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 log = logging.getLogger(__name__)
 
 PROBE_BYTES = 2**20
+NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.GROWN)
 
 
 class RollIncompleteError(Exception):
@@ -75,8 +78,13 @@ class Supervisor:
     """With fewer workers than this at the roll's deadline, the run does not start."""
     _track: restart.Track = field(init=False)
     _hang: HangWatch = field(init=False)
+    _job: Settings = field(init=False)
+    """The settings, with the job's arguments as the nodes that are there allow."""
+    _present: tuple[str, ...] | None = None
+    """The workers that the last attempt began with; None before the first of this life."""
 
     def __post_init__(self) -> None:
+        self._job = self.settings
         self._track = restart.Track(self.settings.max_restarts)
         self._hang = HangWatch(self.settings.hang_timeout, self.recipe.outage(self.settings))
 
@@ -128,12 +136,16 @@ class Supervisor:
                 self._prepare(decision, failures=failures)
 
     def _call_the_roll(self) -> None:
-        """Until the expected workers are there, by their word and by Ray's, and services answer."""
+        """Until the expected workers are there, by their word and by Ray's, and services answer.
+
+        Where an attempt was made before, it does not wait that long for a worker that is lacking.
+        """
         self.control.phase = "roll call"
+        began = time.monotonic() if self.journal.attempts() else math.inf
         try:
             state = wait.until(
                 "the roll",
-                self._complete_roll,
+                lambda: self._whole_roll(waited=time.monotonic() - began),
                 timeout=self.settings.roll_timeout,
                 stop=self.inbox.stop,
                 longest_pause=0.3,
@@ -143,25 +155,45 @@ class Supervisor:
             if not state.enough(self.minimum):
                 raise RollIncompleteError(f"the roll is incomplete: {state}") from None
             log.warning("starting with fewer workers than expected: %s", state)
-        present, expected = list(state.present), state.expected
-        self.journal.record("roll", str(state), present=present, expected=expected)
-        self._compare_with_needs()
+        self._present, expected = state.present, state.expected
+        self.journal.record("roll", str(state), present=list(state.present), expected=expected)
+        self._fit()
         self.services.wait_ready(self.inbox.stop)
 
-    def _compare_with_needs(self) -> None:
+    def _fit(self) -> None:
+        """The job as these nodes can hold it."""
         offers = [card.offer for card in self.control.cards()]
-        if lacking := self.recipe.needs(self.settings, offers):
+        whole = self.control.roll().complete
+        self._job = self.settings if whole else self.recipe.fitted(self.settings, offers)
+        if lacking := self.recipe.needs(self._job, offers):
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
 
-    def _complete_roll(self) -> RollState:
+    def _whole_roll(self, waited: float) -> RollState:
         self.control.let_go()
         state = self.control.roll()
-        if not state.complete:
+        there = len(state.present)
+        # Those that were lacking before are not waited for a second time.
+        as_before = self._present is not None and there >= len(self._present)
+        patience = 0.0 if as_before else self.settings.replace_timeout
+        shrink = restart.with_fewer(
+            there, state.expected, self.minimum, waited=waited, patience=patience
+        )
+        if not state.complete and shrink is None:
             raise wait.NotYetError(str(state))
-        alive, nodes = len(self.cluster.alive()), 1 + state.expected
-        if alive < nodes:
+        alive, nodes = len(self.cluster.alive()), 1 + there
+        if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
             raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        if shrink is not None and not as_before:
+            self._record(shrink)
         return state
+
+    def _newcomers(self) -> str | None:
+        """In a sentence, once the roll is complete and was not as the attempt began."""
+        state = self.control.roll()
+        before = self._present or ()
+        if not state.complete or len(before) >= state.expected:
+            return None
+        return f"{', '.join(sorted(set(state.present) - set(before)))} joined"
 
     def _attempt(self) -> Ending:
         number = self.journal.attempts() + 1
@@ -170,13 +202,16 @@ class Supervisor:
         submission = f"rollcall-{self.control.incarnation}-{number}"
         self.control.phase = "training"
         self.control.ask_for_stacks(0)
+        fitting = self._job.job[len(self.settings.job) :]
         self.journal.record(
             "attempt",
-            f"attempt {number} starts" + (f" from step {resume_from}" if resume_from else ""),
+            f"attempt {number} starts"
+            + (f" from step {resume_from}" if resume_from else "")
+            + (f" with {' '.join(fitting)}" if fitting else ""),
             submission_id=submission,
             resume_from=resume_from or 0,
         )
-        command = self.recipe.command(self.settings, resume_from)
+        command = self.recipe.command(self._job, resume_from)
         of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.lease)}
         command = replace(command, env={**command.env, **of_attempt})
         attempt = Attempt(
@@ -191,18 +226,19 @@ class Supervisor:
             self._hang,
             self.control.ask_for_stacks,
             self.control.is_leaving,
+            self._newcomers,
         )
         ending = attempt.run(command)
-        missing = () if ending.status == "LOST" else self.control.roll().missing
-        return replace(ending, lost_nodes=missing)
+        lost = () if ending.status == "LOST" else self.control.roll().lost(self._present or ())
+        return replace(ending, lost_nodes=lost)
 
     def _decide(self, ending: Ending, *, gained: bool) -> restart.Decision:
         failure = failures.classify(ending)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
         self.collective.ended(failure)
-        history = self._track.after(failure, gained=gained)
-        if failure not in (FailureClass.FINISHED, FailureClass.PREEMPTED):
+        history = self._track.after(failure, gained=gained or failure is FailureClass.GROWN)
+        if failure not in NO_FAILURE:
             self.journal.record(
                 "failure",
                 f"{failure}: {failures.evidence(ending, failure)}",
@@ -220,7 +256,7 @@ class Supervisor:
 
     def _prepare(
         self,
-        decision: restart.Resume | restart.Replace,
+        decision: restart.Answer,
         *,
         ray_lost: bool = False,
         failures: int | None = None,
@@ -235,13 +271,13 @@ class Supervisor:
             # The workers' Ray would take a minute to notice that the head's is another one.
             self.control.begin_anew()
             self.cluster.revive()
-        if decision.delayed:
+        if isinstance(decision, restart.Resume) and decision.delayed:
             pause = wait.backoff(self._track.fruitless if failures is None else failures)
             log.info("waiting %.1f s before the next attempt", pause)
             if self.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")
 
-    def _record(self, decision: restart.Resume | restart.Replace) -> None:
+    def _record(self, decision: restart.Answer) -> None:
         answer = type(decision).__name__.lower()
         self.journal.record("decision", decision.sentence, answer=answer)
 

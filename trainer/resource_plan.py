@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer import layout, memory
@@ -16,6 +17,53 @@ if TYPE_CHECKING:
 def shortfalls(config: Config, offers: Sequence[Offer]) -> tuple[str, ...]:
     """What the nodes lack for the layout of the flags, a sentence each."""
     return assign(layout.of(config), offers).shortfalls
+
+
+def smaller(config: Config, offers: Sequence[Offer]) -> dict[str, int]:
+    """Flags of the largest layout with fewer nodes and engines that these nodes hold; none where
+    the config's own fits, or nothing does.
+
+    The batches stay as they are: with fewer ranks each has more of a batch's samples, and
+    accumulates over more passes.
+    """
+    if not shortfalls(config, offers):
+        return {}
+    candidates = [
+        (_with(config, flags), flags)
+        for nodes in range(1, config.actor_num_nodes + 1)
+        for engines in _engines(config, nodes)
+        for flags in [_scaled(config, nodes, engines)]
+    ]
+    candidates.sort(
+        key=lambda pair: (layout.of(pair[0]).slots, pair[0].vllm_num_engines), reverse=True
+    )
+    for made, flags in candidates:
+        if not any(layout.faults(made)) and not shortfalls(made, offers):
+            return {name: size for name, size in flags.items() if size != getattr(config, name)}
+    return {}
+
+
+def _with(config: Config, flags: Mapping[str, Any]) -> Config:
+    return replace(config, **flags)
+
+
+def _engines(config: Config, policy_nodes: int) -> Sequence[int]:
+    """How many engines there may be beside a policy on so many nodes: on slots of the others as
+    many for each as there were."""
+    if len(layout.of(config).pool_of("engine").groups) > 1:
+        return [max(1, config.vllm_num_engines * policy_nodes // config.actor_num_nodes)]
+    return range(1, config.vllm_num_engines + 1)
+
+
+def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
+    """The policy on so many nodes, and each other model on as large a share of its own."""
+    sizes = {"vllm_num_engines": engines}
+    for role, prefix in layout.PREFIXES.items():
+        if role != "engine":
+            name = f"{prefix}_num_nodes"
+            own = getattr(config, name)
+            sizes[name] = min(own, max(1, own * policy_nodes // config.actor_num_nodes))
+    return sizes
 
 
 def row(config: Config, offers: Sequence[Offer]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ AFTER_ON_GPUS = frozenset(
         FailureClass.NODE_LOST,
         FailureClass.GPU_FAULT,
         FailureClass.HANG,
+        FailureClass.GROWN,
     }
 )
 AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})

@@ -30,6 +30,11 @@ class Recipe(Protocol):
         """What these nodes lack for the job, a sentence each; asked before it is submitted."""
         ...
 
+    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+        """The settings with a job that fits these nodes, fewer than were asked for; as they are
+        where the job fits them, or cannot be made to."""
+        ...
+
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> Mapping[str, Any] | None:
         """Where the job's processes would lie on these nodes, for `plan`; None where unknown."""
         ...

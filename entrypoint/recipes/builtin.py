@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ class Builtin:
         from trainer.resource_plan import shortfalls
 
         return shortfalls(parse(_arguments(settings)), nodes)
+
+    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+        from trainer.config import parse
+        from trainer.resource_plan import smaller
+
+        flags = smaller(parse(_arguments(settings)), nodes)
+        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+        return replace(settings, job=(*settings.job, *words))
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
         from trainer.config import parse

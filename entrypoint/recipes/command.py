@@ -23,6 +23,9 @@ class AnyCommand:
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
         return ()
 
+    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+        return settings
+
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> None:
         return None
 

@@ -105,6 +105,22 @@ def fails_once() -> Clock:
     return clock
 
 
+def test_an_attempt_that_ended_for_more_workers_is_no_failure() -> None:
+    clock = Clock()
+    clock.then(0, "roll")
+    clock.then(1, "attempt", 1)
+    clock.then(1, "resume", 1, step=0)
+    clock.then(1, "step", 1, step=1)
+    clock.then(1, "decision", 1, answer="grow")
+    clock.then(1, "attempt", 2)
+    clock.then(1, "resume", 2, step=1)
+    clock.then(1, "step", 2, step=2)
+    clock.then(1, "outcome", 2, outcome="finished")
+    told = report.read(clock.rows)
+    assert [one.ending for one in told.attempts] == ["more workers", "finished"]
+    assert told.failures == []
+
+
 def test_time_goes_to_what_it_was_spent_on() -> None:
     record = report.read(fails_once().rows)
     assert record.seconds == {
