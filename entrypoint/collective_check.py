@@ -69,16 +69,17 @@ class CollectiveCheck:
 
     def ask(self, cards: Sequence[Card], stop: threading.Event) -> Answer | None:
         """None where it is not due, or cannot tell. Raises InterruptedWaitError."""
-        if not (self._owed and self.asked and collective.due(self._after, cards)):
+        among = collective.members(cards)
+        if not (self._owed and self.asked and collective.due(self._after, among)):
             self.close()
             self._owed = False
             return None
-        names = sorted(card.node for card in cards)
+        names = sorted(card.node for card in among)
         row = self._row(stop)
         if row is None or row["nodes"] != names:
-            self._begin(cards, "--nodes", ",".join(names))
+            self._begin(among, "--nodes", ",".join(names))
             row = self._row(stop)
-        answer = collective.judge(row, collective.expected(cards)) if row else None
+        answer = collective.judge(row, collective.expected(among)) if row else None
         self._owed = answer is not None and answer.verdict is Verdict.FAIL
         return answer
 
@@ -87,9 +88,9 @@ class CollectiveCheck:
             self._process.stop(STOP_GRACE_SECONDS)
             self._process = None
 
-    def _begin(self, cards: Sequence[Card], *options: str) -> None:
+    def _begin(self, among: Sequence[Card], *options: str) -> None:
         self.close()
-        least = collective.FAILS * collective.expected(cards)
+        least = collective.FAILS * collective.expected(among)
         common = ("--address", self.address, "--timeout", f"{ROUND_SECONDS:g}")
         self._process = Process(
             "the collective check",

@@ -239,7 +239,8 @@ def alive() -> dict[str, Node]:
 
 
 def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> list[str]:
-    """Ranks on the named nodes, or on so many, or on all there are; the nodes' names.
+    """Ranks on the named nodes, or on so many, or on all there are; the names of those that take
+    part: where any has GPUs, those that have.
 
     Raises TimeoutError.
     """
@@ -248,7 +249,7 @@ def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> l
         wanted = [name for name in here if not names or name in names]
         crowd.take(here[name] for name in wanted)
         if len(wanted) >= max(count, len(names)):
-            return sorted(wanted)
+            return sorted([name for name in wanted if here[name].gpus] or wanted)
         if time.monotonic() > deadline:
             raise TimeoutError(f"Ray shows {', '.join(sorted(here))} alone")
         time.sleep(POLL_SECONDS)

@@ -45,15 +45,20 @@ class Answer:
     """Nodes that are at fault by themselves, whichever others they are tried with."""
 
 
-def due(after: FailureClass | None, cards: Sequence[Card]) -> bool:
-    """Whether the attempt after one that ended so is to be preceded by it."""
-    on_gpus = any(_gpus(card) for card in cards)
-    return len(cards) > 1 and after in (AFTER_ON_GPUS if on_gpus else AFTER_ON_CPUS)
+def members(cards: Sequence[Card]) -> list[Card]:
+    """Those who take part: where there are GPUs, nodes that have some."""
+    return [card for card in cards if _gpus(card)] or list(cards)
 
 
-def expected(cards: Sequence[Card]) -> float:
-    """GB/s that the weakest node's link and GPUs allow; 0 where that is not known."""
-    return min(map(_allowed, cards), default=0.0)
+def due(after: FailureClass | None, among: Sequence[Card]) -> bool:
+    """Whether the attempt after one that ended so is to be preceded by it; `among`: members."""
+    raises = AFTER_ON_GPUS if any(map(_gpus, among)) else AFTER_ON_CPUS
+    return len(among) > 1 and after in raises
+
+
+def expected(among: Sequence[Card]) -> float:
+    """GB/s that the weakest member's link and GPUs allow; 0 where that is not known."""
+    return min(map(_allowed, among), default=0.0)
 
 
 def _allowed(card: Card) -> float:

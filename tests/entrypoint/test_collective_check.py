@@ -66,6 +66,13 @@ def test_it_precedes_the_first_attempt_on_gpus_and_those_after_failures_of_the_n
     assert not collective.due(after, [card("head", 8)])
 
 
+def test_where_some_nodes_have_gpus_those_are_tried_together() -> None:
+    head, *workers = [card("head"), card("a", 8), card("b", 8)]
+    assert collective.members([head, *workers]) == workers
+    assert collective.members([head, card("c")]) == [head, card("c")]
+    assert not collective.due(None, collective.members([head, workers[0]]))
+
+
 @pytest.mark.parametrize(
     ("cards", "gbs"),
     [
