@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -45,8 +45,10 @@ class RewardRejected(RuntimeError):  # noqa: N818
 class _OutageError(Exception):
     """A fault that may pass."""
 
-    def __init__(self, url: str, fault: str, wait: float = 0.0) -> None:
+    def __init__(self, url: str, fault: str, wait: float = 0.0, *, slow: bool = False) -> None:
         super().__init__(f"{url}: {fault}")
+        self.slow = slow
+        """Whether a longer try might have brought an answer."""
         self.wait = wait
         """Seconds for which the server asked to be left alone."""
 
@@ -56,7 +58,8 @@ class RemoteReward:
     """A RewardFunction that asks `urls`; each is a full address such as http://head:5000/get_reward.
 
     A chunk is at most `chunk_size` completions; `concurrency` of them are under way at a time.
-    `timeout` is for one try, `deadline` for all tries of one chunk, both in seconds.
+    `timeout` is for one try, and doubles after each that was too short; `deadline` is for all tries
+    of one chunk; both in seconds. `tell` takes a sentence when a wait begins, and when it is over.
     Raises ValueError for addresses that are none, RewardUnreachable and RewardRejected when called.
     """
 
@@ -65,6 +68,7 @@ class RemoteReward:
     deadline: float = 600.0
     chunk_size: int = 32
     concurrency: int = 8
+    tell: Callable[[str], None] = logger.warning
     _spoke_at: float = field(default=float("-inf"), init=False, repr=False)
     _waits: bool = field(default=False, init=False, repr=False)
     _rests_until: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -96,14 +100,18 @@ class RemoteReward:
     async def _score_chunk(
         self, client: httpx.AsyncClient, number: int, chunk: Sequence[RewardRequest]
     ) -> list[Score]:
-        begun, tries = time.monotonic(), 0
+        begun, tries, longest = time.monotonic(), 0, self.timeout
         try:
             async for attempt in self._patience():
                 with attempt:
                     url = self._choose(number + tries)
                     tries += 1
                     left = begun + self.deadline - time.monotonic()
-                    scores = await self._try(client, url, chunk, min(self.timeout, left))
+                    try:
+                        scores = await self._try(client, url, chunk, min(longest, left))
+                    except _OutageError as fault:
+                        longest *= 2 if fault.slow else 1
+                        raise
         except _OutageError as fault:
             raise RewardUnreachable(
                 f"no usable answer for {time.monotonic() - begun:.0f} s "
@@ -142,17 +150,15 @@ class RemoteReward:
         if now - self._spoke_at < SECONDS_BETWEEN_SENTENCES or state.outcome is None:
             return
         self._spoke_at, self._waits = now, True
-        logger.warning(
-            "Waiting for a reward, %.0f s so far, %.0f s at most: %s",
-            state.seconds_since_start,
-            self.deadline,
-            state.outcome.exception(),
+        self.tell(
+            f"Waiting for a reward, {state.seconds_since_start:.0f} s so far, "
+            f"{self.deadline:.0f} s at most: {state.outcome.exception()}"
         )
 
     def _say_over(self, seconds: float) -> None:
         if self._waits:
             self._waits = False
-            logger.info("Rewards come again, after %.0f s.", seconds)
+            self.tell(f"Rewards come again, after {seconds:.0f} s.")
 
 
 async def _ask(
@@ -162,7 +168,7 @@ async def _ask(
         async with asyncio.timeout(timeout):  # httpx's own limits hold for each read, not the whole
             response = await client.post(url, json=write_request(chunk), timeout=None)
     except TimeoutError:
-        raise _OutageError(url, f"no answer within {timeout:.0f} s") from None
+        raise _OutageError(url, f"no answer within {timeout:.0f} s", slow=True) from None
     except httpx.RequestError as error:
         raise _OutageError(url, f"{type(error).__name__}: {error}") from error
     if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from env.client import RemoteReward, RewardRejected, RewardUnreachable
@@ -20,22 +22,32 @@ REWARDS: dict[str, RewardFunction] = {
 }
 
 
+logger = logging.getLogger(__name__)
+
+
 class RewardSpecError(ValueError):
     """Not the name of a reward; the message says what would be."""
 
 
-def reward_function(spec: str, *, timeout: float = 30.0, deadline: float = 600.0) -> RewardFunction:
+def reward_function(
+    spec: str,
+    *,
+    timeout: float = 30.0,
+    deadline: float = 600.0,
+    tell: Callable[[str], None] = logger.warning,
+) -> RewardFunction:
     """The reward function that `spec` names.
 
     `spec`: one URL or several with commas between, the path of a `.py` file with
-    `reward_func(queries, prompts, labels)`, or a name in REWARDS. `timeout` and `deadline`
-    (seconds, a try and all tries together) hold for URLs. Raises RewardSpecError.
+    `reward_func(queries, prompts, labels)`, or a name in REWARDS. `timeout`, `deadline` (seconds,
+    a try and all tries together) and `tell` (what is waited for, in a sentence) hold for URLs.
+    Raises RewardSpecError.
     """
     spec = spec.strip()
     try:
         if "://" in spec:
             urls = [url.strip() for url in spec.split(",") if url.strip()]
-            return RemoteReward(urls, timeout=timeout, deadline=deadline)
+            return RemoteReward(urls, timeout=timeout, deadline=deadline, tell=tell)
         if spec.endswith(".py"):
             return guard(load_reward_file(Path(spec)))
     except (RewardFileError, ValueError) as error:

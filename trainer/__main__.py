@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainer.checks import engine_faults
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, append_event
+from trainer.events import teller
 from trainer.fence import SupersededError
 from trainer.flags import ConfigError
 
@@ -46,7 +48,11 @@ def run(config: Config) -> int:
         config = hub.prepare(config)
         prompts = data.load(config)
         reward = (
-            reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline)
+            reward_function(
+                config.remote_rm_url,
+                deadline=config.remote_rm_deadline,
+                tell=partial(teller(config.files.journal), "reward-server"),
+            )
             if config.remote_rm_url
             else None
         )

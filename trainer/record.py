@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from statistics import fmean
 from trainer import fence
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import Phase, PhaseFile, Progress, append_event
+from trainer.contract import Phase, PhaseFile, Progress
 from trainer.evaluation import Evaluation
+from trainer.events import attempt_number, teller
 from trainer.metrics import JsonLines, Row, TensorBoard, Wandb, connect
 
 
@@ -27,10 +27,6 @@ class Step:
     tokens: int
     """Tokens of its sequences, prompts included."""
     seconds: float
-
-
-def attempt_number() -> int:
-    return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
 
 
 @dataclass
@@ -135,8 +131,7 @@ class Recorder:
                 sink.log(step, row)
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
-        print(sentence, flush=True)
-        append_event(self.config.files.journal, kind, sentence, details, attempt=attempt_number())
+        teller(self.config.files.journal)(kind, sentence, **details)
 
 
 class Stopwatch:

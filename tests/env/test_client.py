@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -92,6 +91,18 @@ def test_a_server_that_hangs_is_asked_again(scripted: Start, requests: list[Rewa
     assert time.monotonic() - begun < 5
 
 
+def test_a_server_that_is_slower_than_a_try_is_given_more_time(
+    scripted: Start, requests: list[RewardRequest]
+) -> None:
+    def slow(number: int, body: dict[str, Any]) -> tuple[int, Any]:
+        time.sleep(0.5)
+        return right(number, body)
+
+    server = scripted(slow)
+    check(RemoteReward([server.url], timeout=0.15, deadline=20), requests)
+    assert len(server.bodies) == 3
+
+
 def test_a_server_that_comes_up_late_is_waited_for(
     scripted: Start, free_port: int, requests: list[RewardRequest]
 ) -> None:
@@ -165,12 +176,12 @@ def test_null_is_a_failure_with_its_reason_and_not_a_zero(
 
 
 def test_a_wait_is_one_sentence_and_its_end_another(
-    scripted: Start, requests: list[RewardRequest], caplog: pytest.LogCaptureFixture
+    scripted: Start, requests: list[RewardRequest]
 ) -> None:
-    caplog.set_level(logging.INFO, logger="env.client")
     server = scripted(at_first((503, b"loading"), times=8))
-    check(RemoteReward([server.url], chunk_size=1, deadline=20), requests)
-    waiting, over = [r.getMessage() for r in caplog.records if r.name == "env.client"]
+    told: list[str] = []
+    check(RemoteReward([server.url], chunk_size=1, deadline=20, tell=told.append), requests)
+    waiting, over = told
     assert waiting.startswith("Waiting for a reward, ")
     assert waiting.endswith(f"20 s at most: {server.url}: HTTP 503 Service Unavailable: loading")
     assert over.startswith("Rewards come again, after ")

@@ -88,8 +88,12 @@ def configure(tiny: Tiny, run: Path) -> Config:
 
 
 def final_state(config: Config) -> dict[str, bytes]:
-    """Every number of the last checkpoint: weights, moments, counters, learning rates."""
-    directory = checkpoint_path(config.checkpoints, STEPS)
+    return leaves_of(config, STEPS)
+
+
+def leaves_of(config: Config, step: int) -> dict[str, bytes]:
+    """Every number of a checkpoint: weights, moments, counters, learning rates."""
+    directory = checkpoint_path(config.checkpoints, step)
     assert fault_of(directory) is None
     return {
         name: content

@@ -16,7 +16,7 @@ from trainer.contract import (
     read_events,
     steps_on_disk,
 )
-from trainer.record import attempt_number
+from trainer.events import attempt_number
 from trainer.team import Team
 from trainer.types import ModelMismatchError
 
