@@ -66,8 +66,14 @@ class Completion:
     temperature and before top_p cuts them; zero elsewhere."""
     finished: bool
     """Ended by an end-of-sequence token, not by the length limit."""
-    version: int
-    """Version of the policy that wrote it: the number of finished steps."""
+    versions: IntArray
+    """[T] version of the policy that chose each action: the number of finished steps; -1 elsewhere.
+    One that new weights met half written has several."""
+
+    @property
+    def version(self) -> int:
+        """Of the oldest policy that had a part in it."""
+        return int(self.versions[self.actions].min())
 
     @property
     def length(self) -> int:

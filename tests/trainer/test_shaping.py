@@ -88,7 +88,7 @@ def group(index: int, *scores: Score) -> list[Sample]:
         actions=np.ones(1, dtype=np.bool_),
         log_probs=np.zeros(1, dtype=np.float32),
         finished=True,
-        version=0,
+        versions=np.zeros(1, dtype=np.int64),
     )
     return [Sample(Prompt(index, ""), completion, score) for score in scores]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from trainer.shared import Parcel
-from trainer.types import Completion, Sampling, Weights
+import numpy as np
 
+from trainer.shared import Parcel
+from trainer.types import Completion, FloatArray, IntArray, Sampling, Weights
+
+Key = tuple[int, int]
+"""By which the asker knows a completion: the number of its prompt, and its own beside others."""
 Memory = Literal["weights", "cache"]
 
 
@@ -18,6 +22,34 @@ class Request:
 
     text: str
     seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A completion under way: what it was begun with, and what is written of it. Arrays are [t]."""
+
+    key: Key
+    text: str
+    """The prompt."""
+    seed: int
+    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    log_probs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    key: Key
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What came of some seconds of an engine's work."""
+
+    ended: list[Ended]
+    left: frozenset[Key]
+    """Still under way there: one that was given to the engine and is in neither was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +98,16 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """One completion for each seed of each request, in order."""
+
+    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+        """Take these drafts besides those under way, and go on with all for about so long.
+
+        Between two calls other weights may come: the rest of a draft is then written with those,
+        from keys and values that they computed.
+        """
+
+    def drafts(self) -> list[Draft]:
+        """What is under way, as far as it is written."""
 
     def sleep(self) -> None:
         """Free the memory of weights and cache; the weights are forgotten."""

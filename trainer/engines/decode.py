@@ -1,4 +1,4 @@
-"""The decoding loop: a batch of completions that others join as some of them end.
+"""The decoding loop: a batch of completions that others join, at any time, as some of them end.
 
 Rows that have ended leave, prompts that wait take their places, and a prompt with several
 completions passes through the model once. What a row contains depends on its prompt and its seed
@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.engines.batch import Batch, Piece, prefill
 from trainer.engines.sampling import draw
 from trainer.engines.streams import uniforms
-from trainer.engines.text import Row
 from trainer.types import BoolArray, FloatArray, IntArray, Sampling
 
 IDLE_SHARE = 1 / 8
@@ -48,10 +46,20 @@ class Written:
             np.zeros(rows, dtype=np.bool_),
         )
 
-    def row(self, row: int) -> Row:
+    def and_also(self, other: Written) -> Written:
+        """With the rows of `other` after these."""
+        return Written(
+            np.concatenate([self.tokens, other.tokens]),
+            np.concatenate([self.log_probs, other.log_probs]),
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.finished, other.finished]),
+        )
+
+    def row(self, row: int) -> tuple[IntArray, FloatArray, bool]:
+        """Its tokens, their log-probabilities, and whether a stop token ended it."""
         length = self.lengths[row]
         tokens, log_probs = self.tokens[row, :length], self.log_probs[row, :length]
-        return Row(tokens, log_probs, bool(self.finished[row]))
+        return tokens, log_probs, bool(self.finished[row])
 
     def going(self, rows: IntArray) -> BoolArray:
         going: BoolArray = ~self.finished[rows] & (self.lengths[rows] < self.tokens.shape[1])
@@ -68,14 +76,14 @@ class Written:
         self.finished[rows] = np.isin(tokens, stops)
 
 
+@dataclass(frozen=True, slots=True)
 class Decoder:
-    """Decodes with one model, at most `slots` rows at a time."""
+    """What rows are decoded with: one model, at most `slots` rows at a time."""
 
-    def __init__(self, model: Any, stops: Sequence[int], slots: int, device: torch.device) -> None:
-        self._model = model
-        self._stops = np.array(stops)
-        self._slots = slots
-        self._device = device
+    model: Any
+    stops: Sequence[int]
+    slots: int
+    device: torch.device
 
     @torch.inference_mode()
     def decode(
@@ -85,48 +93,88 @@ class Decoder:
         sampling: Sampling,
     ) -> Written:
         """One row for each seed of each prompt, in order."""
-        streams = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
-        waiting = _pieces(prompts, [len(of_prompt) for of_prompt in seeds], self._slots)
-        written = Written.nothing(len(streams), sampling.max_new_tokens)
-        batch: Batch | None = None
-        while batch or waiting:
-            batch = self._admit(batch, waiting)
-            tokens = self._draw(batch, streams, written, sampling)
-            going = written.going(batch.rows)
-            if not going.any():
-                batch = None
-                continue
-            if len(going) - going.sum() >= IDLE_SHARE * len(going):
-                index = torch.from_numpy(np.flatnonzero(going)).to(self._device)
-                batch.keep(index)
-                tokens = tokens[index]
-            batch.advance(tokens)
-        return written
+        decoding = Decoding(self, sampling)
+        decoding.add(prompts, seeds)
+        while decoding.busy:
+            decoding.step()
+        return decoding.written
 
-    def _admit(self, batch: Batch | None, waiting: list[Piece]) -> Batch:
+
+class Decoding:
+    """Rows under way, of one sampling."""
+
+    def __init__(self, decoder: Decoder, sampling: Sampling) -> None:
+        self.written = Written.nothing(0, sampling.max_new_tokens)
+        """Of all rows that were ever added."""
+        self._decoder = decoder
+        self._sampling = sampling
+        self._stops = np.array(decoder.stops)
+        self._streams = np.zeros(0, dtype=np.uint64)
+        self._waiting: list[Piece] = []
+        self._batch: Batch | None = None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._batch or self._waiting)
+
+    def add(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        begun: Written | None = None,
+    ) -> None:
+        """One more row for each seed of each prompt.
+
+        `begun`: what is written of each row already, with which its prompt here ends.
+        """
+        counts = [len(of_prompt) for of_prompt in seeds]
+        first = len(self._streams)
+        pieces = _pieces(prompts, counts, self._decoder.slots, first)
+        self._waiting = sorted([*self._waiting, *pieces], key=lambda piece: len(piece.tokens))
+        added = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
+        self._streams = np.concatenate([self._streams, added])
+        longest = self._sampling.max_new_tokens
+        self.written = self.written.and_also(begun or Written.nothing(len(added), longest))
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """One token more for each row in the batch."""
+        batch = self._batch = self._admit()
+        tokens = self._draw(batch)
+        going = self.written.going(batch.rows)
+        if not going.any():
+            self._batch = None
+            return
+        if len(going) - going.sum() >= IDLE_SHARE * len(going):
+            index = torch.from_numpy(np.flatnonzero(going)).to(self._decoder.device)
+            batch.keep(index)
+            tokens = tokens[index]
+        batch.advance(tokens)
+
+    def _admit(self) -> Batch:
         """The batch, joined by as many of the waiting prompts as there is room for."""
-        room = self._slots - (len(batch.rows) if batch else 0)
+        batch, slots = self._batch, self._decoder.slots
+        room = slots - (len(batch.rows) if batch else 0)
         admitted: list[Piece] = []
-        if batch is None or room >= IDLE_SHARE * self._slots:
-            while waiting and len(waiting[-1].rows) <= room:
-                admitted.append(waiting.pop())
+        if batch is None or room >= IDLE_SHARE * slots:
+            while self._waiting and len(self._waiting[-1].rows) <= room:
+                admitted.append(self._waiting.pop())
                 room -= len(admitted[-1].rows)
-        added = prefill(self._model, admitted, self._device) if admitted else None
+        decoder = self._decoder
+        added = prefill(decoder.model, admitted, decoder.device) if admitted else None
         if batch and added:
             batch.join(added)
         joined = batch or added
         assert joined is not None  # a piece fits into an empty batch
         return joined
 
-    def _draw(
-        self, batch: Batch, streams: NDArray[np.uint64], written: Written, sampling: Sampling
-    ) -> Tensor:
+    def _draw(self, batch: Batch) -> Tensor:
         """A token for every row [B], noted for those that have not ended."""
-        numbers = uniforms(streams[batch.rows], written.lengths[batch.rows])
-        on_device = torch.from_numpy(numbers).to(self._device)
-        tokens, log_probs = draw(batch.logits, on_device, sampling)
-        going = written.going(batch.rows)
-        written.note(
+        numbers = uniforms(self._streams[batch.rows], self.written.lengths[batch.rows])
+        on_device = torch.from_numpy(numbers).to(self._decoder.device)
+        tokens, log_probs = draw(batch.logits, on_device, self._sampling)
+        going = self.written.going(batch.rows)
+        self.written.note(
             batch.rows[going],
             tokens.cpu().numpy()[going],
             log_probs.cpu().numpy()[going],
@@ -135,12 +183,13 @@ class Decoder:
         return tokens
 
 
-def _pieces(prompts: Sequence[Sequence[int]], counts: Sequence[int], slots: int) -> list[Piece]:
-    """Prompts with their rows, the longest last; a piece has no more rows than there are slots."""
-    ends = np.cumsum(counts)
-    pieces = [
+def _pieces(
+    prompts: Sequence[Sequence[int]], counts: Sequence[int], slots: int, first: int
+) -> list[Piece]:
+    """Prompts with their rows from `first` on; a piece has no more rows than there are slots."""
+    ends = first + np.cumsum(counts)
+    return [
         Piece(prompt, np.arange(start, min(start + slots, end)))
         for prompt, count, end in zip(prompts, counts, ends, strict=True)
         for start in range(end - count, end, slots)
     ]
-    return sorted(pieces, key=lambda piece: len(piece.tokens))

@@ -10,15 +10,19 @@ from trainer import shared
 from trainer import weights as weight_transfer
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.engines import cache
-from trainer.engines.base import EngineSettings, Memory, Request
+from trainer.engines.base import Draft, EngineSettings, Memory, Request, Writing
 from trainer.engines.decode import Decoder
-from trainer.engines.text import Texts, stop_tokens
+from trainer.engines.drafts import Drafts
+from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.shared import Parcel
 from trainer.types import Completion, Sampling, UnfitModelError, Weights
 
+LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
+
 
 class HFEngine:
-    """An Engine on one device. Its cache lives as long as a call of `generate`."""
+    """An Engine on one device. Keys and values live as long as a call of `generate`; those of
+    drafts until they end or other weights come."""
 
     def __init__(self, settings: EngineSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
@@ -38,6 +42,7 @@ class HFEngine:
         """Of the next weights."""
         self._version: int | None = 0
         """None while the weights are not whole."""
+        self._drafts: Drafts | None = None
 
     def node(self) -> str:
         return shared.node()
@@ -53,15 +58,29 @@ class HFEngine:
             raise RuntimeError(f"version {version} came without {', '.join(sorted(missing)[:3])}")
         self._arrived.clear()
         self._version = version
+        if self._drafts:
+            self._drafts = self._drafts.with_weights_of(version)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if self._version is None:
-            raise RuntimeError("the engine has no whole weights: it sleeps, or parts are missing")
-        prompts = self._texts.prompts(requests)
+            raise RuntimeError(LACKING)
+        prompts = [self._texts.prompt(request.text) for request in requests]
         seeds = [request.seeds for request in requests]
         written = self._decoder.decode(prompts, seeds, sampling)
-        rows = [written.row(row) for row in range(sum(map(len, seeds)))]
-        return self._texts.completions(requests, prompts, rows, self._version)
+        of_rows = [prompt for prompt, some in zip(prompts, seeds, strict=True) for _ in some]
+        rows = [Row.of(*written.row(row), self._version) for row in range(len(of_rows))]
+        return self._texts.completions(of_rows, rows)
+
+    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+        if self._version is None:
+            raise RuntimeError(LACKING)
+        if self._drafts is None:
+            self._drafts = Drafts(self._decoder, self._texts, sampling, self._version)
+        self._drafts.add(drafts)
+        return Writing(self._drafts.go_on(seconds), self._drafts.left)
+
+    def drafts(self) -> list[Draft]:
+        return self._drafts.drafts() if self._drafts else []
 
     def sleep(self) -> None:
         self._version = None

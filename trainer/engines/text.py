@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
-from trainer.engines.base import EngineSettings, Request
+from trainer.engines.base import EngineSettings
 from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
 
 
@@ -20,6 +20,12 @@ class Row:
     tokens: IntArray
     log_probs: FloatArray
     finished: bool
+    versions: IntArray
+
+    @classmethod
+    def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> Row:
+        """One that was written with weights of one version."""
+        return cls(tokens, log_probs, finished, np.full(len(tokens), version))
 
 
 class Texts:
@@ -30,28 +36,18 @@ class Texts:
         self._special = settings.add_special_tokens
         self._longest = settings.prompt_max_len
 
-    def prompts(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Token ids of each request; a prompt that is too long loses its beginning."""
-        return [self._tokenize(request.text) for request in requests]
-
-    def completions(
-        self,
-        requests: Sequence[Request],
-        prompts: Sequence[list[int]],
-        rows: Sequence[Row],
-        version: int,
-    ) -> list[Completion]:
-        """What was written: a row for each seed of each request, in order."""
-        of_row = [p for p, r in zip(prompts, requests, strict=True) for _ in r.seeds]
-        texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
-        return [
-            _completion(prompt, row, text, version)
-            for prompt, row, text in zip(of_row, rows, texts, strict=True)
-        ]
-
-    def _tokenize(self, text: str) -> list[int]:
+    def prompt(self, text: str) -> list[int]:
+        """Its token ids; a prompt that is too long loses its beginning."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=self._special)["input_ids"]
         return ids[-self._longest :]
+
+    def completions(self, prompts: Sequence[list[int]], rows: Sequence[Row]) -> list[Completion]:
+        """What was written, each row after its prompt."""
+        texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
+        return [
+            _completion(prompt, row, text)
+            for prompt, row, text in zip(prompts, rows, texts, strict=True)
+        ]
 
 
 def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
@@ -64,7 +60,7 @@ def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
     return stops
 
 
-def _completion(prompt: list[int], row: Row, text: str, version: int) -> Completion:
+def _completion(prompt: list[int], row: Row, text: str) -> Completion:
     start = len(prompt)
     tokens = np.concatenate([np.array(prompt, dtype=np.int64), row.tokens])
     return Completion(
@@ -73,5 +69,5 @@ def _completion(prompt: list[int], row: Row, text: str, version: int) -> Complet
         actions=np.arange(len(tokens)) >= start,
         log_probs=np.concatenate([np.zeros(start, dtype=np.float32), row.log_probs]),
         finished=row.finished,
-        version=version,
+        versions=np.concatenate([np.full(start, -1), row.versions]),
     )

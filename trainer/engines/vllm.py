@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from transformers import AutoConfig, GenerationConfig
 
 from trainer import shared
 from trainer.actors.model import prepare_process
-from trainer.engines.base import EngineSettings, Memory, Request
+from trainer.engines.base import Draft, EngineSettings, Memory, Request, Writing
 from trainer.engines.text import Row, Texts, stop_tokens
+from trainer.engines.vllm_drafts import Drafts
+from trainer.seeds import derive
 from trainer.shared import Parcel
 from trainer.types import Completion, Sampling, TrainingError, Weights
 from trainer.weights import Inbox, Outbox
@@ -31,6 +34,7 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray says what is whose
 }
+LACKING = "the engine has no whole weights: parts are missing"
 
 
 class VLLMEngine:
@@ -53,12 +57,18 @@ class VLLMEngine:
         self._llm.init_weight_transfer_engine({"init_info": {}})
         self._inbox, self._outbox = Inbox(), Outbox()
         self._updating = False
+        self._drafts = Drafts(self._llm.llm_engine, self._texts)
+        self._sampling: Sampling | None = None
+        """Of the drafts."""
+        self._withdrawn: list[Draft] = []
+        """While weights come, or something else is written."""
 
     def node(self) -> str:
         return shared.node()
 
     def load(self, part: Weights | Parcel) -> None:
         if not self._updating:
+            self._withdraw()
             self._llm.start_weight_update()
             self._updating = True
         parcel = part if isinstance(part, Parcel) else self._staged(part)
@@ -73,22 +83,48 @@ class VLLMEngine:
         self._llm.finish_weight_update(str(version))
         self._updating = False
         self._llm.reset_prefix_cache()  # it holds what the old weights computed
+        self._go_on()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if self._updating:
-            raise RuntimeError("the engine has no whole weights: parts are missing")
-        prompts = self._texts.prompts(requests)
-        inputs = [
-            {"prompt_token_ids": prompt}
-            for prompt, request in zip(prompts, requests, strict=True)
-            for _ in request.seeds
-        ]
+            raise RuntimeError(LACKING)
+        self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
+        prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
         outputs = self._llm.generate(
-            inputs, [self._params(seed, sampling) for seed in seeds], use_tqdm=False
+            [{"prompt_token_ids": prompt} for prompt in prompts],
+            [self._params(seed, sampling) for seed in seeds],
+            use_tqdm=False,
         )
-        rows = [_row(output.outputs[0]) for output in outputs]
-        return self._texts.completions(requests, prompts, rows, self._version)
+        rows = [_row(output.outputs[0], self._version) for output in outputs]
+        self._go_on()
+        return self._texts.completions(prompts, rows)
+
+    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+        if self._updating:
+            raise RuntimeError(LACKING)
+        self._sampling = sampling
+        self._add(drafts)
+        return Writing(self._drafts.go_on(seconds), self._drafts.left)
+
+    def drafts(self) -> list[Draft]:
+        return [*self._withdrawn, *self._drafts.as_they_stand()]
+
+    def _withdraw(self) -> None:
+        self._withdrawn = self._drafts.withdraw()
+
+    def _go_on(self) -> None:
+        self._add(self._withdrawn)
+        self._withdrawn = []
+
+    def _add(self, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
+            assert self._sampling is not None
+            written = len(draft.tokens)
+            # vLLM draws from the beginning of a seed's numbers: what goes on gets others.
+            seed = derive(draft.seed, "rest", written) if written else draft.seed
+            rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
+            self._drafts.add(draft, self._params(seed, rest), self._version)
 
     @property
     def _version(self) -> int:
@@ -171,11 +207,12 @@ def _generation_config(model: str) -> Any:
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
 
 
-def _row(output: Any) -> Row:
-    return Row(
+def _row(output: Any, version: int) -> Row:
+    return Row.of(
         np.array(output.token_ids, dtype=np.int64),
         np.array(output.logprobs.logprobs, dtype=np.float32),
         output.finish_reason == "stop",
+        version,
     )
 
 
