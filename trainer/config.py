@@ -91,6 +91,11 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.samples_per_step // self.train_batch_size * self.max_epochs
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether samples may be older than the policy that they train."""
+        return self.async_train and self.max_staleness > 0
+
+    @property
     def has_critic(self) -> bool:
         return self.advantage_estimator == "gae"
 
@@ -226,8 +231,12 @@ def _settled(config: Config, given: Set[str]) -> Config:
         prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
     threshold = config.is_correction_threshold
     attention = config.attn_implementation or ("flash_attention_2" if config.flash_attn else None)
+    correction = config.is_correction_level
+    if config.runs_ahead and "is_correction_level" not in given:
+        correction = "token"
     return replace(
         layout.settled(config, given),
+        is_correction_level=correction,
         pretrain=_located(config.pretrain),
         critic_pretrain=_located(config.critic_pretrain),
         prompt_data=_located_data(config.prompt_data),

@@ -27,6 +27,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _best_metric_faults(config)
     yield from _sharding_faults(config)
     yield from _vllm_faults(config)
+    yield from _asynchronous_faults(config)
     yield from layout.faults(config)
     yield from reward_models.faults(config)
 
@@ -236,4 +237,14 @@ def _vllm_faults(config: Config) -> Iterator[Fault]:
             f"vLLM tells no log-probabilities before the nucleus is cut at temperature "
             f"{shown(config.temperature)}, which are what training goes by",
             "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
+        )
+
+
+def _asynchronous_faults(config: Config) -> Iterator[Fault]:
+    if config.async_train and config.vllm_enable_sleep:
+        yield Fault(
+            "--vllm_enable_sleep",
+            "",
+            "engines that write while the policy learns never sleep",
+            "Leave out one of --async_train and --vllm_enable_sleep",
         )

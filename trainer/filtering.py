@@ -35,10 +35,14 @@ def collect(
         drawn += missing
         if len(kept) == prompts:
             return Filtered([sample for group in kept for sample in group], prompts / drawn)
+    raise hopeless(drawn, len(kept), prompts, bounds)
+
+
+def hopeless(drawn: int, kept: int, needed: int, bounds: tuple[float, float]) -> TrainingError:
     low, high = bounds
-    raise TrainingError(
-        f"--dynamic_filtering: of {drawn} prompts only {len(kept)} have a mean score between "
-        f"{low:g} and {high:g}, and a step needs {prompts}. The prompts are too easy or too hard "
+    return TrainingError(
+        f"--dynamic_filtering: of {drawn} prompts only {kept} have a mean score between "
+        f"{low:g} and {high:g}, and a step needs {needed}. The prompts are too easy or too hard "
         "for this policy, or --dynamic_filtering_reward_range does not fit the scores"
     )
 

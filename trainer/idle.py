@@ -182,6 +182,16 @@ IDLE = (
         "it needs --eval_dataset",
     ),
     Idle(
+        ("max_staleness", "partial_rollout"),
+        lambda c: not c.async_train,
+        "it needs --async_train",
+    ),
+    Idle(
+        ("partial_rollout",),
+        lambda c: c.async_train and c.max_staleness == 0,
+        "--max_staleness 0 leaves no completion under way when weights come",
+    ),
+    Idle(
         ("adam_offload", "overlap_comm", "grad_accum_dtype"),
         lambda c: c.zero_stage == 0,
         "it needs --zero_stage",
@@ -220,6 +230,11 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         yield (
             f"--train_batch_size {config.train_batch_size} is less than the {config.policy_ranks} "
             "ranks of the policy: some have nothing to learn from"
+        )
+    if config.runs_ahead and "is_correction_level" not in given:
+        yield (
+            "--async_train: samples of older policies are corrected by --is_correction_level "
+            f"{config.is_correction_level}; --is_correction_level off leaves it out"
         )
     if config.wandb_key:
         yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"

@@ -8,11 +8,23 @@ in it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from env.types import Prompt, RewardFunction
-from trainer import estimates, fence, filtering, inspection, publish, rewards, shares, summary
+from trainer import (
+    ahead,
+    estimates,
+    fence,
+    filtering,
+    inspection,
+    publish,
+    rewards,
+    shares,
+    summary,
+)
 from trainer.actors.base import Critic, Metrics, Policy
+from trainer.ahead import Ahead
 from trainer.checkpoint import best, resume, write
 from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.write import RunState
@@ -30,7 +42,6 @@ from trainer.types import (
     Completion,
     Experience,
     Sample,
-    Sampling,
     Sequences,
     SilentRankError,
     TrainingError,
@@ -46,9 +57,10 @@ def train(
     sense, ResumeError where it must not begin, and what the reward function raises.
     """
     state = resume.begin(config, team, data.stream)
+    rollouts = ahead.begin(config, team.engines, data.stream, reward, state.step)
     recorder = Recorder(config, config.total_steps(len(data.stream)), state)
     try:
-        state = _Run(config, team, data, reward, recorder).to_the_end(state, stop)
+        state = _Run(config, team, data, reward, recorder, rollouts).to_the_end(state, stop)
     except BaseException:
         recorder.close(ExitCode.JOB_FAILED)
         raise
@@ -63,6 +75,8 @@ class _Run:
     data: Data
     reward: RewardFunction
     recorder: Recorder
+    ahead: Ahead | None
+    """None where a step's rollouts begin when the last step has ended."""
 
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
         total = self.recorder.total_steps
@@ -101,9 +115,14 @@ class _Run:
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
         """Scored samples, and the models' forward passes over them under way."""
+        if self.ahead:
+            batch = self.ahead.batch(step)
+            watch.lap("wait")
+            watch.metrics |= batch.metrics
+            return batch.samples, self._forward([s.completion for s in batch.samples])
         if self.config.dynamic_filtering:
             found = filtering.collect(
-                lambda count: self._score(self._write(count, step)),
+                lambda missing: self._score(self._write(missing, step)),
                 self.config.rollout_batch_size,
                 self.config.n_samples_per_prompt,
                 self.config.dynamic_filtering_reward_range,
@@ -131,15 +150,16 @@ class _Run:
         config = self.config
         worth, moments = rewards.shaped(config, samples, state.reward_moments)
         kl_coef = config.init_kl_coef if state.kl_coef is None else state.kl_coef
-        experience = estimates.finish(
-            forward,
-            worth,
-            estimates.estimator_of(config, kl_coef),
-            loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
-        )
-        watch.lap("forward")
-        metrics = self._update(experience, step)
-        watch.lap("update")
+        with self._rollouts_meanwhile():
+            experience = estimates.finish(
+                forward,
+                worth,
+                estimates.estimator_of(config, kl_coef),
+                loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
+            )
+            watch.lap("forward")
+            metrics = self._update(experience, step)
+            watch.lap("update")
         self._publish(step)
         watch.lap("publish")
         outcome = summary.of(samples, experience, metrics | {"kl_coef": kl_coef}, watch, config)
@@ -163,9 +183,13 @@ class _Run:
         self.recorder.step(state, outcome)
         return state
 
-    def _write(self, prompts: int, step: int) -> list[tuple[Prompt, Completion]]:
-        """Completions of the next prompts, stamped with the policy's version."""
-        return self._rollouts.generate(self.data.stream.next_batch(prompts), step)
+    def _rollouts_meanwhile(self) -> AbstractContextManager[None]:
+        return self.ahead.meanwhile() if self.ahead else nullcontext()
+
+    def _write(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
+        """Completions of the last `missing` prompts of the step, stamped with their version."""
+        place = self.config.rollout_batch_size - missing
+        return self._rollouts.generate(self.data.stream.next_batch(missing), step, place)
 
     def _rest(self) -> None:
         """The step's rollouts are written: what follows may have the engines' memory."""
@@ -174,7 +198,8 @@ class _Run:
 
     def _publish(self, version: int) -> None:
         wake = self.config.vllm_enable_sleep
-        publish.weights(self.team.policy, self.team.engines, version, wake=wake)
+        with self.ahead.new_weights(version) if self.ahead else nullcontext():
+            publish.weights(self.team.policy, self.team.engines, version, wake=wake)
 
     def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
         """A failure is a status, never a zero."""
@@ -231,22 +256,13 @@ class _Run:
             self.team,
             keep=Retention(config.max_ckpt_num, config.max_ckpt_mem * 1e9),
             export=config.save_hf_ckpt,
+            in_flight=self.ahead.in_flight() if self.ahead else None,
         )
         self.recorder.saved(state)
 
     @property
     def _rollouts(self) -> Rollouts:
-        config = self.config
-        return Rollouts(
-            self.team.engines,
-            Sampling(
-                max_new_tokens=config.generate_max_len,
-                temperature=config.temperature,
-                top_p=config.top_p,
-            ),
-            config.n_samples_per_prompt,
-            config.seed,
-        )
+        return Rollouts.of(self.config, self.team.engines)
 
 
 def _due(step: int, every: int) -> bool:

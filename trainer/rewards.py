@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from env.types import Prompt, RewardFunction, RewardRequest
+from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.config import Config
 from trainer.shaping import LengthPenalties, RunningMoments
 from trainer.types import Completion, FloatArray, Sample, TrainingError
@@ -14,19 +14,30 @@ from trainer.types import Completion, FloatArray, Sample, TrainingError
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
     """Completions with their scores. Raises TrainingError where no single one could be scored."""
-    requests = [
-        RewardRequest(prompt.text + completion.text, prompt.text, prompt.label, prompt.messages)
-        for prompt, completion in written
-    ]
     samples = [
         Sample(prompt, completion, score)
-        for (prompt, completion), score in zip(written, reward(requests), strict=True)
+        for (prompt, completion), score in zip(written, scores(reward, written), strict=True)
     ]
+    require_one(samples)
+    return samples
+
+
+def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:
+    """What the reward function says of each completion."""
+    return reward(
+        [
+            RewardRequest(prompt.text + completion.text, prompt.text, prompt.label, prompt.messages)
+            for prompt, completion in written
+        ]
+    )
+
+
+def require_one(samples: Sequence[Sample]) -> None:
+    """Raises TrainingError where no single one could be scored."""
     if not any(sample.score.ok for sample in samples):
         raise TrainingError(
             f"none of {len(samples)} completions could be scored: {samples[0].score.error}"
         )
-    return samples
 
 
 def rewards_of(samples: Sequence[Sample]) -> FloatArray:

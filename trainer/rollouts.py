@@ -9,6 +9,7 @@ import numpy as np
 
 from env.types import Prompt
 from trainer.actors.group import Group
+from trainer.config import Config
 from trainer.engines.base import Engine, Request
 from trainer.seeds import derive
 from trainer.types import Completion, Sampling
@@ -23,25 +24,42 @@ class Rollouts:
     samples_per_prompt: int
     seed: int
 
-    def generate(self, prompts: Sequence[Prompt], step: int) -> list[tuple[Prompt, Completion]]:
-        """`samples_per_prompt` completions of each prompt, side by side."""
-        return self._decode(prompts, self.samples_per_prompt, self.sampling, "rollout", step)
+    @classmethod
+    def of(cls, config: Config, engines: Group[Engine]) -> Rollouts:
+        sampling = Sampling(
+            max_new_tokens=config.generate_max_len,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
+        return cls(engines, sampling, config.n_samples_per_prompt, config.seed)
+
+    def generate(
+        self, prompts: Sequence[Prompt], step: int, place: int = 0
+    ) -> list[tuple[Prompt, Completion]]:
+        """`samples_per_prompt` completions of each prompt, side by side.
+
+        `place`: of the first prompt among those of the step.
+        """
+        seeds = [self.seeds(step, at, prompt) for at, prompt in enumerate(prompts, place)]
+        return self._decode(prompts, seeds, self.sampling)
+
+    def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[int, ...]:
+        """Of the completions of a prompt, at one place of a step."""
+        return self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
 
     def held_out(
         self, prompts: Sequence[Prompt], count: int, temperature: float
     ) -> list[tuple[Prompt, Completion]]:
         """`count` completions of each prompt, the same whenever the weights are the same."""
-        return self._decode(
-            prompts, count, replace(self.sampling, temperature=temperature), "held-out", 0
-        )
+        seeds = [
+            self._seeds("held-out", 0, place, prompt, count) for place, prompt in enumerate(prompts)
+        ]
+        return self._decode(prompts, seeds, replace(self.sampling, temperature=temperature))
 
     def _decode(
-        self, prompts: Sequence[Prompt], count: int, sampling: Sampling, purpose: str, step: int
+        self, prompts: Sequence[Prompt], seeds: Sequence[tuple[int, ...]], sampling: Sampling
     ) -> list[tuple[Prompt, Completion]]:
-        requests = [
-            Request(prompt.text, self._seeds(purpose, step, place, prompt, count))
-            for place, prompt in enumerate(prompts)
-        ]
+        requests = [Request(p.text, some) for p, some in zip(prompts, seeds, strict=True)]
         shares = np.array_split(np.arange(len(requests)), len(self.engines))
         pending = [
             self.engines.send(worker, Engine.generate, [requests[i] for i in share], sampling)
@@ -49,7 +67,7 @@ class Rollouts:
             if len(share)
         ]
         completions = [completion for part in pending for completion in part.result()]
-        repeated = [prompt for prompt in prompts for _ in range(count)]
+        repeated = [p for p, some in zip(prompts, seeds, strict=True) for _ in some]
         return list(zip(repeated, completions, strict=True))
 
     def _seeds(

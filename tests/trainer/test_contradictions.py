@@ -56,6 +56,11 @@ def faults_of(**flags: object) -> dict[str, str]:
             "--top_p",
             "Give --top_p 1 or --temperature 1",
         ),
+        (
+            {"async_train": True, "vllm_enable_sleep": True},
+            "--vllm_enable_sleep",
+            "Leave out one of --async_train and --vllm_enable_sleep",
+        ),
         ({"load_in_4bit": True}, "--load_in_4bit", "is not supported"),
         ({"aux_loss_coef": 0.1}, "--aux_loss_coef", "is not supported"),
         ({"agent_func_path": "agent.py"}, "--agent_func_path", "is not supported"),
@@ -144,7 +149,14 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"reward_num_nodes": 2}, "--reward_num_nodes", "--remote_rm_url"),
     ({"advantage_estimator": "rloo", "critic_resources": '{"a": 1}'}, "--critic_res", "no critic"),
     ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not with vLLM"),
-    ({"async_train": True}, "--async_train", "synchronous"),
+    ({"async_train": True}, "--async_train", "corrected by --is_correction_level token"),
+    ({"max_staleness": 2}, "--max_staleness", "it needs --async_train"),
+    ({"partial_rollout": True}, "--partial_rollout", "it needs --async_train"),
+    (
+        {"async_train": True, "max_staleness": 0, "partial_rollout": True},
+        "--partial_rollout",
+        "no completion under way",
+    ),
     ({"micro_rollout_batch_size": 64}, "--micro_rollout_batch_size 64", "8 samples"),
 ]
 

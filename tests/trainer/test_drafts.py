@@ -93,7 +93,8 @@ def test_each_token_is_of_the_weights_whose_version_it_carries(engine: HFEngine)
                 logits = engine._model(input_ids=tokens[None]).logits[0, :-1]
             expected = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1).numpy()
             of_version = completion.versions[1:] == version
-            assert np.allclose(completion.log_probs[1:][of_version], expected[of_version], atol=1e-5)
+            told = completion.log_probs[1:]
+            assert np.allclose(told[of_version], expected[of_version], atol=1e-5)
 
 
 def test_drafts_go_on_in_another_engine_as_in_their_own(tiny: Tiny, engine: HFEngine) -> None:

@@ -17,6 +17,7 @@ from trainer.contract import (
     steps_on_disk,
 )
 from trainer.events import attempt_number
+from trainer.in_flight import FILE, InFlight
 from trainer.team import Team
 from trainer.types import ModelMismatchError
 
@@ -49,6 +50,25 @@ def begin(config: Config, team: Team, stream: PromptStream) -> RunState:
             f"{error}. Give the model of that run, or another --run_dir"
         ) from None
     return state
+
+
+def in_flight(config: Config, step: int) -> InFlight | None:
+    """Rollouts that were under way at the checkpoint of `step`; None: there are none.
+
+    Raises ResumeError where there are, and this run would forget them.
+    """
+    file = checkpoint_path(config.checkpoints, step) / FILE
+    if not (step and file.exists()):
+        return None
+    found = InFlight.parse(file.read_bytes())
+    if (found.groups or found.prompts) and not config.async_train:
+        prompts = len(found.groups) + len(found.prompts)
+        raise ResumeError(
+            f"--load_checkpoint: {prompts} prompts were under way at step {step}, and without "
+            "--async_train they would be left out. Give --async_train; with --max_staleness 0 "
+            "beside it the run goes on synchronously"
+        )
+    return found
 
 
 def _refuse_leftovers(checkpoints: Path) -> None:

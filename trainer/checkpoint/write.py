@@ -13,6 +13,7 @@ from trainer.actors.base import Learner, Policy
 from trainer.checkpoint import retention
 from trainer.checkpoint.retention import Retention
 from trainer.contract import checkpoint_path, write_atomically, write_manifest
+from trainer.in_flight import FILE, InFlight
 from trainer.shaping import RunningMoments
 from trainer.team import Team
 
@@ -56,6 +57,7 @@ def write(
     *,
     keep: Retention,
     export: bool,
+    in_flight: InFlight | None = None,
 ) -> None:
     """Write the checkpoint of `state.step`, then delete old ones as `keep` says.
 
@@ -69,6 +71,8 @@ def write(
         pending.append(team.policy.together(Policy.export, directory / EXPORTED))
     for part in pending:
         part.result()
+    if in_flight:
+        (directory / FILE).write_bytes(in_flight.dump())
     write_atomically(directory / RUN_STATE, json.dumps(asdict(state)))
     sync_tree(directory)
     write_manifest(directory, state.step)

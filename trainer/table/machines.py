@@ -11,7 +11,6 @@ from trainer.table.groups import DEEPSPEED, LAYOUT, VLLM
 
 ONE_GPU_A_LAYER = "a layer lies on one GPU or, by ZeRO-3, on all"
 NOT_COMPILED = "models run as they are"
-SYNCHRONOUS = "a step is synchronous: its rollouts come from the newest weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,22 +105,21 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="train.async_enable",
         help="rollouts while the last ones are trained on",
-        no_effect=SYNCHRONOUS,
     )
-    async_queue_size: int | None = flag(
-        None,
+    max_staleness: int = flag(
+        1,
         group=LAYOUT,
         dotted="train.async_queue_size",
-        at_least=1,
-        help="steps that rollouts may be ahead",
-        no_effect=SYNCHRONOUS,
+        aliases=("async_queue_size",),
+        at_least=0,
+        unit="steps",
+        help="the most versions of the policy between a sample's first token and its training",
     )
     partial_rollout: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.partial_rollout_enable",
-        help="new weights in the middle of a completion",
-        no_effect=SYNCHRONOUS,
+        help="new weights in the middle of a completion, not only between two",
     )
     ring_attn_size: int = flag(
         1,

@@ -1,0 +1,255 @@
+"""Rollouts ahead of training: what steps are made of, what new weights meet, what resumes find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from env.types import RewardRequest, Score
+from tests.trainer.harness import Tiny, metric_rows, share_of, train
+from tests.trainer.test_drafts import TEXTS
+from tests.trainer.test_engine import settings
+from trainer import data, summary, writers
+from trainer.actors.group import LocalGroup
+from trainer.checkpoint.resume import ResumeError
+from trainer.config import Config
+from trainer.contract import checkpoint_path
+from trainer.engines.base import Draft, Ended
+from trainer.engines.hf import HFEngine
+from trainer.in_flight import FILE, InFlight
+from trainer.stop import Stopped, StopRequest
+from trainer.types import Completion, Sample, Sampling
+from trainer.writers import Writers
+
+STEPS = 4
+GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
+AHEAD: dict[str, Any] = {**GRPO, "async_train": True, "max_steps": STEPS}
+HALF_WRITTEN: dict[str, Any] = {
+    **AHEAD,
+    "partial_rollout": True,
+    "generate_max_len": 12,
+    "micro_rollout_batch_size": 1,  # one after the other: some are always under way
+}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sample]]:
+    """Every sample that any step was made of."""
+    samples: list[Sample] = []
+    of = summary.of
+
+    def noting(batch: Sequence[Sample], *args: Any) -> Any:
+        samples.extend(batch)
+        return of(batch, *args)
+
+    monkeypatch.setattr(summary, "of", noting)
+    return samples
+
+
+@pytest.fixture
+def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are asked for one token at a time."""
+    monkeypatch.setattr(writers, "SLICE", 0.0)
+
+
+def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
+    path = checkpoint_path(config.checkpoints, step) / "policy.pt"
+    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return model
+
+
+def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
+    """Both completions of each of the first prompts, in whatever order, and of no other."""
+    dealt = data.load(config).stream.next_batch(config.max_steps * config.rollout_batch_size)
+    return sorted(s.prompt.index for s in samples) == sorted([p.index for p in dealt] * 2)
+
+
+class StopAfter:
+    """A request to stop that comes while so many calls of the reward function were made."""
+
+    def __init__(self, calls: int) -> None:
+        self.stop = StopRequest()
+        self._left = calls
+
+    def reward(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        self._left -= 1
+        self.stop.requested |= self._left <= 0
+        return share_of("1")(requests)
+
+
+def stopped(config: Config, calls: int = 1) -> tuple[int, InFlight]:
+    """The step after which a run was stopped, and what was under way then."""
+    after = StopAfter(calls)
+    with pytest.raises(Stopped):
+        train(config, after.reward, after.stop)
+    step = metric_rows(config)[-1]["step"]
+    return step, InFlight.parse((checkpoint_path(config.checkpoints, step) / FILE).read_bytes())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"vllm_num_engines": 3}, {**GRPO, "dynamic_filtering": True, "generate_max_len": 8}],
+    ids=["ppo", "filtering"],
+)
+def test_with_no_staleness_a_run_is_the_synchronous_one_to_the_bit(
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any]
+) -> None:
+    flags = flags | {"max_steps": 2}
+    synchronous = tiny.config(run_dir.with_name("synchronous"), **flags)
+    asynchronous = tiny.config(run_dir, **flags, async_train=True, max_staleness=0)
+    for config in (synchronous, asynchronous):
+        train(config)
+    expected, found = weights_of(synchronous, 2), weights_of(asynchronous, 2)
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    for before, after in zip(metric_rows(synchronous), metric_rows(asynchronous), strict=True):
+        assert before["train/reward"] == after["train/reward"]
+        assert after["train/staleness_max"] == 0
+        if "dynamic_filtering" in flags:
+            passed = after["train/dynamic_filtering_pass_rate"]
+            assert before["train/dynamic_filtering_pass_rate"] == passed < 1
+
+
+def test_rollouts_of_the_next_steps_come_while_one_is_trained(
+    tiny: Tiny, run_dir: Path, trained: list[Sample]
+) -> None:
+    config = tiny.config(run_dir, **AHEAD, max_staleness=2)
+    train(config)
+    rows = metric_rows(config)
+    assert [row["train/staleness_max"] for row in rows] == [0, 1, 2, 2]
+    assert all(row["train/older_tokens"] == 1 for row in rows[1:])
+    assert all("timing/wait" in row for row in rows)
+    assert each_prompt_once(config, trained)
+
+
+def test_new_weights_go_on_with_half_written_completions(
+    tiny: Tiny, run_dir: Path, trained: list[Sample], step_by_step: None
+) -> None:
+    """Evaluations and checkpoints between them change nothing."""
+    config = tiny.config(run_dir, **HALF_WRITTEN, eval_dataset=tiny.held_out, eval_steps=1)
+    train(config)
+    assert each_prompt_once(config, trained)
+    versions = [s.completion.versions[s.completion.actions] for s in trained]
+    assert all(np.all(np.diff(one) >= 0) for one in versions)
+    assert any(len(set(one)) > 1 for one in versions)
+    assert any(0 < row.get("train/older_tokens", 0) < 1 for row in metric_rows(config))
+
+
+def test_without_partial_rollouts_each_completion_is_of_one_policy(
+    tiny: Tiny, run_dir: Path, trained: list[Sample], step_by_step: None
+) -> None:
+    config = tiny.config(run_dir, **HALF_WRITTEN | {"partial_rollout": None})
+    train(config)
+    assert all(len(set(s.completion.versions[s.completion.actions])) == 1 for s in trained)
+    assert each_prompt_once(config, trained)
+
+
+def test_a_resumed_run_goes_on_with_what_was_under_way(
+    tiny: Tiny, run_dir: Path, trained: list[Sample], step_by_step: None
+) -> None:
+    config = tiny.config(run_dir, **HALF_WRITTEN, load_checkpoint=True)
+    _, found = stopped(config)
+    drafts = [draft for group in found.groups for draft in group.drafts.values()]
+    begun = [draft for draft in drafts if len(draft.tokens)]
+    assert begun
+    before = len(trained)
+    train(config)
+    assert each_prompt_once(config, trained)
+    completions = [sample.completion for sample in trained[before:]]
+    assert all(any(goes_on(draft, c) for c in completions) for draft in begun)
+
+
+def goes_on(draft: Draft, completion: Completion) -> bool:
+    length = len(draft.tokens)
+    written = (completion.tokens, completion.log_probs, completion.versions)
+    ours = (draft.tokens, draft.log_probs, draft.versions)
+    return all(
+        np.array_equal(theirs[completion.actions][:length], mine)
+        for theirs, mine in zip(written, ours, strict=True)
+    )
+
+
+def test_samples_that_are_ready_are_trained_after_a_resume_and_scored_no_more(
+    tiny: Tiny, run_dir: Path, trained: list[Sample]
+) -> None:
+    config = tiny.config(run_dir, **AHEAD, max_staleness=3, load_checkpoint=True)
+    step, found = stopped(config)
+    ready = [group for group in found.groups if group.scores is not None]
+    assert step == 1
+    assert ready
+    scored: list[str] = []
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        scored.extend(request.prompt for request in requests)
+        return share_of("1")(requests)
+
+    train(config, reward)
+    assert each_prompt_once(config, trained)
+    assert not {group.prompt.text for group in ready} & set(scored)
+
+
+@pytest.mark.parametrize("change", [{"max_staleness": 0}, {"generate_max_len": 12}])
+def test_prompts_are_dealt_again_where_their_samples_no_longer_fit(
+    tiny: Tiny, run_dir: Path, trained: list[Sample], change: dict[str, Any]
+) -> None:
+    flags = {**AHEAD, "max_staleness": 2, "load_checkpoint": True}
+    stopped(tiny.config(run_dir, **flags))
+    config = tiny.config(run_dir, **flags | change)
+    train(config)
+    assert each_prompt_once(config, trained)
+
+
+def test_a_synchronous_run_does_not_forget_what_was_under_way(tiny: Tiny, run_dir: Path) -> None:
+    stopped(tiny.config(run_dir, **AHEAD))
+    with pytest.raises(ResumeError, match=r"4 prompts were under way at step 1.*--async_train"):
+        train(tiny.config(run_dir, **GRPO, load_checkpoint=True))
+
+
+def test_prompts_without_signal_are_replaced_while_training_goes_on(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, **AHEAD, max_staleness=2, dynamic_filtering=True)
+    train(config)
+    rows = metric_rows(config)
+    assert any(row["train/dynamic_filtering_pass_rate"] < 1 for row in rows)
+    assert all(row["train/reward"] > 0 for row in rows), "a group without any 1 has no signal"
+    assert max(row["train/staleness_max"] for row in rows) == 2
+
+
+def test_what_the_reward_function_raises_ends_the_run(tiny: Tiny, run_dir: Path) -> None:
+    calls = 0
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise ConnectionError("the server is gone")
+        return share_of("1")(requests)
+
+    with pytest.raises(ConnectionError, match="gone"):
+        train(tiny.config(run_dir, **AHEAD), reward)
+
+
+def test_drafts_of_an_engine_that_was_replaced_are_written_anew(
+    tiny: Tiny, step_by_step: None
+) -> None:
+    sampling = Sampling(max_new_tokens=12)
+    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
+
+    def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
+        engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
+        work = Writers(LocalGroup(engines), sampling, patience=1)
+        work.give(drafts)
+        ended: list[Ended] = []
+        for round_ in range(100):
+            if round_ == lost_after:
+                engines[0]._drafts = None
+            ended += work.work(0.0)
+        assert not work.busy
+        return {one.key: one.completion.tokens.tolist() for one in ended}
+
+    assert written(lost_after=4) == written(lost_after=-1)

@@ -1,0 +1,285 @@
+"""Rollouts ahead of training: engines write and rewards come while policy and critic learn.
+
+    engines    write drafts of the groups that `staleness.room` lets begin; new weights come between
+               two slices of their work
+    rewards    score a group when the last of its completions is written
+    the loop   takes a step's groups in `batch`, which keeps the others at work while it waits;
+               `meanwhile` does so in a thread while the loop waits for the models
+
+Outside of `meanwhile` there is no thread: weights, evaluations and checkpoints meet engines at
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+
+import numpy as np
+
+from env.prompts import PromptStream
+from env.types import Prompt, RewardFunction
+from trainer import filtering, rewards, staleness
+from trainer.actors.base import Metrics
+from trainer.actors.group import Group as EngineGroup
+from trainer.checkpoint import resume
+from trainer.config import Config
+from trainer.engines.base import Draft, Ended, Engine
+from trainer.in_flight import Group, InFlight
+from trainer.rollouts import Rollouts
+from trainer.scoring import Scoring
+from trainer.staleness import Begun, Pace, Position
+from trainer.types import Sample, TrainingError
+from trainer.writers import Writers
+
+A_LOOK = 0.02
+"""Seconds that a look at what has come may wait for something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    samples: list[Sample]
+    metrics: Metrics
+
+
+def begin(
+    config: Config,
+    engines: EngineGroup[Engine],
+    stream: PromptStream,
+    reward: RewardFunction,
+    step: int,
+) -> Ahead | None:
+    """What is under way after `step`; None where a step's rollouts begin when the last has ended.
+
+    Raises ResumeError where a checkpoint's rollouts would be left out.
+    """
+    found = resume.in_flight(config, step)
+    if not config.async_train:
+        return None
+    ahead = Ahead(config, Rollouts.of(config, engines), stream, reward, step)
+    if found:
+        ahead.go_on(found)
+    return ahead
+
+
+class Ahead:
+    """What is under way between the prompts and the trainer."""
+
+    def __init__(
+        self,
+        config: Config,
+        rollouts: Rollouts,
+        stream: PromptStream,
+        reward: RewardFunction,
+        step: int,
+    ) -> None:
+        """`step`: how many are finished."""
+        self._config = config
+        self._rollouts = rollouts
+        self._stream = stream
+        self._pace = Pace(
+            max_staleness=config.max_staleness,
+            batch=config.rollout_batch_size,
+            total_steps=config.total_steps(len(stream)),
+        )
+        # As long as ranks have: see `actors.liveness`.
+        self._writers = Writers(rollouts.engines, rollouts.sampling, config.dist_timeout / 3)
+        self._scoring = Scoring(reward)
+        self._groups: dict[int, Group] = {}
+        """All that are alive, in the order in which they were begun."""
+        self._prompts: list[Prompt] = []
+        """To be dealt before those of the stream."""
+        self._numbers = 0
+        self._refused = 0
+        """Groups without a signal, since the last batch."""
+        self._version = self._taken = step
+
+    def batch(self, step: int) -> Batch:
+        """The samples of `step`, in the order in which their prompts were dealt.
+
+        Raises TrainingError where none could be scored, or an engine does not answer, and what the
+        reward function raises.
+        """
+        while (chosen := self._chosen(step)) is None:
+            if not self._look():
+                self._wait()
+        groups = [self._groups.pop(number) for number in chosen]
+        samples = [sample for group in groups for sample in group.samples]
+        rewards.require_one(samples)
+        metrics = self._metrics(samples, step)
+        self._taken, self._refused = step, 0
+        return Batch(samples, metrics)
+
+    @contextmanager
+    def meanwhile(self) -> Iterator[None]:
+        """Rollouts go on while the block runs. Raises at its end what they raised."""
+        over, failures = Event(), list[BaseException]()
+
+        def work() -> None:
+            try:
+                while not over.is_set():
+                    if not self._look():
+                        over.wait(A_LOOK)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=work, name="rollouts", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+        self._written(self._writers.settle())
+
+    @contextmanager
+    def new_weights(self, version: int) -> Iterator[None]:
+        """The block gives the engines the weights of `version`.
+
+        Without --partial_rollout each completion that was begun is written to its end before.
+        """
+        while self._writers.busy and not self._config.partial_rollout:
+            self._written(self._writers.work(A_LOOK))
+        self._written(self._writers.settle())
+        yield
+        self._version = version
+
+    def in_flight(self) -> InFlight:
+        """All that is drawn from the stream and in no step yet."""
+        for draft in self._writers.drafts():
+            group, place = draft.key
+            self._groups[group].drafts[place] = draft
+        return InFlight(
+            settings=self._settings, groups=list(self._groups.values()), prompts=self._prompts
+        )
+
+    def go_on(self, found: InFlight) -> None:
+        """Take up what a checkpoint holds.
+
+        What was written under other settings, or may be too old for those of now, is forgotten:
+        its prompts are dealt again, before any other.
+        """
+        same = {**found.settings, "max_staleness": 0} == {**self._settings, "max_staleness": 0}
+        if not same or found.settings["max_staleness"] > self._pace.max_staleness:
+            self._prompts = [*(group.prompt for group in found.groups), *found.prompts]
+            return
+        self._prompts = list(found.prompts)
+        self._groups = {group.number: group for group in found.groups}
+        self._numbers = max(self._groups, default=-1) + 1
+        under_way = [list(g.drafts.values()) for g in found.groups if g.drafts]
+        self._writers.give(under_way)
+        self._scoring.give([g for g in found.groups if not g.drafts and g.scores is None])
+
+    @property
+    def _settings(self) -> dict[str, float]:
+        c = self._config
+        return {
+            "max_staleness": c.max_staleness,
+            "rollout_batch_size": c.rollout_batch_size,
+            "n_samples_per_prompt": c.n_samples_per_prompt,
+            "generate_max_len": c.generate_max_len,
+            "prompt_max_len": c.prompt_max_len,
+            "temperature": c.temperature,
+            "top_p": c.top_p,
+        }
+
+    def _look(self) -> bool:
+        """Begin what may be begun, and receive what has come. Whether anything did."""
+        begun = self._begin()
+        ended = self._writers.work(0.0)
+        self._written(ended)
+        scored = self._scoring.work()
+        for group in scored:
+            self._judge(group)
+        return bool(begun or ended or scored)
+
+    def _wait(self) -> None:
+        if self._writers.busy:
+            self._written(self._writers.work(A_LOOK))
+        else:
+            self._scoring.wait(A_LOOK)
+
+    def _begin(self) -> int:
+        ready = sum(group.scores is not None for group in self._groups.values())
+        position = Position(
+            finished=self._version,
+            taken=self._taken,
+            ready=ready,
+            under_way=len(self._groups) - ready,
+        )
+        count = staleness.room(self._pace, position)
+        if count:
+            first = self._taken * self._pace.batch + position.alive
+            groups = [self._group(first + n, prompt) for n, prompt in enumerate(self._deal(count))]
+            self._groups |= {group.number: group for group in groups}
+            self._writers.give([list(group.drafts.values()) for group in groups])
+        return count
+
+    def _deal(self, count: int) -> list[Prompt]:
+        kept, self._prompts = self._prompts[:count], self._prompts[count:]
+        missing = count - len(kept)
+        return [*kept, *(self._stream.next_batch(missing) if missing else [])]
+
+    def _group(self, position: int, prompt: Prompt) -> Group:
+        """`position`: how many come before it in the steps of the run, as far as is known yet.
+
+        Seeds are those that the synchronous loop gives a prompt at this place of its step.
+        """
+        number, self._numbers = self._numbers, self._numbers + 1
+        step, place = divmod(position, self._pace.batch)
+        seeds = self._rollouts.seeds(step + 1, place, prompt)
+        drafts = {n: Draft((number, n), prompt.text, seed) for n, seed in enumerate(seeds)}
+        return Group(number=number, prompt=prompt, version=self._version, drafts=drafts)
+
+    def _written(self, ended: Sequence[Ended]) -> None:
+        whole = []
+        for one in ended:
+            number, place = one.key
+            group = self._groups[number]
+            del group.drafts[place]
+            group.completions[place] = one.completion
+            if not group.drafts:
+                whole.append(group)
+        self._scoring.give(whole)
+
+    def _judge(self, group: Group) -> None:
+        """A group without a signal makes room for another."""
+        config = self._config
+        if not config.dynamic_filtering:
+            return
+        bounds = config.dynamic_filtering_reward_range
+        if filtering.with_signal(group.samples, config.n_samples_per_prompt, bounds):
+            return
+        del self._groups[group.number]
+        self._refused += 1
+        ready = sum(group.scores is not None for group in self._groups.values())
+        if self._refused >= filtering.ROUNDS * self._pace.batch:
+            raise filtering.hopeless(self._refused + ready, ready, self._pace.batch, bounds)
+
+    def _chosen(self, step: int) -> list[int] | None:
+        numbers = list(self._groups)
+        groups = [Begun(g.version, g.scores is not None) for g in self._groups.values()]
+        places = staleness.choose(self._pace, step, groups)
+        return None if places is None else [numbers[place] for place in places]
+
+    def _metrics(self, samples: Sequence[Sample], step: int) -> Metrics:
+        completions = [sample.completion for sample in samples]
+        ages = [step - 1 - completion.version for completion in completions]
+        if max(ages) > self._pace.max_staleness:
+            raise TrainingError(
+                f"a sample is {max(ages)} versions old; --max_staleness {self._pace.max_staleness}"
+            )
+        older = np.concatenate([c.versions[c.actions] < step - 1 for c in completions])
+        metrics = {
+            "staleness": float(np.mean(ages)),
+            "staleness_max": float(max(ages)),
+            "older_tokens": float(older.mean()),
+        }
+        if self._config.dynamic_filtering:
+            drawn = self._pace.batch + self._refused
+            metrics["dynamic_filtering_pass_rate"] = self._pace.batch / drawn
+        return metrics
