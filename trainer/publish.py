@@ -1,23 +1,20 @@
 """The policy's newest weights to every rollout engine.
 
 The policy gives out its weights part by part, and engines take a part while the policy prepares
-the next one; the bytes travel from actor to actor, not through here. Every wait has an end, and
-who did not answer is named.
+the next one; the bytes travel from actor to actor, not through here, and to each node once. Every
+wait has an end, and who did not answer is named.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.actors.base import Policy
 from trainer.actors.group import Group, Pending
 from trainer.engines.base import Engine, Memory
+from trainer.shared import Parcel
 from trainer.types import Names, TrainingError
-
-AHEAD = 4
-"""Parts under way to other nodes, where each holds memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +28,41 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
+class _Route:
+    nodes: list[str]
+    """Of each engine."""
+    bringers: dict[str, int]
+    """Node that is not the policy's → the engine that brings the weights there."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
-    """A part under way: what the policy gives to whom, and who has taken it."""
+    """A part under way: from the policy, to the node of each engine, into each engine."""
 
     place: str
-    given: list[Pending[Any]]
+    route: _Route
+    staged: Pending[Parcel]
+    brought: dict[str, Pending[Parcel]]
+    """To each node that is not the policy's."""
     taken: list[Pending[None]]
+    """By each engine."""
 
     def wait(self, seconds: float) -> None:
         for number, taken in enumerate(self.taken):
             if taken.ready(seconds):
                 taken.result()
                 continue
-            silent = all(given.ready(0) for given in self.given)
-            who = f"engine-{number}" if silent else "the policy"
-            raise TrainingError(f"{who} did not answer within {seconds:g} s: {self.place}")
+            late = self._late(number)
+            raise TrainingError(f"{late} did not answer within {seconds:g} s: {self.place}")
+
+    def _late(self, engine: int) -> str:
+        """Who keeps `engine` waiting: itself, or who it has the part from."""
+        if not self.staged.ready(0):
+            return "the policy"
+        node = self.route.nodes[engine]
+        if node in self.brought and not self.brought[node].ready(0):
+            return f"engine-{self.route.bringers[node]}"
+        return f"engine-{engine}"
 
 
 def weights(
@@ -69,13 +86,11 @@ def weights(
     offered = _answers([offer], "policy", patience.part, what)[0][0]
     if wake:
         _wake(engines, "weights", patience)
-    near = [one == home for one in homes]
-    under_way: deque[_Part] = deque()
-    for number, names in enumerate(offered, start=1):
-        place = f"{what}, part {number} of {len(offered)}"
-        under_way.append(_hand_over(policy, engines, names, near, place))
-        if len(under_way) > AHEAD and not all(near):
-            under_way.popleft().wait(patience.part)
+    route = _Route(homes, {node: homes.index(node) for node in homes if node != home})
+    under_way = [
+        _hand_over(policy, engines, names, route, f"{what}, part {number} of {len(offered)}")
+        for number, names in enumerate(offered, start=1)
+    ]
     for part in under_way:
         part.wait(patience.part)
     _answers(engines.all(Engine.commit, version), "engine", patience.part, what)
@@ -89,19 +104,18 @@ def sleep(engines: Group[Engine], patience: Patience = Patience()) -> None:
 
 
 def _hand_over(
-    policy: Group[Policy], engines: Group[Engine], names: Names, near: list[bool], place: str
+    policy: Group[Policy], engines: Group[Engine], names: Names, route: _Route, place: str
 ) -> _Part:
-    """Through shared memory to engines on the policy's node, through Ray to the others."""
-    given: dict[bool, Pending[Any]] = {}
-    if any(near):
-        given[True] = policy.first(Policy.stage, names)
-    if not all(near):
-        given[False] = policy.first(Policy.weights, names)
+    staged = policy.first(Policy.stage, names, abroad=bool(route.bringers))
+    brought = {
+        node: engines.send(engine, Engine.fetch, staged.handle)
+        for node, engine in route.bringers.items()
+    }
     taken = [
-        engines.send(number, Engine.load, given[is_near].handle)
-        for number, is_near in enumerate(near)
+        engines.send(number, Engine.load, brought.get(node, staged).handle)
+        for number, node in enumerate(route.nodes)
     ]
-    return _Part(place, list(given.values()), taken)
+    return _Part(place, route, staged, brought, taken)
 
 
 def _wake(engines: Group[Engine], memory: Memory, patience: Patience) -> None:

@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.stream import Source
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -41,6 +43,11 @@ class Parcel:
 
     address: Address
     entries: tuple[Entry, ...]
+    begin: int
+    end: int
+    """Bytes from the segment's beginning, between which the tensors lie."""
+    source: Source | None = None
+    """Where other nodes read them."""
 
 
 def node() -> str:

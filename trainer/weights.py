@@ -1,17 +1,16 @@
 """The policy's weights on their way to the rollout engines, in parts of some megabytes.
 
-To an engine on the policy's node a part goes through shared memory: one copy into it, one out of
-it, the two at the same time for different parts. To other nodes it goes as numpy views, which Ray's
-object store takes to each node once, where engines read them in place (far quicker than pickled
-torch tensors).
+A part goes through shared memory: one copy into it, one out of it, the two at the same time for
+different parts. Another node has a segment of its own, which one of its engines fills from the
+policy's by a stream; the others there read what it has filled.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from trainer import shared
 from trainer.shared import Address, Entry, Parcel, Segment
+from trainer.stream import Reader, Server
 from trainer.types import Names, Weights
 
 PART_BYTES = 64 << 20
@@ -29,7 +29,7 @@ ALIGNMENT = 64
 """Bytes; a cache line, and what vectorised copies like."""
 
 
-def parts(state: Mapping[str, Tensor], size: float = PART_BYTES) -> list[Names]:
+def parts(state: Mapping[str, Tensor], size: float) -> list[Names]:
     """The names of `state`, in order, in parts of at most `size` bytes, or of one tensor."""
     result: list[Names] = []
     names: list[str] = []
@@ -54,58 +54,78 @@ class Outbox:
     The next may be offered once every engine has taken this one: the caller sees to that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        """`dtype`: what the engines compute with; each tensor's own where None."""
+        self._dtype = dtype
         self._state: Mapping[str, Tensor] = {}
-        self._offsets: dict[str, int] = {}
+        self._entries: dict[str, Entry] = {}
         self._segment: Segment | None = None
+        self._server: Server | None = None
 
-    def offer(self, state: Mapping[str, Tensor], size: float = PART_BYTES) -> list[Names]:
+    def offer(self, state: Mapping[str, Tensor], size: float | None = None) -> list[Names]:
         """The parts that there are of `state`; its tensors must stay as they are until taken."""
         self._state = state
-        return parts(state, size)
+        return parts(state, PART_BYTES if size is None else size)
 
-    def tensors(self, part: Names) -> dict[str, Tensor]:
-        return {name: self._state[name] for name in part}
-
-    def stage(self, part: Names) -> Parcel:
-        """Copy a part to its place in shared memory."""
+    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+        """Copy a part to its place in shared memory. `abroad`: other nodes may read it, too."""
         segment = self._laid_out()
-        entries = tuple(
-            Entry(name, _name(tensor.dtype), tuple(tensor.shape), self._offsets[name])
-            for name, tensor in self.tensors(part).items()
-        )
+        if abroad and self._server is None:
+            self._server = Server(segment.buffer)
+        entries = tuple(self._entries[name] for name in part)
         for name, place in _views(segment.buffer, entries):
             _copy(place, self._state[name].detach())
-        return Parcel(segment.address, entries)
+        last = entries[-1]
+        return Parcel(
+            segment.address,
+            entries,
+            begin=entries[0].offset,
+            end=last.offset + math.prod(last.shape) * getattr(torch, last.dtype).itemsize,
+            source=self._server.source if self._server else None,
+        )
 
     def _laid_out(self) -> Segment:
         """Room for all of the offered tensors: the segment of the version before, if it fits."""
-        end, offsets = 0, {}
+        end, entries = 0, {}
         for name, tensor in self._state.items():
-            offsets[name] = end
-            end += math.ceil(tensor.nbytes / ALIGNMENT) * ALIGNMENT
-        if self._segment is None or (offsets, end) != (self._offsets, self._segment.address.size):
-            self._offsets, self._segment = offsets, Segment(end)
+            dtype = self._dtype or tensor.dtype
+            entries[name] = Entry(name, _name(dtype), tuple(tensor.shape), end)
+            end += math.ceil(tensor.numel() * dtype.itemsize / ALIGNMENT) * ALIGNMENT
+        if self._segment is None or entries != self._entries:
+            self._entries, self._segment, self._server = entries, Segment(end), None
         return self._segment
 
 
 class Inbox:
     """An engine's view of what it is given.
 
-    The mapping of shared memory is kept from one version to the next: its pages are found once.
+    Memory is kept from one version to the next: its pages are found once.
     """
 
     def __init__(self) -> None:
         self._address: Address | None = None
         self._buffer: mmap.mmap | None = None
+        self._reader = Reader()
+        self._segment: Segment | None = None
 
-    def tensors(self, part: Weights | Parcel) -> Iterator[tuple[str, Tensor]]:
-        """Views of the part, where it lies: those of shared memory until the next version."""
-        if not isinstance(part, Parcel):
-            return ((name, _tensor(array)) for name, array in part.items())
-        if self._buffer is None or self._address != part.address:
-            self._address, self._buffer = part.address, shared.attach(part.address)
-        return _views(self._buffer, part.entries)
+    def tensors(self, parcel: Parcel) -> Iterator[tuple[str, Tensor]]:
+        """Views of a parcel of this node, as it is until the next version."""
+        if self._buffer is None or self._address != parcel.address:
+            self._address, self._buffer = parcel.address, shared.attach(parcel.address)
+        return _views(self._buffer, parcel.entries)
+
+    def fetch(self, parcel: Parcel) -> Parcel:
+        """The same on this node, from another one. Raises TrainingError where that fails."""
+        size = parcel.address.size
+        if self._segment is None or self._segment.address.size != size:
+            self._segment = Segment(size)
+        assert parcel.source is not None, "it was staged for its own node only"
+        with (
+            memoryview(self._segment.buffer) as whole,
+            whole[parcel.begin : parcel.end] as target,
+        ):
+            self._reader.read(parcel.source, parcel.begin, target)
+        return replace(parcel, address=self._segment.address)
 
 
 def load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -148,11 +168,3 @@ def _array(parameter: Tensor) -> NDArray[np.generic]:
         tensor = tensor.view(torch.int16)
     array: NDArray[np.generic] = tensor.numpy()
     return array
-
-
-def _tensor(array: NDArray[np.generic]) -> Tensor:
-    with warnings.catch_warnings():
-        # The object store's memory is read-only, and so is what we do with it.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if tensor.dtype is torch.int16 else tensor

@@ -34,6 +34,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "PART_BYTES", 4096)
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("sleeping", [False, True])
 def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     tiny: Tiny, sleeping: bool
@@ -60,13 +61,15 @@ def test_a_sleeping_engine_holds_no_weights_and_says_so(tiny: Tiny) -> None:
         engine.generate([Request("1+1=", (0,))], GREEDY)
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_weights_that_are_not_whole_are_not_committed(tiny: Tiny) -> None:
-    engine, given = HFEngine(settings(tiny)), policy(tiny).weights()
-    name = next(iter(given))
-    engine.load({name: given.pop(name)})
+    engine, actor = HFEngine(settings(tiny)), policy(tiny)
+    first, *others = actor.offer()
+    engine.load(actor.stage(first))
     with pytest.raises(RuntimeError, match=r"version 1 came without model"):
         engine.commit(1)
-    engine.load(given)
+    for part in others:
+        engine.load(actor.stage(part))
     engine.commit(1)
 
 

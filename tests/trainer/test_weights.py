@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,40 +14,54 @@ from torch import Tensor, nn
 
 from trainer import shared, weights
 from trainer.shared import Parcel
-from trainer.types import Weights
+from trainer.stream import SECRET_BYTES, Source
+from trainer.types import TrainingError
+
+State = dict[str, Tensor]
+Parcels = Iterator[Parcel]
 
 
-def through_shared_memory(outbox: weights.Outbox, state: dict[str, Tensor]) -> list[Parcel]:
-    return [outbox.stage(part) for part in outbox.offer(state, size=12)]
+def staged(outbox: weights.Outbox, state: State, *, abroad: bool = False) -> Parcel:
+    (part,) = outbox.offer(state)
+    return outbox.stage(part, abroad=abroad)
 
 
-def as_arrays(outbox: weights.Outbox, state: dict[str, Tensor]) -> list[Weights]:
-    sent = [weights.export(outbox.tensors(part)) for part in outbox.offer(state, size=12)]
-    for array in (array for part in sent for array in part.values()):
-        array.flags.writeable = False  # as they come out of the object store
-    return sent
+def on_the_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State) -> Parcels:
+    for part in outbox.offer(state, size=12):
+        yield outbox.stage(part)
 
 
-@pytest.mark.parametrize("way", [through_shared_memory, as_arrays])
+def from_another_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State) -> Parcels:
+    for part in outbox.offer(state, size=12):
+        parcel = inbox.fetch(outbox.stage(part, abroad=True))
+        assert parcel.address != outbox.stage(part).address
+        yield parcel
+
+
+@pytest.mark.parametrize("way", [on_the_node, from_another_node])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_arrive_to_the_bit_in_any_precision_version_after_version(
-    way: object, dtype: torch.dtype
+    way: Callable[[weights.Outbox, weights.Inbox, State], Parcels], dtype: torch.dtype
 ) -> None:
     source, target = nn.Linear(3, 2).to(dtype), nn.Linear(3, 2).to(dtype)
     outbox, inbox = weights.Outbox(), weights.Inbox()
     for _ in range(2):
         nn.init.normal_(source.weight)
-        given = way(outbox, source.state_dict())  # type: ignore[operator]
+        given = list(way(outbox, inbox, source.state_dict()))
         assert len(given) == 2
-        for part in given:
-            weights.load(target, dict(inbox.tensors(part)))
+        for parcel in given:
+            weights.load(target, dict(inbox.tensors(parcel)))
         assert torch.equal(source.weight, target.weight)
         assert torch.equal(source.bias, target.bias)
 
 
-def test_a_master_in_fp32_feeds_an_engine_in_bf16() -> None:
+def test_a_master_in_fp32_feeds_an_engine_in_bf16_with_half_the_bytes() -> None:
     source, target = nn.Linear(3, 2), nn.Linear(3, 2).to(torch.bfloat16)
-    weights.load(target, dict(weights.Inbox().tensors(weights.export(source.state_dict()))))
+    outbox = weights.Outbox(torch.bfloat16)
+    (part,) = outbox.offer(source.state_dict())
+    parcel = outbox.stage(part)
+    assert {entry.dtype for entry in parcel.entries} == {"bfloat16"}
+    weights.load(target, dict(weights.Inbox().tensors(parcel)))
     assert torch.equal(target.weight, source.weight.to(torch.bfloat16))
 
 
@@ -69,16 +86,35 @@ def test_parts_are_as_large_as_asked_for_or_one_tensor(
 def test_versions_of_one_shape_share_one_segment() -> None:
     outbox = weights.Outbox()
     state = {"a": torch.zeros(5)}
-    first, second = (through_shared_memory(outbox, state)[0].address for _ in range(2))
+    first, second = (staged(outbox, state).address for _ in range(2))
     assert first == second
-    assert through_shared_memory(outbox, {"a": torch.zeros(50)})[0].address != first
+    assert staged(outbox, {"a": torch.zeros(50)}).address != first
+
+
+def test_a_stream_without_the_secret_gives_nothing() -> None:
+    parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)}, abroad=True)
+    assert parcel.source is not None
+    stranger = replace(parcel, source=replace(parcel.source, secret=bytes(SECRET_BYTES)))
+    with pytest.raises(TrainingError, match=r"cannot be read from the policy's node at 127.0.0.1"):
+        weights.Inbox().fetch(stranger)
+    assert weights.Inbox().fetch(parcel).entries == parcel.entries
+
+
+def test_a_policy_s_node_that_is_gone_is_named_with_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)})
+    parcel = replace(parcel, source=Source("127.0.0.1", port, bytes(SECRET_BYTES)))
+    with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {port}: .*refused"):
+        weights.Inbox().fetch(parcel)
 
 
 def test_another_process_of_the_node_reads_a_parcel_where_it_lies() -> None:
     outbox = weights.Outbox()
-    (parcel,) = through_shared_memory(outbox, {"a": torch.arange(3.0)})
+    parcel = staged(outbox, {"a": torch.arange(3.0)})
     reader = (
-        "from trainer.shared import *; from trainer.weights import Inbox; "
+        "from trainer.shared import *; from trainer.stream import *; "
+        "from trainer.weights import Inbox; "
         f"print(node(), dict(Inbox().tensors({parcel!r}))['a'].tolist())"
     )
     said = subprocess.run(

@@ -59,11 +59,11 @@ class Policy(Learner, Reference, Protocol):
     def offer(self) -> list[Names]:
         """The newest weights are those that are given out from now on, in these parts."""
 
-    def stage(self, part: Names) -> Parcel:
-        """Some of the offered weights, in shared memory of this node."""
+    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+        """Some of the offered weights, in shared memory; `abroad`: for other nodes to read, too."""
 
-    def weights(self, part: Names | None = None) -> Weights:
-        """Some of the offered weights as numpy arrays; None: all, as they are now."""
+    def weights(self) -> Weights:
+        """All weights, as they are now."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model, with its tokeniser, to `directory`."""

@@ -44,7 +44,7 @@ class PolicyActor:
         )
         self._objective = objective
         self._rank = rank
-        self._outbox = Outbox()
+        self._outbox = Outbox(torch.bfloat16 if settings.model.mixed_precision else None)
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         with self._training.awake() as run:
@@ -86,14 +86,12 @@ class PolicyActor:
         merged = self._merged()  # of all ranks; the first alone gives them out
         return self._outbox.offer(merged) if self._rank.leads else []
 
-    def stage(self, part: Names) -> Parcel:
-        return self._outbox.stage(part)
+    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+        return self._outbox.stage(part, abroad=abroad)
 
-    def weights(self, part: Names | None = None) -> Weights:
-        if part is None:
-            merged = self._merged()
-            return weight_transfer.export(merged) if self._rank.leads else {}
-        return weight_transfer.export(self._outbox.tensors(part))
+    def weights(self) -> Weights:
+        merged = self._merged()
+        return weight_transfer.export(merged) if self._rank.leads else {}
 
     def _merged(self) -> dict[str, Tensor]:
         """As the engines know them: adapters are part of the weights there."""

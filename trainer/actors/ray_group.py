@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from trainer import stream
 from trainer.actors.base import Rank
 from trainer.actors.group import Group, Pending, build
 from trainer.actors.liveness import Liveness
@@ -108,8 +109,10 @@ class _Host:
 
     def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
         """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
+        address = ray.util.get_node_ip_address()
+        os.environ.setdefault(stream.ADDRESS, address)
         self._worker = build(actor, args)
-        return f"node {ray.util.get_node_ip_address()}, process {os.getpid()}"
+        return f"node {address}, process {os.getpid()}"
 
     def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """`built` is what came of `build`: where that failed, so does this, with its error."""

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from trainer.shared import Parcel
-from trainer.types import Completion, FloatArray, IntArray, Sampling, Weights
+from trainer.types import Completion, FloatArray, IntArray, Sampling
 
 Key = tuple[int, int]
 """By which the asker knows a completion: the number of its prompt, and its own beside others."""
@@ -90,8 +90,11 @@ class Engine(Protocol):
     def node(self) -> str:
         """What `shared.node` says where it runs; answers once the engine has started."""
 
-    def load(self, part: Weights | Parcel) -> None:
-        """Take a part of the policy's next weights."""
+    def fetch(self, parcel: Parcel) -> Parcel:
+        """A part of the policy's next weights in this node's memory, from the policy's node."""
+
+    def load(self, parcel: Parcel) -> None:
+        """Take a part of the policy's next weights from this node's memory."""
 
     def commit(self, version: int) -> None:
         """All parts are there: completions are written with them and carry `version`."""

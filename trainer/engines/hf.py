@@ -15,7 +15,7 @@ from trainer.engines.decode import Decoder
 from trainer.engines.drafts import Drafts
 from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.shared import Parcel
-from trainer.types import Completion, Sampling, UnfitModelError, Weights
+from trainer.types import Completion, Sampling, UnfitModelError
 
 LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
 
@@ -47,9 +47,12 @@ class HFEngine:
     def node(self) -> str:
         return shared.node()
 
-    def load(self, part: Weights | Parcel) -> None:
+    def fetch(self, parcel: Parcel) -> Parcel:
+        return self._inbox.fetch(parcel)
+
+    def load(self, parcel: Parcel) -> None:
         self._version = None
-        tensors = dict(self._inbox.tensors(part))
+        tensors = dict(self._inbox.tensors(parcel))
         weight_transfer.load(self._model, tensors)
         self._arrived |= tensors.keys()
 

@@ -7,7 +7,6 @@ parallelism each rank is a process of its own, as vLLM has it.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,8 +23,8 @@ from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.engines.vllm_drafts import Drafts
 from trainer.seeds import derive
 from trainer.shared import Parcel
-from trainer.types import Completion, Sampling, TrainingError, Weights
-from trainer.weights import Inbox, Outbox
+from trainer.types import Completion, Sampling, TrainingError
+from trainer.weights import Inbox
 
 CPU_CACHE_BYTES = 1 << 30
 """Of keys and values, where no share of the memory is asked for: vLLM would take nearly all."""
@@ -55,7 +54,7 @@ class VLLMEngine:
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
             raise TrainingError(_explained(settings, error)) from error
         self._llm.init_weight_transfer_engine({"init_info": {}})
-        self._inbox, self._outbox = Inbox(), Outbox()
+        self._inbox = Inbox()
         self._updating = False
         self._drafts = Drafts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
@@ -66,18 +65,15 @@ class VLLMEngine:
     def node(self) -> str:
         return shared.node()
 
-    def load(self, part: Weights | Parcel) -> None:
+    def fetch(self, parcel: Parcel) -> Parcel:
+        return self._inbox.fetch(parcel)
+
+    def load(self, parcel: Parcel) -> None:
         if not self._updating:
             self._withdraw()
             self._llm.start_weight_update()
             self._updating = True
-        parcel = part if isinstance(part, Parcel) else self._staged(part)
         self._llm.update_weights({"update_info": self._describe(parcel)})
-
-    def _staged(self, part: Weights) -> Parcel:
-        """What came through Ray, in shared memory: the ranks of an engine are no actors of Ray."""
-        (names,) = self._outbox.offer(dict(self._inbox.tensors(part)), size=math.inf)
-        return self._outbox.stage(names)
 
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))

@@ -40,12 +40,20 @@ class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     address: tuple[str, int, int]
     entries: Sequence[tuple[str, str, tuple[int, ...], int]]
+    begin: int
+    end: int
+
+    @property
+    def parcel(self) -> Parcel:
+        entries = tuple(Entry(*entry) for entry in self.entries)
+        return Parcel(Address(*self.address), entries, self.begin, self.end)
 
 
 def described(parcel: Parcel) -> dict[str, Any]:
     entries = [(e.name, e.dtype, e.shape, e.offset) for e in parcel.entries]
     address = parcel.address
-    return {"address": (address.path, address.inode, address.size), "entries": entries}
+    place = (address.path, address.inode, address.size)
+    return {"address": place, "entries": entries, "begin": parcel.begin, "end": parcel.end}
 
 
 class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  # type: ignore[misc]
@@ -65,10 +73,8 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
     def receive_weights(self, update_info: ParcelInfo) -> None:
         # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
         # are until the policy offers its next version, which is after `finish_weight_update`.
-        entries = tuple(Entry(*entry) for entry in update_info.entries)
-        parcel = Parcel(Address(*update_info.address), entries)
         with disable_mtp_completeness_check():
-            self.model.load_weights(self._inbox.tensors(parcel))
+            self.model.load_weights(self._inbox.tensors(update_info.parcel))
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

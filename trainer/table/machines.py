@@ -164,7 +164,7 @@ class VLLMFlags:
         group=VLLM,
         dotted="vllm.sync_backend",
         help="how weights reach the engines",
-        no_effect="they go through shared memory, and through Ray from node to node",
+        no_effect="they go through shared memory, and by a stream from node to node",
     )
     vllm_sync_with_ray: bool = flag(
         False,

@@ -1,0 +1,118 @@
+"""Ranges of a shared segment over TCP, for nodes that cannot map it.
+
+Ray's objects are copied several times on their way and cut into small chunks; this is one stream
+from memory to memory. Who connects shows a secret, which travels in Ray's own messages alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import mmap
+import os
+import secrets
+import socket
+import struct
+from dataclasses import dataclass
+from threading import Thread
+
+from trainer.types import TrainingError
+
+ADDRESS = "NODE_ADDRESS"
+"""Variable of a process: where other nodes reach it."""
+SECRET_BYTES = 32
+RANGE = struct.Struct("!QQ")
+"""A request: offset and length, in bytes."""
+PATIENCE = 60.0
+"""Seconds without a single byte after which a stream is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a segment can be read from other nodes."""
+
+    host: str
+    port: int
+    secret: bytes
+
+
+class Server:
+    """Serves a buffer of this process, whatever is in it at the time, until the process ends."""
+
+    def __init__(self, buffer: mmap.mmap) -> None:
+        self._buffer = buffer
+        host = os.environ.get(ADDRESS, "127.0.0.1")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        port = self._listener.getsockname()[1]
+        self.source = Source(host, port, secrets.token_bytes(SECRET_BYTES))
+        Thread(target=self._accept, name="weights", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, memoryview(self._buffer) as whole:
+                if not hmac.compare_digest(_read(connection, SECRET_BYTES), self.source.secret):
+                    return
+                while request := _read(connection, RANGE.size):
+                    offset, length = RANGE.unpack(request)
+                    with whole[offset : offset + length] as part:
+                        connection.sendall(part)
+        except OSError:
+            return  # the reader has gone, and says so itself
+
+
+class Reader:
+    """Reads from one source after another; a connection is kept for as long as it serves."""
+
+    def __init__(self) -> None:
+        self._source: Source | None = None
+        self._connection: socket.socket | None = None
+
+    def read(self, source: Source, offset: int, target: memoryview) -> None:
+        """Fill `target` from `offset` of the segment. Raises TrainingError where that fails."""
+        try:
+            connection = self._connected(source)
+            connection.sendall(RANGE.pack(offset, len(target)))
+            _fill(connection, target)
+        except OSError as error:
+            self._source = None
+            raise TrainingError(
+                f"weights cannot be read from the policy's node at {source.host}, port "
+                f"{source.port}: {error or type(error).__name__}. Nodes must reach each other on "
+                "every port above 1023"
+            ) from error
+
+    def _connected(self, source: Source) -> socket.socket:
+        if self._connection is None or self._source != source:
+            if self._connection:
+                self._connection.close()
+            address = (source.host, source.port)
+            self._connection = socket.create_connection(address, timeout=PATIENCE)
+            self._connection.sendall(source.secret)
+            self._source = source
+        return self._connection
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    """`size` bytes; none where the other side has closed the connection instead."""
+    content = bytearray(size)
+    with memoryview(content) as view:
+        try:
+            _fill(connection, view)
+        except ConnectionError:
+            return b""
+    return bytes(content)
+
+
+def _fill(connection: socket.socket, target: memoryview) -> None:
+    filled = 0
+    while filled < len(target):
+        with target[filled:] as rest:
+            count = connection.recv_into(rest)
+        if not count:
+            raise ConnectionError("it has closed the connection")
+        filled += count
