@@ -35,7 +35,7 @@ def run(config: Config) -> int:
     # Not before the flags are right: --help and a typing error answer at once.
     from env.prompts import PromptError
     from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
-    from trainer import data, hub, layout, loop, placement, team
+    from trainer import data, engine_choice, hub, layout, loop, placement, team
     from trainer.actors.ray_group import RayLauncher
     from trainer.checkpoint.resume import ResumeError
     from trainer.model_reward import ModelReward
@@ -61,7 +61,11 @@ def run(config: Config) -> int:
         stop = StopRequest()
         stop.install()
         placed = placement.reserve(wanted)
-        append_event(config.files.journal, "layout", "; ".join(placed.sentences()))
+        config = engine_choice.settled(config, placed.assignment)
+        if lacking := engine_faults(config):
+            return _end("\n".join(lacking), ExitCode.USAGE)
+        sentences = [*placed.sentences(), engine_choice.sentence(config)]
+        append_event(config.files.journal, "layout", "; ".join(sentences))
         config = _fetched(config, placed)
         launcher = RayLauncher(placed, config.dist_timeout)
         crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)

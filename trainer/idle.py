@@ -153,7 +153,7 @@ IDLE = (
             "enable_prefix_caching",
             "enforce_eager",
         ),
-        lambda c: c.rollout_engine != "vllm",
+        lambda c: c.rollout_engine == "hf",
         "--rollout_engine hf decodes with transformers, not with vLLM",
     ),
     Idle(

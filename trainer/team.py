@@ -25,7 +25,12 @@ from trainer.actors.group import Group, Launcher
 from trainer.config import Config
 from trainer.engines.base import Engine, EngineSettings, VLLMSettings
 
-ENGINES = {"hf": "trainer.engines.hf:HFEngine", "vllm": "trainer.engines.vllm:VLLMEngine"}
+ENGINES = {
+    "auto": "trainer.engines.hf:HFEngine",
+    "hf": "trainer.engines.hf:HFEngine",
+    "vllm": "trainer.engines.vllm:VLLMEngine",
+}
+"""`auto` is settled by the slots of a run (`engine_choice`); without any it is what all have."""
 
 
 @dataclass(frozen=True, slots=True)

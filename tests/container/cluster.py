@@ -28,8 +28,9 @@ ENDLESS = (*JOB, "--num_episodes", "100000", "--save_steps", "10", "--max_ckpt_n
 class Cluster:
     """Containers, network and run directory of one run; leaving the `with` block removes them."""
 
-    def __init__(self, root: Path, data: Path) -> None:
-        self.root, self.data = root, data
+    def __init__(self, root: Path, data: Path, *, memory: str = "4g") -> None:
+        """`memory`: of each container."""
+        self.root, self.data, self.memory = root, data, memory
         self.run = RunFiles(root / "run")
         self.run.root.mkdir(parents=True)
         self.watch = Watch(self.run, self.report)
@@ -90,7 +91,7 @@ class Cluster:
             f"--hostname={node}",
             f"--network={self.name}",
             "--shm-size=512m",
-            "--memory=4g",
+            f"--memory={self.memory}",
             "--pids-limit=-1",
             f"--volume={self.run.root}:/checkpoints",
             f"--volume={self.data}:/data:ro",

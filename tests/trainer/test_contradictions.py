@@ -148,7 +148,11 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"init_kl_coef": 0, "colocate_actor_ref": True}, "--colocate_actor_ref", "reference out"),
     ({"reward_num_nodes": 2}, "--reward_num_nodes", "--remote_rm_url"),
     ({"advantage_estimator": "rloo", "critic_resources": '{"a": 1}'}, "--critic_res", "no critic"),
-    ({"vllm_gpu_memory_utilization": 0.5}, "--vllm_gpu_memory_utilization", "not with vLLM"),
+    (
+        {"rollout_engine": "hf", "vllm_gpu_memory_utilization": 0.5},
+        "--vllm_gpu_memory_utilization",
+        "not with vLLM",
+    ),
     ({"async_train": True}, "--async_train", "corrected by --is_correction_level token"),
     ({"max_staleness": 2}, "--max_staleness", "it needs --async_train"),
     ({"partial_rollout": True}, "--partial_rollout", "it needs --async_train"),

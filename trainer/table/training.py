@@ -73,7 +73,10 @@ class RolloutFlags:
         no_effect="engines get all prompts of a step at once and take them in as others end",
     )
     rollout_engine: str = flag(
-        "hf", group=ROLLOUT, choices=("hf", "vllm"), help="kind of the engines"
+        "auto",
+        group=ROLLOUT,
+        choices=("auto", "hf", "vllm"),
+        help="kind of the engines: vLLM, transformers; auto is vLLM on GPUs where it is installed",
     )
 
 

@@ -1,0 +1,39 @@
+"""What the engines are, once it is known what they lie on. Torch-free, Ray-free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from trainer import memory
+from trainer.assignment import Assignment
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+NAMES = {"hf": "transformers", "vllm": "vLLM"}
+
+
+def settled(config: Config, found: Assignment) -> Config:
+    """With --rollout_engine said, and on GPUs the share of its memory that an engine takes.
+
+    `auto` is vLLM where there are GPUs and it is installed, and transformers elsewhere: on CPUs
+    vLLM takes half a minute to start, and a gigabyte for its cache.
+    """
+    kind = config.rollout_engine
+    if kind == "auto":
+        kind = "vllm" if found.on_gpus and find_spec("vllm") and _is_exact(config) else "hf"
+    share = config.vllm_gpu_memory_utilization
+    if found.on_gpus:
+        share = memory.engine_share(config, found.layout)
+    return replace(config, rollout_engine=kind, vllm_gpu_memory_utilization=share)
+
+
+def sentence(config: Config) -> str:
+    return f"rollouts by {NAMES[config.rollout_engine]}"
+
+
+def _is_exact(config: Config) -> bool:
+    """Whether vLLM can tell the log-probabilities that training goes by."""
+    return config.top_p == 1 or config.temperature == 1
