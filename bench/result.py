@@ -15,12 +15,17 @@ def report(
     better: Literal["higher", "lower"],
     detail: dict[str, Any],
     besides: bool = True,
+    lacking: str = "",
 ) -> bool:
     """Print one JSON object; return whether `value` reaches `target` and `besides` holds, too.
 
-    `besides` is whether the benchmark's other figures, which are in `detail`, reach theirs.
+    `besides` is whether the benchmark's other figures, which are in `detail`, reach theirs;
+    `lacking` what this machine has not, without which no figure says anything: `ok` is then null.
     """
-    ok = besides and (value >= target if better == "higher" else value <= target)
+    reached = besides and (value >= target if better == "higher" else value <= target)
+    if lacking:
+        detail = {"lacking": lacking, **detail}
+    ok = None if lacking else reached
     row = {
         "name": name,
         "value": round(value, 4),
@@ -31,4 +36,4 @@ def report(
         "detail": detail,
     }
     print(json.dumps(row), flush=True)
-    return ok
+    return bool(lacking) or reached

@@ -1,0 +1,138 @@
+"""Weights from the policy's process into an engine's, against memcpy of as many bytes.
+
+A randomly initialised Qwen2 of 500 MB in float32 goes from a policy to an engine, over Ray and
+through `publish.weights` as in a run, version after version; before each, one thread copies as many
+bytes from one warm buffer to another. The first version, for which memory is found, is left out.
+The value is the median over versions of memcpy's time against the transfer's, of the slower engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench.result import report
+from bench.sides import models
+
+TARGET = 0.5
+SHAPE = {
+    "vocab_size": 16_384,
+    "hidden_size": 768,
+    "intermediate_size": 3_072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+}
+ENGINES = {"hf": "trainer.engines.hf:HFEngine", "vllm": "trainer.engines.vllm:VLLMEngine"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--versions", type=int, default=7)
+    parser.add_argument("--engine", nargs=2, metavar=("KIND", "MODEL"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        kind, model = arguments.engine
+        print(json.dumps(measure(kind, Path(model), arguments.versions)))
+        return 0
+    kinds = [kind for kind in ENGINES if kind != "vllm" or find_spec("vllm")]
+    with tempfile.TemporaryDirectory(prefix="rc-weights-") as directory:
+        model = models.write(Path(directory) / "model", **SHAPE)
+        rows = {kind: in_a_process(kind, model, arguments.versions) for kind in kinds}
+    for kind, row in rows.items():
+        print(f"{kind}: {row['gb_per_second']} GB/s, {row['to_memcpy']} of memcpy", flush=True)
+    ok = report(
+        "weights",
+        min(row["to_memcpy"] for row in rows.values()),
+        unit="ratio",
+        target=TARGET,
+        better="higher",
+        detail={"versions": arguments.versions, "cores": os.cpu_count(), "vllm": None, **rows},
+    )
+    return 0 if ok else 1
+
+
+def in_a_process(kind: str, model: Path, versions: int) -> dict[str, Any]:
+    """On a Ray of its own."""
+    command = [sys.executable, "-m", "bench.weights", "--engine", kind, str(model)]
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
+        done = subprocess.run(
+            [*command, "--versions", str(versions)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": ray},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise SystemExit(f"{kind} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def measure(kind: str, model: Path, versions: int) -> dict[str, Any]:
+    import numpy as np
+
+    from trainer import model_size, publish
+
+    size = model_size.read(str(model))
+    assert size is not None
+    source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
+    policy, engines = started(kind, model)
+    publish.weights(policy, engines, 1)
+    copies, transfers = [], []
+    for version in range(2, versions + 2):
+        copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
+        transfers.append(seconds(lambda n=version: publish.weights(policy, engines, n)))
+    ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]
+    return {
+        "megabytes": round(source.nbytes / 1e6),
+        "memcpy_gb_per_second": round(source.nbytes / statistics.median(copies) / 1e9, 2),
+        "gb_per_second": round(source.nbytes / statistics.median(transfers) / 1e9, 2),
+        "to_memcpy": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+    }
+
+
+def started(kind: str, model: Path) -> tuple[Any, Any]:
+    """A policy and an engine, each in a process."""
+    from trainer import layout, placement
+    from trainer.actors.base import PolicyObjective
+    from trainer.actors.ray_group import RayLauncher
+    from trainer.engines.base import EngineSettings, VLLMSettings
+
+    groups = [layout.Group(role=role, nodes=1, per_node=1) for role in ("policy", "engine")]
+    wanted = layout.Layout(tuple(layout.Pool(groups=(group,)) for group in groups))
+    placement.join(wanted)
+    launcher = RayLauncher(placement.reserve(wanted), timeout=300)
+    learner = models.learner(model, samples=8, longest=64)
+    actor = "trainer.actors.policy:PolicyActor"
+    engine = EngineSettings(
+        model=str(model),
+        add_special_tokens=True,
+        prompt_max_len=64,
+        generate_max_len=64,
+        mixed_precision=False,
+        slots=8,
+        vllm=VLLMSettings(enforce_eager=True),
+    )
+    policy = launcher.launch_ranks("policy", actor, 1, learner, PolicyObjective())
+    return policy, launcher.launch("engine", ENGINES[kind], 1, engine)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())
