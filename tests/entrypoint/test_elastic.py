@@ -61,8 +61,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loses(worker: str, then: Act) -> Act:
     def act(world: World) -> JobInfo:
-        with world.control._lock:
-            world.control._entries[worker].hung_up = True
+        with world.control._register._lock:
+            world.control._register._entries[worker].hung_up = True
         world.nodes.discard("127.0.0.4")
         return then(world)
 

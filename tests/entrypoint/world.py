@@ -20,7 +20,7 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
-from trainer.contract import Progress, RunFiles
+from trainer.contract import ExitCode, Progress, RunFiles
 
 TOKEN = "correct-horse-battery"
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
@@ -41,6 +41,8 @@ class ScriptedJobs:
         self.submitted: list[Mapping[str, str]] = []
         self.ids: list[str] = []
         self.stopped = threading.Event()
+        self.broken: Exception | None = None
+        """What an act raised that does not know its world."""
         self.tell: Callable[[str], None] = print
 
     def submit(
@@ -65,7 +67,11 @@ class ScriptedJobs:
         lost: threading.Event,
     ) -> None:
         self.tell = tell
-        self._ending = self._acts.pop(0)(self._world)
+        try:
+            self._ending = self._acts.pop(0)(self._world)
+        except Exception as error:  # the supervisor would wait for ever for a job that has no end
+            self.broken = self.broken or error
+            self._ending = JobInfo("FAILED", repr(error), driver_exit_code=ExitCode.USAGE)
 
     def info(self, submission_id: str) -> JobInfo:
         return self._ending or JobInfo("RUNNING")
@@ -133,7 +139,10 @@ class World:
             self._lives = True
             for timer in self._timers:
                 timer.start()
-            return self.supervisor.run()
+            outcome = self.supervisor.run()
+        if self.jobs.broken:
+            raise self.jobs.broken
+        return outcome
 
     def check_in(
         self, name: str, address: str, *, joined: bool = True, seen_by_ray: bool = True
