@@ -81,7 +81,7 @@ class Supervisor:
     _job: Settings = field(init=False)
     """The settings, with the job's arguments as the nodes that are there allow."""
     _present: tuple[str, ...] | None = None
-    """The workers that the last attempt began with; None before the first of this life."""
+    """The workers that the last roll had; None before the first of this life."""
 
     def __post_init__(self) -> None:
         self._job = self.settings
@@ -138,10 +138,11 @@ class Supervisor:
     def _call_the_roll(self) -> None:
         """Until the expected workers are there, by their word and by Ray's, and services answer.
 
-        Where an attempt was made before, it does not wait that long for a worker that is lacking.
+        Where it was complete before, it does not wait that long for a worker that is lacking.
         """
         self.control.phase = "roll call"
-        began = time.monotonic() if self.journal.attempts() else math.inf
+        before = self._present is not None or self.journal.attempts() > 0
+        began = time.monotonic() if before else math.inf
         try:
             state = wait.until(
                 "the roll",

@@ -4,7 +4,7 @@ One rank on each GPU, or on each node where there is none: an all-reduce over al
 RCCL or gloo, as the trainer's own ranks do it, its result compared with the exact sum and its
 bandwidth with `--least`. Where that fails, is slow, or has nothing to be compared with, pairs of
 nodes, all at once, name the node or the link that is slow or silent. A rank that hangs is ended
-with its process: nothing here waits longer than `--timeout` a round.
+with its process: nothing here waits longer than `--timeout` a round, or three minutes for torch.
 
 With `--count` it begins before the nodes are there, and has torch loaded on each that has come by
 the time when the last one does. Prints one JSON row; ends with 76 where a fault was found.
@@ -35,6 +35,7 @@ SECONDS = 0.1
 ROUNDS = 5
 """Timed all-reduces; the fastest counts."""
 POLL_SECONDS = 0.1
+WARM_UP_SECONDS = 180.0
 
 
 class Rank:
@@ -133,6 +134,13 @@ class Crowd:
         for node in nodes:
             self._nodes[node.name] = node
             self._of(node.name)
+
+    def warm_up(self, names: Sequence[str], timeout: float) -> None:
+        """Until torch is there on all of them: its first import from a cold disk takes long."""
+        import ray
+
+        answers = [rank.ready.remote() for name in names for rank in self._of(name)]
+        ray.wait(answers, num_returns=len(answers), timeout=timeout)
 
     def all(self, names: Sequence[str]) -> float | None:
         """GB/s over all nodes."""
@@ -269,6 +277,7 @@ def main() -> int:
     ray.init(address=options.address, log_to_driver=False, logging_level="WARNING")
     crowd = Crowd(options.timeout)
     names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
+    crowd.warm_up(names, WARM_UP_SECONDS)
     row = examine(crowd, names, options.least)
     print(json.dumps(row), flush=True)
     for fault in row["faults"]:
