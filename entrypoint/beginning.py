@@ -12,11 +12,14 @@ def fault(
     """In a sentence, how an attempt began elsewhere than at its checkpoint; None where it did not.
 
     `events`: the attempt's own; `first_seen_step`: the first new step in its progress file. A
-    trainer that found the newest checkpoint broken, and said so, may begin before it.
+    trainer that found the newest checkpoint broken, and said so, may begin before it; one that
+    found something newer, and said so, after it: a snapshot that the nodes hold in memory.
     """
     resumed = _steps(events := list(events), "resume")
     start = resumed[0] if resumed else resume_from
-    if start < resume_from and not _steps(events, "checkpoint-skipped"):
+    fell_back = start < resume_from and _steps(events, "checkpoint-skipped")
+    ahead = start > resume_from and (not resume_from or start in _steps(events, "restore"))
+    if start != resume_from and not (fell_back or ahead):
         return f"it was to go on after step {resume_from}, and went on after step {start}"
     steps = _steps(events, "step")
     first = steps[0] if steps else first_seen_step

@@ -53,12 +53,12 @@ class Watch:
 
 
 def assert_no_step_is_lost_or_done_twice(run: RunFiles) -> None:
-    """An attempt counts on from the step that it resumed from, which a checkpoint holds."""
+    """An attempt counts on from the step that it resumed from, which was saved somewhere."""
     saved = {0}
     at: dict[int, int] = {}
     for event in read_events(run.journal):
         kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
-        if kind == "checkpoint":
+        if kind in ("checkpoint", "restore"):
             saved.add(step)
         elif kind == "resume":
             assert step in saved, f"attempt {attempt} resumes from step {step}, never saved"

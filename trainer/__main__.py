@@ -37,6 +37,7 @@ def run(config: Config) -> int:
     from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
     from trainer import data, engine_choice, hub, layout, loop, placement, team
     from trainer.actors.ray_group import RayLauncher
+    from trainer.checkpoint.peers import Peers
     from trainer.checkpoint.resume import ResumeError
     from trainer.model_reward import ModelReward
     from trainer.reward_models import combination
@@ -68,11 +69,13 @@ def run(config: Config) -> int:
         append_event(config.files.journal, "layout", "; ".join(sentences))
         config = _fetched(config, placed)
         launcher = RayLauncher(placed, config.dist_timeout)
+        held = Peers(config)
         crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
         if crew.reward:
             reward = ModelReward(crew.reward, combination(config.reward_combine))
         assert reward is not None, "one of the two flags is required"
-        loop.train(config, crew, prompts, reward, stop)
+        loop.train(config, crew, prompts, reward, stop, held)
+        held.end()
     except (
         PromptError,
         RewardSpecError,
@@ -89,6 +92,7 @@ def run(config: Config) -> int:
     except TrainingError as error:
         return _end(error, ExitCode.JOB_FAILED)
     except Stopped as error:
+        held.end()  # all of it is on disk
         return _end(error, ExitCode.STOPPED)
     except SupersededError as error:
         return _end(error, ExitCode.RUN_DIR)

@@ -25,6 +25,7 @@ from trainer import filtering, rewards, staleness
 from trainer.actors.base import Metrics
 from trainer.actors.group import Group as EngineGroup
 from trainer.checkpoint import resume
+from trainer.checkpoint.write import DriverState
 from trainer.config import Config
 from trainer.engines.base import Draft, Ended, Engine
 from trainer.in_flight import Group, InFlight
@@ -49,16 +50,16 @@ def begin(
     engines: EngineGroup[Engine],
     stream: PromptStream,
     reward: RewardFunction,
-    step: int,
+    beginning: DriverState,
 ) -> Ahead | None:
-    """What is under way after `step`; None where a step's rollouts begin when the last has ended.
+    """What is under way there; None where a step's rollouts begin when the last has ended.
 
     Raises ResumeError where a checkpoint's rollouts would be left out.
     """
-    found = resume.in_flight(config, step)
+    found = resume.in_flight(config, beginning)
     if not config.async_train:
         return None
-    ahead = Ahead(config, Rollouts.of(config, engines), stream, reward, step)
+    ahead = Ahead(config, Rollouts.of(config, engines), stream, reward, beginning.run.step)
     if found:
         ahead.go_on(found)
     return ahead

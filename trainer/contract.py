@@ -11,7 +11,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -89,6 +89,11 @@ class RunFiles:
     @property
     def leases(self) -> Path:
         return self.root / ".leases"
+
+    @property
+    def peers(self) -> Path:
+        """What tells this run's snapshots in memory from those of another in the same place."""
+        return self.root / ".peers"
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -284,18 +289,34 @@ def checkpoint_path(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"global_step_{step}"
 
 
-def write_manifest(directory: Path, step: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file of a checkpoint as it was written, which need not be read to be confirmed."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def write_manifest(directory: Path, step: int, written: Iterable[Written] = ()) -> None:
     """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last.
 
-    Raises SupersededError where a later head has the run, OSError.
+    Those in `written` are taken at their word; any other file is read. Raises SupersededError
+    where a later head has the run, OSError.
     """
-    files = {
-        str(path.relative_to(directory)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(directory.rglob("*"))
+    known = {one.name: {"bytes": one.bytes, "sha256": one.sha256} for one in written}
+    names = sorted(
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
         if path.is_file() and path.name != MANIFEST
-    }
+    )
+    files = {name: known.get(name) or _entry(directory / name) for name in names}
     fence.check(fence.mine())
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
+
+
+def _entry(path: Path) -> dict[str, int | str]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def fault_of(directory: Path, *, checksums: bool = True) -> str | None:

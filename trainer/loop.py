@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from env.types import Prompt, RewardFunction
 from trainer import (
     ahead,
     estimates,
-    fence,
     filtering,
     inspection,
     publish,
@@ -25,8 +25,8 @@ from trainer import (
 )
 from trainer.actors.base import Critic, Metrics, Policy
 from trainer.ahead import Ahead
-from trainer.checkpoint import best, resume, write
-from trainer.checkpoint.retention import Retention
+from trainer.checkpoint import best, resume
+from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import ExitCode
@@ -47,21 +47,34 @@ from trainer.types import (
     TrainingError,
 )
 
+if TYPE_CHECKING:
+    from trainer.checkpoint.peers import Peers
+
 
 def train(
-    config: Config, team: Team, data: Data, reward: RewardFunction, stop: StopRequest
+    config: Config,
+    team: Team,
+    data: Data,
+    reward: RewardFunction,
+    stop: StopRequest,
+    peers: Peers | None = None,
 ) -> RunState:
     """Train to the last step. Returns the run's final state.
 
     Raises Stopped after a save where `stop` was requested, TrainingError where going on makes no
     sense, ResumeError where it must not begin, and what the reward function raises.
     """
-    state = resume.begin(config, team, data.stream)
-    rollouts = ahead.begin(config, team.engines, data.stream, reward, state.step)
+    beginning = resume.begin(config, team, data.stream, peers)
+    state = beginning.run
+    rollouts = ahead.begin(config, team.engines, data.stream, reward, beginning)
     recorder = Recorder(config, config.total_steps(len(data.stream)), state)
+    keeping = Keeping(config, team, recorder.saved, peers)
     try:
-        state = _Run(config, team, data, reward, recorder, rollouts).to_the_end(state, stop)
-    except BaseException:
+        run = _Run(config, team, data, reward, recorder, rollouts, keeping)
+        state = run.to_the_end(state, stop)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            keeping.salvage()
         recorder.close(ExitCode.JOB_FAILED)
         raise
     recorder.close(ExitCode.FINISHED)
@@ -77,6 +90,7 @@ class _Run:
     recorder: Recorder
     ahead: Ahead | None
     """None where a step's rollouts begin when the last step has ended."""
+    keeping: Keeping
 
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
         total = self.recorder.total_steps
@@ -90,10 +104,13 @@ class _Run:
             last, stopping = step == total, stop.requested
             if last or _due(step, self.config.eval_steps):
                 state = self._evaluate(state)
-            if last or _due(step, self.config.save_steps) or stopping:
-                self._save(state)
+            save = last or _due(step, self.config.save_steps) or stopping
+            under_way = self.ahead.in_flight if self.ahead else None
+            self.keeping.after(state, save=save, in_flight=under_way)
             if stopping and not last:
+                self.keeping.finish()
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
+        self.keeping.finish()
         self._export()
         return state
 
@@ -241,24 +258,6 @@ class _Run:
         best.keep(self.team.policy, self.config.files.best, state.step)
         self.recorder.best(state.step, key, value)
         return replace(state, best=value)
-
-    def _save(self, state: RunState) -> None:
-        fence.check(fence.mine())  # a later head's checkpoint may lie there
-        config = self.config
-        if config.disable_ds_ckpt:
-            if config.save_hf_ckpt:
-                directory = config.checkpoints / f"global_step_{state.step}_hf"
-                self.team.policy.together(Policy.export, directory).result()
-            return
-        write.write(
-            config.checkpoints,
-            state,
-            self.team,
-            keep=Retention(config.max_ckpt_num, config.max_ckpt_mem * 1e9),
-            export=config.save_hf_ckpt,
-            in_flight=self.ahead.in_flight() if self.ahead else None,
-        )
-        self.recorder.saved(state)
 
     @property
     def _rollouts(self) -> Rollouts:

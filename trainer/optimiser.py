@@ -64,7 +64,8 @@ class Optimiser:
         content = self._adam.state_dict()
         in_order = [p for group in self._adam.param_groups for p in group["params"]]
         content["state"] = {
-            index: dict(moments[names[parameter]])
+            # Copies, as what they are read from may be a file or another process's memory.
+            index: {key: value.clone() for key, value in moments[names[parameter]].items()}
             for index, parameter in enumerate(in_order)
             if names[parameter] in moments
         }
@@ -102,6 +103,12 @@ def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
 
 
 def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, Any]) -> None:
-    scheduler.load_state_dict(state)
+    """Go on where `state` was: a scheduler's own, or of another trainer's just how far it was."""
+    if "lr_lambdas" in state:
+        scheduler.load_state_dict(state)
+    else:
+        scheduler.last_epoch = made = state["last_epoch"]
+        shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        scheduler._last_lr = [base * shape(made) for base, shape in shapes]
     for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):
         group["lr"] = rate

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from trainer import fence
+from trainer.checkpoint.keeping import Saved
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Phase, PhaseFile, Progress
@@ -36,7 +37,7 @@ class Recorder:
     config: Config
     total_steps: int
     state: RunState
-    """Where the attempt starts."""
+    """Where the attempt starts, then the newest that was told."""
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
@@ -90,14 +91,23 @@ class Recorder:
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
         self._event("best", sentence, step=step, value=value)
 
-    def saved(self, state: RunState) -> None:
-        self._checkpoint = state.step
-        self._event("checkpoint", f"Checkpoint of step {state.step} written.", step=state.step)
-        self.progress(state)
-        self._done(state.step, "checkpoint")
+    def saved(self, checkpoint: Saved) -> None:
+        """Steps may have been made since."""
+        step = self._checkpoint = checkpoint.step
+        self._event(
+            "checkpoint",
+            f"Checkpoint of step {step} written.",
+            step=step,
+            bytes=checkpoint.bytes,
+            stall_seconds=round(checkpoint.stall_seconds, 4),
+            seconds=round(checkpoint.seconds, 4),
+        )
+        self.progress(self.state)
+        self._done(step, "checkpoint")
 
     def progress(self, state: RunState) -> None:
         """Replace progress.json, once a step of this attempt has been made."""
+        self.state = state
         if self._last is None:
             return
         Progress(

@@ -59,13 +59,21 @@ def node() -> str:
 class Segment:
     """Shared memory of this process's own, for others to map."""
 
-    def __init__(self, size: int) -> None:
-        self._file = os.fdopen(os.memfd_create("weights"), "r+b")
-        descriptor = self._file.fileno()
-        os.ftruncate(descriptor, size)
+    def __init__(self, size: int, descriptor: int | None = None) -> None:
+        """`descriptor`: of one that another process has made, and that lives as long as both."""
+        self.adopted = descriptor is not None
+        if descriptor is None:
+            descriptor = os.memfd_create("weights")
+            os.ftruncate(descriptor, size)
+        self._file = os.fdopen(descriptor, "r+b")
         self.buffer = mmap.mmap(descriptor, size)
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.address = Address(path, os.fstat(descriptor).st_ino, size)
+
+
+def adopt(address: Address) -> Segment:
+    """Another process's segment, which stays when that process ends. Raises OSError."""
+    return Segment(address.size, os.open(address.path, os.O_RDWR))
 
 
 def attach(address: Address) -> mmap.mmap:

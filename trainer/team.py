@@ -45,10 +45,10 @@ class Team:
     """None where the rewards come from elsewhere."""
 
     @property
-    def learners(self) -> list[Group[Learner]]:
-        """What a checkpoint holds."""
-        critic: list[Group[Learner]] = [self.critic] if self.critic else []
-        return [self.policy, *critic]
+    def learners(self) -> dict[str, Group[Learner]]:
+        """Role → what a checkpoint holds."""
+        critic: dict[str, Group[Learner]] = {"critic": self.critic} if self.critic else {}
+        return {"policy": self.policy, **critic}
 
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:

@@ -31,6 +31,14 @@ class SilentRankError(TrainingError):
     """A process that holds a part of a model does not answer; the sentence says which and where."""
 
 
+class UnreadableCheckpointError(TrainingError):
+    """Another trainer's checkpoint that has not all that it should have."""
+
+
+class SnapshotLostError(TrainingError):
+    """A snapshot that was in the nodes' memory is torn, or its holders are gone."""
+
+
 class ModelMismatchError(TrainingError):
     """A checkpoint's weights are those of another model; the sentence says where they differ."""
 

@@ -153,6 +153,13 @@ def event(kind: str, step: int) -> dict[str, Any]:
         (40, [event("resume", 40)], 41, None),
         (40, [event("checkpoint-skipped", 40), event("resume", 30), event("step", 31)], 31, None),
         (0, [event("resume", 7), event("step", 8)], 8, None),  # from a directory of its own
+        (40, [event("restore", 57), event("resume", 57), event("step", 58)], 58, None),
+        (
+            40,
+            [event("restore", 56), event("resume", 57), event("step", 58)],
+            58,
+            "it was to go on after step 40, and went on after step 57",
+        ),
         (40, [], 1, "it was to go on after step 40, and its first step was step 1"),
         (
             40,

@@ -24,6 +24,12 @@ Node = dict[str, Any]
 @contextmanager
 def cluster_of(*nodes: Node) -> Iterator[str]:
     """The address of a cluster that this process is a driver of; the first node is the head."""
+    with cluster_at(*nodes) as cluster:
+        yield cluster.address
+
+
+@contextmanager
+def cluster_at(*nodes: Node) -> Iterator[Cluster]:
     # Ray's socket names must be short: pytest's own directories are too deep.
     directory = Path(tempfile.mkdtemp(prefix="ray-"))
     head, *workers = nodes
@@ -33,7 +39,7 @@ def cluster_of(*nodes: Node) -> Iterator[str]:
         for worker in workers:
             cluster.add_node(**worker)
         ray.init(address=cluster.address, log_to_driver=False)
-        yield cluster.address
+        yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()

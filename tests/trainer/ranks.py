@@ -66,7 +66,8 @@ class Workbench:
         return scored
 
     def save(self, directory: Path) -> None:
-        self._actor.save(directory)
+        self._actor.snapshot(1)
+        self._actor.save(1, directory)
 
     def restore(self, directory: Path) -> None:
         self._actor.restore(directory)

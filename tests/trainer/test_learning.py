@@ -155,7 +155,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tiny: Tiny, role: obj
 def test_saved_and_restored_learners_go_on_to_the_bit(tiny: Tiny, tmp_path: Path) -> None:
     first, second = policy(tiny, train_batch_size=2), policy(tiny, train_batch_size=2)
     first.update(experience(), step=1)
-    first.save(tmp_path)
+    first.snapshot(1)
+    first.save(1, tmp_path)
     second.restore(tmp_path)
     after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
     assert after[0] == after[1]

@@ -61,7 +61,8 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
 ) -> None:
     first, second = (role(tiny, lora=lora(), train_batch_size=2) for _ in range(2))  # type: ignore[operator]
     first.update(experience(), step=1)
-    first.save(tmp_path)
+    first.snapshot(1)
+    first.save(1, tmp_path)
     content = torch.load(next(tmp_path.glob("*.pt")), weights_only=True)["model"]
     assert all("lora" in name or "value_head" in name for name in content)
     second.restore(tmp_path)

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from env.types import RewardRequest, Score
+from trainer.contract import Written
 from trainer.shared import Parcel
 from trainer.types import Experience, FloatArray, Names, Sequences, Weights
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.openrlhf import OpenRLHF, Position
+    from trainer.checkpoint.peers import Receipt, Snapshot, Targets
+
+    Source: TypeAlias = Path | Snapshot | OpenRLHF
 
 Metrics = dict[str, float]
 
@@ -45,11 +52,25 @@ class Learner(Protocol):
         Raises TrainingError where a loss is not finite.
         """
 
-    def save(self, directory: Path) -> None:
-        """Write the rank's share of weights, optimiser and schedule to `directory`, durably."""
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
+        """Copy the rank's share of weights, optimiser and schedule: it is that of `step`.
 
-    def restore(self, directory: Path) -> None:
-        """Take them back from there."""
+        Copies of other steps than `needed` may be overwritten. Returns its bytes.
+        """
+
+    def save(self, step: int, directory: Path) -> Written:
+        """Write the copy of `step` to `directory`, durably; may be asked for beside other work."""
+
+    def hand_over(self, to: Targets) -> Receipt:
+        """Give the copy of `to.step` to its holders; may be asked for beside other work."""
+
+    def restore(self, source: Source) -> Position | None:
+        """Take them back from a checkpoint's directory, or from the memory of the nodes.
+
+        Of another trainer's checkpoint, returns how far the run was if that is known. Raises
+        ModelMismatchError for another model's, SnapshotLostError or UnreadableCheckpointError
+        where a part is gone.
+        """
 
 
 class Policy(Learner, Reference, Protocol):

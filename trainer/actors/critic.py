@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,15 @@ from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
 from trainer.checkpoint import export
+from trainer.contract import Written
 from trainer.losses import Loss
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences
+
+if TYPE_CHECKING:
+    from trainer.actors.base import Source
+    from trainer.checkpoint.openrlhf import Position
+    from trainer.checkpoint.peers import Receipt, Targets
 
 
 class ValueModel(nn.Module):
@@ -108,13 +114,19 @@ class CriticActor:
             micro.share,
         )
 
-    def save(self, directory: Path) -> None:
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
         with self._training.awake():
-            self._training.save(directory)
+            return self._training.snapshot(step, needed)
 
-    def restore(self, directory: Path) -> None:
+    def save(self, step: int, directory: Path) -> Written:
+        return self._training.save(step, directory)
+
+    def hand_over(self, to: Targets) -> Receipt:
+        return self._training.hand_over(to)
+
+    def restore(self, source: Source) -> Position | None:
         with self._training.awake():
-            self._training.restore(directory)
+            return self._training.restore(source)
 
     def export(self, directory: Path) -> None:
         with self._training.awake():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -16,6 +18,9 @@ W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
+
+BEHIND = 2
+"""Calls that a worker takes at a time beside its work: a share for the disk, one for a peer."""
 
 
 class Pending(Protocol[T_co]):
@@ -65,6 +70,12 @@ class Group(ABC, Generic[W_co]):
         """The same call on all ranks of a model: one outcome, that of the first to fail if any."""
         return _All(self.all(method, *args, **kwargs))
 
+    @abstractmethod
+    def behind(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        """The same call on all ranks, in a thread of each, beside whatever else they are asked."""
+
 
 class Launcher(Protocol):
     """Starts the workers of a role."""
@@ -113,11 +124,27 @@ class _All(Generic[T]):
         return [part.handle for part in self._parts]
 
 
+class _Threaded(Generic[T]):
+    def __init__(self, future: Future[T]) -> None:
+        self._future = future
+
+    def result(self) -> T:
+        return self._future.result()
+
+    def ready(self, seconds: float) -> bool:
+        return bool(wait_for([self._future], seconds).done)
+
+    @property
+    def handle(self) -> T:
+        return self._future.result()
+
+
 class LocalGroup(Group[W_co]):
     """Workers in this process; a call is done when it returns."""
 
     def __init__(self, workers: list[W_co]) -> None:
         self._workers = workers
+        self._behind = ThreadPoolExecutor(BEHIND, thread_name_prefix="behind")
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -130,6 +157,12 @@ class LocalGroup(Group[W_co]):
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         return _Done(getattr(self._workers[worker], method.__name__)(*args, **kwargs))
+
+    def behind(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        calls = [getattr(worker, method.__name__) for worker in self._workers]
+        return _All([_Threaded(self._behind.submit(call, *args, **kwargs)) for call in calls])
 
 
 class LocalLauncher:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,15 +16,24 @@ from torch import Tensor, nn
 
 from trainer import shares
 from trainer.actors.base import LearnerSettings, Metrics, Rank
+from trainer.actors.lora import trained
 from trainer.actors.model import peak_memory, share_threads
 from trainer.actors.strategy import strategy_of
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
 from trainer.checkpoint import state
+from trainer.checkpoint.openrlhf import OpenRLHF, Position
+from trainer.checkpoint.snapshot import Copies, Keep, room
+from trainer.checkpoint.state import State
+from trainer.contract import Written
 from trainer.losses import Loss
 from trainer.packing import Cut
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, IntArray, TrainingError
+
+if TYPE_CHECKING:
+    from trainer.actors.base import Source
+    from trainer.checkpoint.peers import Receipt, Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,7 @@ class Training:
         beta = settings.ema_beta
         self._average = None if beta is None else MovingAverage(model, beta)
         self._strategy = strategy_of(module, model, settings, rank)
+        self._copies = Copies()
         self._cut = Cut(
             samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
         )
@@ -159,16 +169,51 @@ class Training:
             return self._average.tensors
         return self.weights()
 
-    def save(self, directory: Path) -> None:
-        content = self._strategy.state()
+    def snapshot(self, step: int, needed: Sequence[int]) -> int:
+        """Copy this rank's share of the state. Returns its bytes."""
+        return self._copies.take(step, needed, self._room(), self._state).bytes
+
+    def _state(self, keep: Keep) -> State:
+        content = self._strategy.state(keep)
         if self._average:
             tensors = self._average.tensors
-            mine = {n: tensors[n].detach() for n in state.share(tensors, self._rank)}
+            mine = {n: keep(tensors[n]) for n in state.share(tensors, self._rank)}
             content = replace(content, average=mine)
-        state.save(directory, self._role, content, self._rank)
+        return content
 
-    def restore(self, directory: Path) -> None:
-        content = state.load(directory, self._role)
+    def _room(self) -> int:
+        """Weights, two moments and an average of every parameter, at most."""
+        tensors = trained(self._model)
+        mine = [tensors[name] for name in state.share(tensors, self._rank)]
+        shapes = ((getattr(t, "ds_numel", t.numel()), t.element_size()) for t in mine)
+        averaged = self._average.tensors if self._average else {}
+        more = [averaged[name] for name in state.share(averaged, self._rank)]
+        return room(shapes, 3) + room(((t.numel(), t.element_size()) for t in more), 1)
+
+    def save(self, step: int, directory: Path) -> Written:
+        """Write the copy of `step`; training may go on meanwhile."""
+        return state.save(directory, self._role, self._copies.of(step).state(), self._rank)
+
+    def hand_over(self, to: Targets) -> Receipt:
+        from trainer.checkpoint import peers
+
+        return peers.hand_over(self._copies.of(to.step), self._role, self._rank.index, to)
+
+    def restore(self, source: Source) -> Position | None:
+        content, position = self._load(source)
         self._strategy.restore(content)
         if self._average and content.average:
             self._average.restore(content.average)
+        return position
+
+    def _load(self, source: Source) -> tuple[State, Position | None]:
+        """Imports what a process without peers, or without DeepSpeed, does without."""
+        if isinstance(source, Path):
+            return state.load(source, self._role), None
+        if isinstance(source, OpenRLHF):
+            from trainer.checkpoint import deepspeed_files
+
+            return deepspeed_files.load(source.directories[self._role], self._role)
+        from trainer.checkpoint import peers
+
+        return peers.load(source, self._role), None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,17 @@ from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.scorer import Scorer
 from trainer.checkpoint import export
+from trainer.contract import Written
 from trainer.losses import Loss, PolicyInputs
 from trainer.seeds import derive
 from trainer.shared import Parcel
 from trainer.types import Experience, FloatArray, Names, Sequences, Weights
 from trainer.weights import Outbox
+
+if TYPE_CHECKING:
+    from trainer.actors.base import Source
+    from trainer.checkpoint.openrlhf import Position
+    from trainer.checkpoint.peers import Receipt, Targets
 
 
 class PolicyActor:
@@ -98,13 +104,19 @@ class PolicyActor:
         with self._training.awake():
             return lora.merged(self._model, self._training.weights())
 
-    def save(self, directory: Path) -> None:
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
         with self._training.awake():
-            self._training.save(directory)
+            return self._training.snapshot(step, needed)
 
-    def restore(self, directory: Path) -> None:
+    def save(self, step: int, directory: Path) -> Written:
+        return self._training.save(step, directory)
+
+    def hand_over(self, to: Targets) -> Receipt:
+        return self._training.hand_over(to)
+
+    def restore(self, source: Source) -> Position | None:
         with self._training.awake():
-            self._training.restore(directory)
+            return self._training.restore(source)
 
     def export(self, directory: Path) -> None:
         with self._training.awake():

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer import stream
 from trainer.actors.base import Rank
-from trainer.actors.group import Group, Pending, build
+from trainer.actors.group import BEHIND, Group, Pending, build
 from trainer.actors.liveness import Liveness
 from trainer.placement import Placement, Seat
 from trainer.types import TrainingError
@@ -86,6 +86,23 @@ class _OfAllRanks(Generic[T]):
         return cast(list[T], self._references)
 
 
+class _Behind(_OfAllRanks[T]):
+    """One that is looked at now and then: a rank that is busy with something else is not silent."""
+
+    def ready(self, seconds: float) -> bool:
+        waiting = list(self._references)
+        done, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        return not late or any(_failed(reference) for reference in done)
+
+
+def _failed(reference: Any) -> bool:
+    try:
+        ray.get(reference)
+    except RayError:
+        return True
+    return False
+
+
 class _Host:
     """The Ray actor that holds a worker of any role."""
 
@@ -116,6 +133,11 @@ class _Host:
 
     def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """`built` is what came of `build`: where that failed, so does this, with its error."""
+        return getattr(self._worker, method)(*args, **kwargs)
+
+    @ray.method(concurrency_group="behind")  # type: ignore[untyped-decorator]
+    def call_behind(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The same in a thread of its own."""
         return getattr(self._worker, method)(*args, **kwargs)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
@@ -153,6 +175,15 @@ class RayGroup(Group[W_co]):
         workers = range(len(self))
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
         return _OfAllRanks(calls, self._liveness)
+
+    def behind(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        calls = [
+            actor.call_behind.remote(built, method.__name__, *args, **kwargs)
+            for actor, built in zip(self._actors, self._built, strict=True)
+        ]
+        return _Behind(calls, self._liveness)
 
     def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         return self._actors[worker].call.remote(self._built[worker], method, *args, **kwargs)
@@ -192,7 +223,7 @@ class RayLauncher:
     def _start(self, role: str, number: int) -> Any:
         name = f"{role}-{number}"
         kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
-        actor = ray.remote(concurrency_groups={"health": 1})(kind).options(
+        actor = ray.remote(concurrency_groups={"health": 1, "behind": BEHIND})(kind).options(
             name=name, **_options(self._placement, self._placement.seat(role, number))
         )
         return actor.remote(name)

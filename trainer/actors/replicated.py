@@ -10,6 +10,7 @@ from torch import Tensor, distributed, nn
 from trainer.actors.base import Rank, Schedule
 from trainer.actors.lora import trained
 from trainer.checkpoint import state
+from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
 from trainer.optimiser import Optimiser
 
@@ -56,13 +57,21 @@ class Replicated:
     def whole(self) -> dict[str, Tensor]:
         return self._model.state_dict(keep_vars=True)
 
-    def state(self) -> State:
+    def state(self, keep: Keep) -> State:
         tensors = trained(self._model)
         mine = state.share(tensors, self._rank)
+        copies: dict[int, Tensor] = {}  # a tied tensor is copied once
+        for name in mine:
+            if id(tensors[name]) not in copies:
+                copies[id(tensors[name])] = keep(tensors[name])
         adam = self._optimiser.moments(self._model)
         return State(
-            model={name: tensors[name].detach() for name in mine},
-            adam={name: adam[name] for name in mine if name in adam},
+            model={name: copies[id(tensors[name])] for name in mine},
+            adam={
+                name: {key: keep(moment) for key, moment in adam[name].items()}
+                for name in mine
+                if name in adam
+            },
             scheduler=self._optimiser.schedule,
         )
 

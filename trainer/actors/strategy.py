@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.actors.base import LearnerSettings, Rank
+from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
 
 
@@ -33,8 +34,11 @@ class Strategy(Protocol):
     def whole(self) -> dict[str, Tensor]:
         """Every tensor of the model by name; on ranks that do not lead possibly none."""
 
-    def state(self) -> State:
-        """This rank's share of all that training goes on from, in no layout's form."""
+    def state(self, keep: Keep) -> State:
+        """This rank's share of all that training goes on from, in no layout's form.
+
+        Every tensor in it is one that `keep` returned: training goes on without it.
+        """
 
     def restore(self, state: State) -> None:
         """Take back what all ranks, of whatever layout, saved.

@@ -15,6 +15,7 @@ from trainer.actors import masters, rendezvous
 from trainer.actors.base import LearnerSettings, Rank
 from trainer.actors.lora import trained
 from trainer.checkpoint import state
+from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
 from trainer.optimiser import adamw, restore_schedule, scheduler_of
 from trainer.types import TrainingError
@@ -69,21 +70,27 @@ class ZeRO:
                 copies[id(tensor)] = masters.whole(tensor, keep=self._rank.leads)
         return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
-    def state(self) -> State:
+    def state(self, keep: Keep) -> State:
         tensors = trained(self._model)
-        mine = set(state.share(tensors, self._rank))
+        mine = state.share(tensors, self._rank)
+        wanted = {id(tensors[name]) for name in mine}
+        seen: set[int] = set()  # a tied tensor is gathered once
         copies: dict[int, Tensor] = {}
         adam: dict[str, dict[str, Any]] = {}
         step = self._steps()[0].item()
         for name, tensor in tensors.items():
-            if not isinstance(tensor, nn.Parameter) or id(tensor) in copies:
+            if id(tensor) in seen:
                 continue
-            copies[id(tensor)] = masters.weights(tensor).cpu()
-            if step > 0:
-                held = {key: value.cpu() for key, value in masters.moments(tensor).items()}
+            seen.add(id(tensor))
+            gathered = masters.weights(tensor) if isinstance(tensor, nn.Parameter) else tensor
+            if id(tensor) in wanted:
+                copies[id(tensor)] = keep(gathered)
+            if step > 0 and isinstance(tensor, nn.Parameter):
+                held = masters.moments(tensor)
                 if name in mine:
-                    adam[name] = {"step": torch.tensor(step), **held}
-        model = {name: copies.get(id(tensors[name]), tensors[name]) for name in mine}
+                    held["step"] = torch.tensor(step)
+                    adam[name] = {key: keep(moment) for key, moment in held.items()}
+        model = {name: copies[id(tensors[name])] for name in mine}
         return State(model=model, adam=adam, scheduler=self._scheduler.state_dict())
 
     def restore(self, state: State) -> None:

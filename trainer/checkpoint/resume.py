@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from env.prompts import PromptStream
 from trainer.actors.base import Learner
-from trainer.checkpoint.write import RunState
+from trainer.checkpoint import openrlhf
+from trainer.checkpoint.openrlhf import OpenRLHF
+from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
 from trainer.contract import (
     append_event,
@@ -19,48 +24,118 @@ from trainer.contract import (
 from trainer.events import attempt_number
 from trainer.in_flight import FILE, InFlight
 from trainer.team import Team
-from trainer.types import ModelMismatchError
+from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
+
+if TYPE_CHECKING:
+    from trainer.actors.base import Source
+    from trainer.checkpoint.openrlhf import Position
+    from trainer.checkpoint.peers import Peers
 
 
 class ResumeError(ValueError):
     """The run directory holds another beginning than the one that was asked for."""
 
 
-def begin(config: Config, team: Team, stream: PromptStream) -> RunState:
-    """The state to train on from: of the newest whole checkpoint, or a fresh one.
+def begin(
+    config: Config, team: Team, stream: PromptStream, peers: Peers | None = None
+) -> DriverState:
+    """The state to train on from: the newest that is whole, or a fresh one.
 
-    Restores actors and prompt cursor. Raises ResumeError where there are checkpoints but
-    --load_checkpoint is not given, PromptError where the prompts are others than before.
+    It is looked for in the memory of the nodes and among the checkpoints. Restores actors and
+    prompt cursor. Raises ResumeError where there are checkpoints but --load_checkpoint is not
+    given, PromptError where the prompts are others than before.
     """
-    fresh = RunState(step=0, seed=config.seed, prompts=stream.state_dict())
+    fresh = DriverState(RunState(step=0, seed=config.seed, prompts=stream.state_dict()))
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
-    found = _newest(config.checkpoints, config.files.journal)
+    found = _from_peers(config, team, peers) if peers else None
+    found = found or _from_disk(config, team) or _from_openrlhf(config, team, fresh.run)
     if found is None:
         return fresh
-    state = RunState.read(found)
-    stream.load_state_dict(state.prompts)
+    stream.load_state_dict(found.run.prompts)
+    return found
+
+
+def _from_disk(config: Config, team: Team) -> DriverState | None:
+    directory = _newest(config.checkpoints, config.files.journal)
+    if directory is None:
+        return None
+    _restore(config, team, directory)
+    run, file = RunState.read(directory), directory / FILE
+    _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
+    return DriverState(run, file.read_bytes() if file.exists() else None)
+
+
+def _from_peers(config: Config, team: Team, peers: Peers) -> DriverState | None:
+    """What the nodes hold together, where it is whole and newer than what is on disk."""
+    snapshot = peers.newest()
+    on_disk = newest_checkpoint(config.checkpoints, checksums=False) or 0
+    if snapshot is None or snapshot.step <= on_disk:
+        return None
+    details = {"step": snapshot.step}
     try:
-        for restored in [group.together(Learner.restore, found) for group in team.learners]:
-            restored.result()
+        _restore(config, team, snapshot)
+    except SnapshotLostError as error:
+        sentence = f"The snapshot of step {snapshot.step} in memory is not used: {error}."
+        _tell(config, "snapshot-skipped", sentence, details)
+        return None
+    _tell(config, "restore", f"Restored step {snapshot.step} from the nodes' memory.", details)
+    return snapshot.driver
+
+
+def _from_openrlhf(config: Config, team: Team, fresh: RunState) -> DriverState | None:
+    """What OpenRLHF has left in --ckpt_path."""
+    if not openrlhf.is_there(config.checkpoints):
+        return None
+    try:
+        found = openrlhf.find(config.checkpoints, team.learners)
+        position = _restore(config, team, found)
+    except (openrlhf.IncompleteError, UnreadableCheckpointError) as error:
+        raise ResumeError(f"--ckpt_path: OpenRLHF's checkpoint cannot be read: {error}") from None
+    if position is None:
+        raise ResumeError(f"--ckpt_path: {found} does not say of which step it is (global_step)")
+    sentence = (
+        f"Goes on from OpenRLHF's {found}: step {position.step}, {position.prompts} prompts dealt. "
+        "Their order within an epoch is another here."
+    )
+    _tell(config, "restore", sentence, {"step": position.step})
+    prompts = openrlhf.prompts_at(position, fresh.prompts)
+    return DriverState(replace(fresh, step=position.step, prompts=prompts))
+
+
+def _restore(config: Config, team: Team, source: Source) -> Position | None:
+    """Raises ResumeError for another model's, SnapshotLostError where a share is lost."""
+    groups = team.learners.values()
+    try:
+        answers = [group.together(Learner.restore, source) for group in groups]
+        said = [answer.result()[0] for answer in answers]
     except ModelMismatchError as error:
         raise ResumeError(
-            f"--pretrain {config.pretrain} is not the model that {found} was made with: "
+            f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "
             f"{error}. Give the model of that run, or another --run_dir"
         ) from None
-    return state
+    return said[0]  # the policy's files have it
 
 
-def in_flight(config: Config, step: int) -> InFlight | None:
-    """Rollouts that were under way at the checkpoint of `step`; None: there are none.
+def _named(source: Source) -> str:
+    known = isinstance(source, Path | OpenRLHF)
+    return str(source) if known else "the snapshot in the nodes' memory"
+
+
+def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, int]) -> None:
+    print(sentence, flush=True)
+    append_event(config.files.journal, kind, sentence, details, attempt=attempt_number())
+
+
+def in_flight(config: Config, beginning: DriverState) -> InFlight | None:
+    """Rollouts that were under way where the run goes on from; None: there are none.
 
     Raises ResumeError where there are, and this run would forget them.
     """
-    file = checkpoint_path(config.checkpoints, step) / FILE
-    if not (step and file.exists()):
+    if beginning.in_flight is None:
         return None
-    found = InFlight.parse(file.read_bytes())
+    found, step = InFlight.parse(beginning.in_flight), beginning.run.step
     if (found.groups or found.prompts) and not config.async_train:
         prompts = len(found.groups) + len(found.prompts)
         raise ResumeError(

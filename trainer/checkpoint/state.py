@@ -6,11 +6,12 @@ all of them together, so any number of ranks and any sharding goes on from any o
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from trainer import packing
 from trainer.actors.base import Rank
+from trainer.contract import Written
 from trainer.types import ModelMismatchError
 
 
@@ -54,24 +56,50 @@ def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
     return [names[i] for i in packing.balanced(sizes, rank.world)[rank.index]]
 
 
-def save(directory: Path, role: str, state: State, rank: Rank) -> None:
+def save(directory: Path, role: str, state: State, rank: Rank) -> Written:
     """Durable once it has returned. Raises OSError where the disk does not take it."""
     several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
-    with (directory / f"{role}{several}.pt").open("wb") as file:
-        content = {name: getattr(state, name) for name in State.__slots__}
-        torch.save(content, file)
+    name = f"{role}{several}.pt"
+    content = {part: getattr(state, part) for part in State.__slots__}
+    with (directory / name).open("wb") as file:
+        digest = _Digest(file)
+        torch.save(content, cast(BinaryIO, digest))  # it asks for no more
         file.flush()
         os.fsync(file.fileno())
+    return Written(name, digest.bytes, digest.sha256.hexdigest())
+
+
+class _Digest:
+    """A file that is only ever appended to, with its size and checksum so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: memoryview) -> int:
+        self.sha256.update(data)
+        written = self._file.write(data)
+        self.bytes += written
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def load(directory: Path, role: str) -> State:
     """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it."""
-    parts: list[dict[str, Any]] = [
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    parts = [
+        State(**torch.load(path, map_location="cpu", weights_only=True, mmap=True))
         for path in sorted([*directory.glob(f"{role}.pt"), *directory.glob(f"{role}-*-of-*.pt")])
     ]
-    merged = {
-        name: {key: value for part in parts for key, value in part[name].items()}
+    return merged(parts)
+
+
+def merged(parts: Sequence[State]) -> State:
+    """The shares of all ranks as one."""
+    together = {
+        name: {key: value for part in parts for key, value in getattr(part, name).items()}
         for name in ("model", "adam", "average")
     }
-    return State(**merged, scheduler=parts[0]["scheduler"])
+    return State(**together, scheduler=parts[0].scheduler)

@@ -1,24 +1,24 @@
-"""A checkpoint: every role's data, then the run's state, then the manifest that confirms it."""
+"""A checkpoint: every rank's data, then the run's state, then the manifest that confirms it."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.actors.base import Learner, Policy
 from trainer.checkpoint import retention
 from trainer.checkpoint.retention import Retention
-from trainer.contract import checkpoint_path, write_atomically, write_manifest
-from trainer.in_flight import FILE, InFlight
+from trainer.contract import Written, checkpoint_path, write_atomically, write_manifest
+from trainer.in_flight import FILE
 from trainer.shaping import RunningMoments
-from trainer.team import Team
 
 RUN_STATE = "run.json"
 EXPORTED = "hf"
+"""The Hugging Face model in a checkpoint, where one is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,37 +46,50 @@ class RunState:
 
     @classmethod
     def read(cls, directory: Path) -> RunState:
-        row = json.loads((directory / RUN_STATE).read_text())
+        return cls.parse((directory / RUN_STATE).read_text())
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> RunState:
+        row = json.loads(text)
         return cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
 
 
-def write(
-    checkpoints: Path,
-    state: RunState,
-    team: Team,
-    *,
-    keep: Retention,
-    export: bool,
-    in_flight: InFlight | None = None,
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    """All that a run goes on from, but for its models."""
+
+    run: RunState
+    in_flight: bytes | None = None
+    """Rollouts that are under way, if any may be; see `trainer.in_flight`."""
+
+
+def begin(checkpoints: Path, step: int) -> Path:
+    """An empty directory for the checkpoint of `step`. Raises OSError."""
+    directory = checkpoint_path(checkpoints, step)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def commit(
+    directory: Path, driver: DriverState, shares: Iterable[Written], keep: Retention
 ) -> None:
-    """Write the checkpoint of `state.step`, then delete old ones as `keep` says.
+    """Confirm what lies in `directory` beside the run's state, then delete old ones as `keep` says.
 
     Until its manifest is there it does not exist, and no other was touched. Raises OSError.
     """
-    directory = checkpoint_path(checkpoints, state.step)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    pending = [group.together(Learner.save, directory) for group in team.learners]
-    if export:
-        pending.append(team.policy.together(Policy.export, directory / EXPORTED))
-    for part in pending:
-        part.result()
-    if in_flight:
-        (directory / FILE).write_bytes(in_flight.dump())
-    write_atomically(directory / RUN_STATE, json.dumps(asdict(state)))
+    if driver.in_flight is not None:
+        with (directory / FILE).open("wb") as file:
+            file.write(driver.in_flight)
+            file.flush()
+            os.fsync(file.fileno())
+    write_atomically(directory / RUN_STATE, driver.run.dump())
     sync_tree(directory)
-    write_manifest(directory, state.step)
-    retention.apply(checkpoints, keep)
+    write_manifest(directory, driver.run.step, shares)
+    retention.apply(directory.parent, keep)
 
 
 def sync_tree(directory: Path) -> None:

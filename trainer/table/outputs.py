@@ -63,7 +63,20 @@ class CheckpointFlags:
         False,
         group=CHECKPOINTS,
         dotted="ckpt.load_enable",
-        help="go on from the newest whole checkpoint, if there is one",
+        help="go on from the newest whole checkpoint, if there is one; one of OpenRLHF's is read",
+    )
+    peer_snapshot: str = flag(
+        "auto",
+        group=CHECKPOINTS,
+        choices=("auto", "off"),
+        help="after each step its state is held in the memory of two nodes too; auto: if it fits",
+    )
+    peer_snapshot_memory: float | None = flag(
+        None,
+        group=CHECKPOINTS,
+        unit="GB",
+        above=0,
+        help="the most that a node holds of them; default: half of its memory",
     )
 
 

@@ -1,0 +1,211 @@
+"""One run on two nodes, killed in every way; what the nodes hold in memory is gone on from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from tests.trainer.harness import Tiny, events, to_argv, train
+from tests.trainer.nodes import cluster_at
+from trainer.checkpoint.peers import Peers
+from trainer.config import Config, parse
+from trainer.contract import ExitCode, checkpoint_path
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+STEPS, SAVE_STEPS = 90, 40
+WORKER = {"num_cpus": 2}
+
+
+@dataclass
+class Run:
+    flags: dict[str, Any]
+    cluster: Cluster
+    attempts: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def config(self) -> Config:
+        return parse(to_argv(self.flags))
+
+    def start(self, **changes: Any) -> subprocess.Popen[str]:
+        self.flags |= changes
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+        own = {"RAY_ADDRESS": self.cluster.address, "OMP_NUM_THREADS": "1"}
+        own["ROLLCALL_ATTEMPT"] = str(len(self.attempts) + 1)
+        self.attempts.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "trainer", *to_argv(self.flags)],
+                env=environment | own,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        return self.attempts[-1]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Of the newest attempt."""
+        number = len(self.attempts)
+        return [e for e in events(self.config, kind) if e["attempt"] == number]
+
+    def step(self) -> int:
+        """The newest that the newest attempt has made; 0 before its first."""
+        made = self.events("step")
+        return made[-1]["details"]["step"] if made else 0
+
+    def reaches(self, step: int) -> None:
+        until(lambda: self.step() >= step, self.attempts[-1])
+
+    def resumed_at(self) -> int:
+        until(lambda: bool(self.events("resume")), self.attempts[-1])
+        at: int = self.events("resume")[-1]["details"]["step"]
+        return at
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    flags = {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "remote_rm_url": "arithmetic",
+        "run_dir": tmp_path_factory.mktemp("peers") / "run",
+        "rollout_batch_size": 4,
+        "n_samples_per_prompt": 2,
+        "train_batch_size": 4,
+        "micro_train_batch_size": 2,
+        "generate_max_len": 3,
+        "advantage_estimator": "group_norm",
+        "init_kl_coef": 0,
+        "actor_learning_rate": 1e-3,
+        "actor_num_nodes": 2,
+        "max_steps": STEPS,
+        "save_steps": SAVE_STEPS,
+        "load_checkpoint": True,
+    }
+    with cluster_at({"num_cpus": 2}, WORKER) as cluster:
+        found = Run(flags, cluster)
+        yield found
+        for attempt in found.attempts:
+            if attempt.poll() is None:
+                attempt.kill()
+            attempt.wait()
+
+
+def test_a_killed_driver_costs_no_more_than_the_step_in_flight(run: Run) -> None:
+    killed = run.start()
+    run.reaches(6)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    made = run.step()
+    assert made < SAVE_STEPS, "there is no checkpoint yet"
+    (told,) = run.events("peers")
+    assert "of each step lie on two of 2 nodes; a node holds" in told["sentence"]
+
+    run.start()
+    assert run.resumed_at() in (made, made - 1)
+    (restored,) = run.events("restore")
+    assert "the nodes' memory" in restored["sentence"]
+
+
+def test_so_does_a_killed_rank_of_the_policy(run: Run) -> None:
+    run.reaches(run.resumed_at() + 3)
+    (rank,) = [p for p in psutil.process_iter() if titled(p, "ray::policy-1")]
+    rank.kill()
+    said, _ = run.attempts[-1].communicate(timeout=60)
+    assert run.attempts[-1].returncode not in (0, None), said
+    made = run.step()
+
+    run.start()
+    assert run.resumed_at() in (made, made - 1)
+
+
+def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> None:
+    run.reaches(SAVE_STEPS + 5)
+    run.attempts[-1].kill()
+    run.attempts[-1].communicate()
+    assert events(run.config, "checkpoint")[-1]["details"]["step"] == SAVE_STEPS
+    snapshot = Peers(run.config).newest()
+    assert snapshot is not None
+    assert snapshot.step > SAVE_STEPS
+    sheet, holders = snapshot.shares[0]
+    assert len(holders) == 2
+    for holder in holders:
+        flip_a_bit(Path(ray.get(holder.address.remote(sheet.key)).path))
+
+    run.start()
+    assert run.resumed_at() == SAVE_STEPS
+    (skipped,) = run.events("snapshot-skipped")
+    assert "its checksum differs" in skipped["sentence"]
+
+
+def flip_a_bit(path: Path) -> None:
+    with path.open("r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+
+
+def test_the_loss_of_a_node_costs_no_more_than_the_step_in_flight(run: Run) -> None:
+    run.reaches(SAVE_STEPS + 10)
+    (worker,) = run.cluster.worker_nodes
+    run.cluster.remove_node(worker, allow_graceful=False)
+    run.attempts[-1].communicate(timeout=60)
+    made = run.step()
+
+    last = run.start(actor_num_nodes=1)
+    assert run.resumed_at() in (made, made - 1)
+    said, _ = last.communicate(timeout=100)
+    assert last.returncode == ExitCode.FINISHED, said
+    assert "Peer snapshots are off: there is no other node." in said
+
+
+def test_a_finished_run_is_what_an_undisturbed_one_would_be_and_leaves_no_holder(
+    run: Run, tmp_path: Path
+) -> None:
+    from env.registry import reward_function
+
+    assert ray.util.list_named_actors(all_namespaces=True) == []
+    alone = parse(to_argv(run.flags | {"run_dir": tmp_path / "alone"}))
+    train(alone, reward_function("arithmetic"))
+    expected = weights_of(alone)
+    for name, value in weights_of(run.config).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-4)
+    made = events(run.config, "step")
+    steps = [event["details"]["step"] for event in made]
+    assert set(steps) == set(range(1, STEPS + 1))
+
+
+def weights_of(config: Config) -> dict[str, torch.Tensor]:
+    path = checkpoint_path(config.checkpoints, STEPS) / "policy.pt"
+    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return model
+
+
+def titled(process: psutil.Process, title: str) -> bool:
+    try:
+        return "".join(process.cmdline()).startswith(title)
+    except psutil.Error:
+        return False

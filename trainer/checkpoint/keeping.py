@@ -1,0 +1,160 @@
+"""What a run keeps of itself after each step: on disk, and in the memory of other nodes.
+
+A step waits for nothing but the copy out of the training processes. Each of these then writes its
+share in a thread; when all are durable, the driver confirms the checkpoint at the next boundary
+between two steps. Until then it does not exist. Peers get their shares of the same copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer import fence
+from trainer.actors.base import Learner, Policy
+from trainer.actors.group import Pending
+from trainer.checkpoint import write
+from trainer.checkpoint.retention import Retention
+from trainer.checkpoint.write import DriverState, RunState
+from trainer.config import Config
+from trainer.contract import Written
+from trainer.in_flight import InFlight
+from trainer.team import Team
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.peers import Peers
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that is whole on disk."""
+
+    step: int
+    bytes: int
+    stall_seconds: float
+    """For how long training waited."""
+    seconds: float
+    """From the copy to the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    driver: DriverState
+    directory: Path
+    shares: list[Pending[list[Written]]]
+    stall_seconds: float
+    since: float
+
+
+class Keeping:
+    """At most one checkpoint is under way: the next one waits for it."""
+
+    def __init__(
+        self,
+        config: Config,
+        team: Team,
+        saved: Callable[[Saved], None],
+        peers: Peers | None = None,
+    ) -> None:
+        """`saved` is told of every checkpoint that is whole."""
+        self._config = config
+        self._team = team
+        self._saved = saved
+        self._peers = peers
+        self._under_way: _UnderWay | None = None
+        self._said_that_it_waits = False
+
+    def after(
+        self, state: RunState, *, save: bool, in_flight: Callable[[], InFlight] | None = None
+    ) -> None:
+        """A step is over; `save`: it is to have a checkpoint; `in_flight`: what rollouts are.
+
+        Raises OSError where a checkpoint could not be written, be it the one before.
+        """
+        self._settle(wait=save)
+        if self._peers:
+            self._peers.settle()
+        since = time.monotonic()
+        to_disk = save and not self._config.disable_ds_ckpt
+        if to_disk or (self._peers and self._peers.on):
+            self._copy(state.step)
+            driver = DriverState(state, in_flight().dump() if in_flight else None)
+            if self._peers:
+                self._peers.begin(driver, self._team.learners)
+        if to_disk:
+            self._begin(driver, since)
+        elif save:
+            self._export(self._config.checkpoints / f"global_step_{state.step}_hf")
+
+    def finish(self) -> None:
+        """Complete what is under way. Raises OSError."""
+        if self._under_way:
+            self._commit(self._under_way)
+        if self._peers:
+            self._peers.settle()
+
+    def salvage(self) -> None:
+        """Complete what is under way if that can be done: the run ends for another reason."""
+        with suppress(Exception):
+            if self._under_way:
+                self._commit(self._under_way)
+        with suppress(Exception):
+            if self._peers:
+                self._peers.settle()
+
+    def _copy(self, step: int) -> None:
+        needed = [self._under_way.driver.run.step] if self._under_way else []
+        if self._peers and self._peers.whole is not None:
+            needed.append(self._peers.whole)
+        groups = self._team.learners.values()
+        for copied in [group.together(Learner.snapshot, step, needed) for group in groups]:
+            copied.result()
+
+    def _begin(self, driver: DriverState, since: float) -> None:
+        fence.check(fence.mine())  # a later head's checkpoint may lie there
+        directory = write.begin(self._config.checkpoints, driver.run.step)
+        shares = [
+            group.behind(Learner.save, driver.run.step, directory)
+            for group in self._team.learners.values()
+        ]
+        self._export(directory / write.EXPORTED)
+        stall = time.monotonic() - since
+        self._under_way = _UnderWay(driver, directory, shares, stall, since)
+
+    def _export(self, directory: Path) -> None:
+        if self._config.save_hf_ckpt:
+            self._team.policy.together(Policy.export, directory).result()
+
+    def _settle(self, *, wait: bool) -> None:
+        under_way = self._under_way
+        if under_way is None:
+            return
+        ready = all(part.ready(0) for part in under_way.shares)
+        if wait and not ready and not self._said_that_it_waits:
+            self._said_that_it_waits = True
+            step = under_way.driver.run.step
+            print(
+                f"The next checkpoint waits until that of step {step} is written: "
+                f"--save_steps {self._config.save_steps} is shorter than that takes.",
+                flush=True,
+            )
+        if wait or ready:
+            self._commit(under_way)
+
+    def _commit(self, under_way: _UnderWay) -> None:
+        self._under_way = None  # it is tried once
+        files = [file for part in under_way.shares for file in part.result()]
+        keep = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
+        write.commit(under_way.directory, under_way.driver, files, keep)
+        self._saved(
+            Saved(
+                under_way.driver.run.step,
+                sum(file.bytes for file in files),
+                under_way.stall_seconds,
+                time.monotonic() - under_way.since,
+            )
+        )

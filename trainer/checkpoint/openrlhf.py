@@ -1,0 +1,87 @@
+"""OpenRLHF's checkpoints, to go on from: where they lie, and whether they are all there.
+
+Its --ckpt_path holds `_actor` and `_critic`, written by DeepSpeed one after the other: each has a
+file `latest` with the name of the newest directory, global_stepN (OpenRLHF 0.11.2,
+`DeepspeedStrategy.save_ckpt`). Nothing says that the two belong together, or that a file is whole.
+Torch-free; what is in the files, `trainer.checkpoint.deepspeed_files` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDERS = {"policy": "_actor", "critic": "_critic"}
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRLHF:
+    """Directories of one step, by role."""
+
+    directories: dict[str, Path]
+
+    def __str__(self) -> str:
+        return str(self.directories["policy"])
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far OpenRLHF's run was: its client state, which the actor's files hold."""
+
+    step: int
+    prompts: int
+    """Dealt so far, over all episodes."""
+
+
+class IncompleteError(ValueError):
+    """Says all that is missing."""
+
+
+def is_there(root: Path) -> bool:
+    return (root / FOLDERS["policy"]).is_dir()
+
+
+def find(root: Path, roles: Iterable[str]) -> OpenRLHF:
+    """The newest checkpoint below `root`. Raises IncompleteError."""
+    found = {role: _newest(root / FOLDERS[role]) for role in roles}
+    faults = [one for one in found.values() if isinstance(one, str)]
+    directories = {role: one for role, one in found.items() if isinstance(one, Path)}
+    faults += _missing(directories)
+    if len({one.name for one in directories.values()}) > 1:
+        both = " and ".join(str(one) for one in directories.values())
+        faults.append(f"{both} are of different steps. Let both files {LATEST} name the same one")
+    if faults:
+        raise IncompleteError("; ".join(faults))
+    return OpenRLHF(directories)
+
+
+def _newest(folder: Path) -> Path | str:
+    """Its directory, or what is wrong."""
+    if not folder.is_dir():
+        return f"{folder} is missing"
+    try:
+        name = (folder / LATEST).read_text().strip()
+    except FileNotFoundError:
+        steps = ", ".join(sorted(one.name for one in folder.glob("global_step*"))) or "nothing"
+        return (
+            f"{folder} has no file {LATEST}, as after a crash in a first save, and holds {steps}. "
+            "Write the name of a whole one into it"
+        )
+    return folder / name if (folder / name).is_dir() else f"{folder / name} is missing"
+
+
+def _missing(directories: Mapping[str, Path]) -> Iterator[str]:
+    for directory in directories.values():
+        if not list(directory.glob("*_model_states.pt")):
+            yield f"{directory} has no *_model_states.pt"
+        if others := sorted(one.name for one in directory.glob("*mp_rank_01_model_states.pt")):
+            yield f"{directory} is tensor parallel ({others[0]}), which is not read"
+
+
+def prompts_at(position: Position, cursor: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt stream's cursor after so many prompts. The order within an epoch is another."""
+    epoch, place = divmod(position.prompts, cursor["prompts"])
+    return {**cursor, "epoch": epoch, "position": place}

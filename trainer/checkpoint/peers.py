@@ -1,0 +1,365 @@
+"""Snapshots in the memory of other nodes: the loss of a node loses no finished step.
+
+On every node lives a Holder: a detached actor, which outlives the job. After a step each rank has a
+copy of its share of the training state (`trainer.checkpoint.snapshot`). In the background it gives
+that copy to the holder of its own node, which maps it, and sends it to the holder of the next node.
+So each share lies on two nodes. A snapshot counts once all its shares are there; the step before is
+forgotten only then. Who restores compares checksums, as with a checkpoint on disk.
+
+For the driver there is `Peers`: `begin` after the copies of a step are made, `settle` before the
+next ones are; `newest` is what can be restored, by this attempt or by the one after a crash, with
+`Learner.restore(snapshot)` on all ranks of all learners. `end` leaves no holder behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from trainer import shared
+from trainer.actors.base import Learner
+from trainer.actors.group import Group, Pending
+from trainer.checkpoint.holder import Bytes, Holder, NoRoomError, TornError, digest_of, pieces
+from trainer.checkpoint.sheet import Sheet, newest_whole
+from trainer.checkpoint.write import DriverState, RunState
+from trainer.config import Config
+from trainer.contract import write_atomically
+from trainer.events import teller
+from trainer.types import SnapshotLostError
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.snapshot import Space
+    from trainer.checkpoint.state import State
+
+SHARE_OF_MEMORY = 0.5
+"""Of what Ray counts as a node's memory: the budget where no flag gives one."""
+PATIENCE_SECONDS = 60.0
+"""For one answer of a holder."""
+LOOK_SECONDS = 20.0
+"""For all of them to say what they hold, at the start of an attempt."""
+MANY = 3
+"""So many steps in a row without a snapshot, and no more are tried."""
+AHEAD = 2
+"""Pieces under way at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A whole one, in the memory of the nodes."""
+
+    driver: DriverState
+    shares: tuple[tuple[Sheet, tuple[Any, ...]], ...]
+    """Each with the holders that have it."""
+
+    @property
+    def step(self) -> int:
+        return self.driver.run.step
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where the shares of a step go; the same for all ranks."""
+
+    attempt: str
+    step: int
+    ranks: dict[str, int]
+    """Role → its ranks."""
+    run_state: str
+    in_flight: bytes | None
+    ring: tuple[tuple[str, Any], ...]
+    """Ray's id of each node with its holder; a share goes to its own node and to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What came of handing over one share."""
+
+    bytes: int
+    fault: str | None = None
+    """Why it is not held twice."""
+    for_good: bool = False
+    """Whether the next one would fail as well."""
+
+
+def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
+    """Give a rank's copy to the holders of this node and the next. In the rank, beside its work."""
+    size = space.contents.bytes
+    data = np.frombuffer(space.buffer, np.uint8, count=size)
+    sheet = Sheet(
+        attempt=to.attempt,
+        step=to.step,
+        role=role,
+        rank=rank,
+        ranks=to.ranks,
+        run_state=to.run_state,
+        in_flight=to.in_flight if rank == 0 else None,
+        contents=space.contents,
+        digests=tuple(digest_of(data[a:b]) for a, b in pieces(size)),
+    )
+    own, other = _neighbours(to.ring, ray.get_runtime_context().get_node_id())
+    try:
+        if own is not None:
+            _answer(own.attach.remote(sheet.key, space.address, size))
+            _answer(own.complete.remote(sheet, received=False))
+        _send(data, sheet, other)
+    except NoRoomError as error:
+        return Receipt(size, f"a node would hold {error}", for_good=True)
+    except (RayError, TornError, OSError) as error:
+        return Receipt(size, str(error).splitlines()[0])
+    return Receipt(size)
+
+
+def load(snapshot: Snapshot, role: str) -> State:
+    """What all ranks of the role have handed over: mapped where this node holds it, else fetched.
+
+    Raises SnapshotLostError where no holder has a share any more that is what it was.
+    """
+    from trainer.checkpoint.snapshot import state_in
+    from trainer.checkpoint.state import merged
+
+    here = shared.node()
+    parts = [
+        state_in(_bytes_of(sheet, holders, here), sheet.contents)
+        for sheet, holders in snapshot.shares
+        if sheet.role == role
+    ]
+    return merged(parts)
+
+
+class Peers:
+    """The driver's hand on the holders of a run."""
+
+    def __init__(self, config: Config) -> None:
+        """Finds what an attempt before has left. A run without --load_checkpoint goes on from
+        nothing, so that what is held is let go."""
+        self._tell = teller(config.files.journal)
+        self._memory = config.peer_snapshot_memory
+        self._attempt = uuid.uuid4().hex
+        self._namespace = _namespace(config)
+        self._ring: tuple[tuple[str, Any], ...] = ()
+        self._pending: list[Pending[list[Receipt]]] = []
+        self._step = 0
+        self._said = False
+        self._failed = 0
+        self.whole: int | None = None
+        """The newest step that is held twice."""
+        self.on = config.peer_snapshot == "auto"
+        if not self.on or not config.load_checkpoint:
+            self.end()
+
+    def newest(self) -> Snapshot | None:
+        """The newest whole snapshot that the living holders have together."""
+        holders = _holders(self._namespace)
+        asked = {name: holder.sheets.remote() for name, holder in holders.items()}
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOOK_SECONDS)
+        found: dict[str, list[Sheet]] = {}
+        for name, answer in asked.items():
+            with suppress(RayError):  # it, or its node, is gone
+                found[name] = ray.get(answer, timeout=0)
+        shares = newest_whole(sheet for sheets in found.values() for sheet in sheets)
+        if not shares:
+            return None
+        have = {name: {sheet.key for sheet in sheets} for name, sheets in found.items()}
+        return Snapshot(
+            DriverState(
+                RunState.parse(shares[0].run_state),
+                next((one.in_flight for one in shares if one.in_flight is not None), None),
+            ),
+            tuple(
+                (sheet, tuple(holders[name] for name in found if sheet.key in have[name]))
+                for sheet in shares
+            ),
+        )
+
+    def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
+        """Have every rank hand over the copy that it has made of the step; returns at once."""
+        if not self._ready():
+            return
+        ranks = {role: len(group) for role, group in learners.items()}
+        self._step = driver.run.step
+        to = Targets(
+            self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, self._ring
+        )
+        self._pending = [group.behind(Learner.hand_over, to) for group in learners.values()]
+
+    def settle(self) -> None:
+        """Wait for what `begin` has begun; then the steps before are forgotten.
+
+        Raises what the death of a rank raises. That of a holder is said, and it is done without.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        receipts = [receipt for part in pending for receipt in part.result()]
+        fault = next((receipt for receipt in receipts if receipt.fault), None)
+        if fault is not None:
+            self._give_up(fault)
+            return
+        try:
+            _answers(holder.keep.remote(self._attempt, self._step) for _, holder in self._ring)
+        except RayError as error:
+            self._give_up(Receipt(0, str(error).splitlines()[0]))
+            return
+        self.whole, self._failed = self._step, 0
+        if not self._said:
+            self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
+
+    def abandon(self) -> None:
+        """What is under way comes to nothing: a rank has died."""
+        self._pending = []
+
+    def end(self) -> None:
+        """Let all holders of this run go, whoever started them."""
+        self.on, self._pending = False, []
+        for holder in _holders(self._namespace).values():
+            ray.kill(holder)
+
+    def _ready(self) -> bool:
+        """With a ring of holders, one on each living node."""
+        if self.on and not self._ring:
+            nodes = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
+            if len(nodes) < 2:
+                self._off("there is no other node")
+                return False
+            ordered = sorted(nodes.values(), key=lambda row: (row["NodeName"], row["NodeID"]))
+            self._ring = tuple(
+                (row["NodeID"], _start(self._namespace, row["NodeID"], self._budget(row)))
+                for row in ordered
+            )
+        return self.on
+
+    def _budget(self, row: Mapping[str, Any]) -> float:
+        if self._memory is not None:
+            return self._memory * 1e9
+        return SHARE_OF_MEMORY * float(row["Resources"].get("memory", 0.0))
+
+    def _give_up(self, fault: Receipt) -> None:
+        self._failed += 1
+        if fault.for_good:
+            self._off(f"{fault.fault} (--peer_snapshot_memory)")
+            self.end()
+        elif self._failed == MANY:
+            self._off(f"{MANY} in a row failed, the last one since {fault.fault}")
+        else:
+            self._say(f"No peer snapshot of step {self._step}: {fault.fault}.")
+            self._ring = ()
+
+    def _off(self, why: str) -> None:
+        self.on = False
+        self._say(f"Peer snapshots are off: {why}.")
+
+    def _tell_of_memory(self, size: int) -> None:
+        self._said = True
+        held = max(_answers(holder.held.remote() for _, holder in self._ring))
+        self._say(
+            f"Peer snapshots: the {size / 1e9:.3f} GB of each step lie on two of {len(self._ring)} "
+            f"nodes; a node holds {2 * held / 1e9:.3f} GB at most."
+        )
+
+    def _say(self, sentence: str) -> None:
+        self._tell("peers", sentence)
+
+
+def _namespace(config: Config) -> str:
+    """Of this run's holders: a run directory that was made anew has others."""
+    mark = config.files.peers
+    if not mark.exists():
+        write_atomically(mark, uuid.uuid4().hex)
+    return f"peers-{hashlib.sha256(f'{mark}{mark.read_text()}'.encode()).hexdigest()[:16]}"
+
+
+def _holders(namespace: str) -> dict[str, Any]:
+    """Name → each living holder of the run."""
+    found = {}
+    for row in ray.util.list_named_actors(all_namespaces=True):
+        if row["namespace"] == namespace:
+            try:
+                found[row["name"]] = ray.get_actor(row["name"], namespace)
+            except ValueError:  # it has died since
+                continue
+    return found
+
+
+def _start(namespace: str, node: str, budget: float) -> Any:
+    """The holder on a node: the one that is there, or a new one."""
+    options: dict[str, Any] = {
+        "name": f"holder-{node}",
+        "namespace": namespace,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        # It is none of the attempt's processes: whoever ends those must not end it.
+        "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
+    }
+    holder = ray.remote(Holder).options(**options).remote(budget)
+    holder.allow.remote(budget)
+    return holder
+
+
+def _neighbours(ring: tuple[tuple[str, Any], ...], node: str) -> tuple[Any | None, Any]:
+    """The holder of the node itself, if it has one, and that of the next."""
+    names = [name for name, _ in ring]
+    if node not in names:
+        return None, ring[0][1]
+    place = names.index(node)
+    return ring[place][1], ring[(place + 1) % len(ring)][1]
+
+
+def _send(data: Bytes, sheet: Sheet, holder: Any) -> None:
+    _answer(holder.expect.remote(sheet.key, len(data)))
+    under_way: list[Any] = []
+    for (start, end), digest in zip(pieces(len(data)), sheet.digests, strict=True):
+        if len(under_way) == AHEAD:
+            _answer(under_way.pop(0))
+        under_way.append(holder.put.remote(sheet.key, start, data[start:end], digest))
+    _answers(under_way)
+    _answer(holder.complete.remote(sheet, received=True))
+
+
+def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:
+    """A buffer with the share's bytes."""
+    fault = "no node has it any more"
+    for holder in holders:
+        try:
+            data = _mapped_or_fetched(sheet, holder, here)
+        except (RayError, OSError) as error:
+            fault = str(error).splitlines()[0]
+            continue
+        digests = (digest_of(data[a:b]) for a, b in pieces(sheet.contents.bytes))
+        if tuple(digests) == sheet.digests:
+            return data
+        fault = "its checksum differs"
+    raise SnapshotLostError(f"share {sheet.role}-{sheet.rank} of step {sheet.step}: {fault}")
+
+
+def _mapped_or_fetched(sheet: Sheet, holder: Any, here: str) -> Bytes:
+    size = sheet.contents.bytes
+    if _answer(holder.node.remote()) == here:
+        segment = shared.attach(_answer(holder.address.remote(sheet.key)))
+        return np.frombuffer(segment, np.uint8, count=size)
+    data = np.empty(size, np.uint8)
+    for start, end in pieces(size):
+        data[start:end] = _answer(holder.piece.remote(sheet.key, start, end - start))
+    return data
+
+
+def _answer(reference: Any) -> Any:
+    """Raises RayError where there is none, and what the holder raised."""
+    try:
+        return ray.get(reference, timeout=PATIENCE_SECONDS)
+    except RayTaskError as error:
+        raise error.cause from None
+
+
+def _answers(references: Iterable[Any]) -> list[Any]:
+    return [_answer(reference) for reference in list(references)]
