@@ -82,11 +82,13 @@ def measure(kind: str, model: Path, versions: int) -> dict[str, Any]:
     import numpy as np
 
     from trainer import model_size, publish
+    from trainer.engine_pool import EnginePool
 
     size = model_size.read(str(model))
     assert size is not None
     source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
-    policy, engines = started(kind, model)
+    policy, group = started(kind, model)
+    engines = EnginePool(group)
     publish.weights(policy, engines, 1)
     copies, transfers = [], []
     for version in range(2, versions + 2):

@@ -23,16 +23,16 @@ from env.prompts import PromptStream
 from env.types import Prompt, RewardFunction
 from trainer import filtering, rewards, staleness
 from trainer.actors.base import Metrics
-from trainer.actors.group import Group as EngineGroup
 from trainer.checkpoint import resume
 from trainer.checkpoint.write import DriverState
 from trainer.config import Config
-from trainer.engines.base import Draft, Ended, Engine
+from trainer.engine_pool import ROLE, EnginePool
+from trainer.engines.base import Draft, Ended
 from trainer.in_flight import Group, InFlight
 from trainer.rollouts import Rollouts
 from trainer.scoring import Scoring
 from trainer.staleness import Begun, Pace, Position
-from trainer.types import Sample, TrainingError
+from trainer.types import LostWorkerError, Sample, TrainingError
 from trainer.writers import Writers
 
 A_LOOK = 0.02
@@ -47,7 +47,7 @@ class Batch:
 
 def begin(
     config: Config,
-    engines: EngineGroup[Engine],
+    engines: EnginePool,
     stream: PromptStream,
     reward: RewardFunction,
     beginning: DriverState,
@@ -100,10 +100,12 @@ class Ahead:
     def batch(self, step: int) -> Batch:
         """The samples of `step`, in the order in which their prompts were dealt.
 
-        Raises TrainingError where none could be scored, or an engine does not answer, and what the
-        reward function raises.
+        Raises TrainingError where none could be scored, LostWorkerError where no engine is left,
+        and what the reward function raises.
         """
         while (chosen := self._chosen(step)) is None:
+            if self._writers.stalled:
+                raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
             if not self._look():
                 self._wait()
         groups = [self._groups.pop(number) for number in chosen]

@@ -8,9 +8,11 @@ in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from env.types import Prompt, RewardFunction
 from trainer import (
@@ -31,24 +33,30 @@ from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import ExitCode
 from trainer.data import Data
+from trainer.engine_pool import ROLE as ENGINE
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
+from trainer.events import teller
 from trainer.kl_control import next_coefficient
 from trainer.record import Recorder, Stopwatch
+from trainer.repair import Disk, Memory, Repair, Source
 from trainer.rollouts import Rollouts
 from trainer.stop import Stopped, StopRequest
 from trainer.team import Team
 from trainer.types import (
+    BeyondRepairError,
     Completion,
     Experience,
+    LostWorkerError,
     Sample,
     Sequences,
-    SilentRankError,
     TrainingError,
 )
 
 if TYPE_CHECKING:
     from trainer.checkpoint.peers import Peers
+
+T = TypeVar("T")
 
 
 def train(
@@ -70,7 +78,10 @@ def train(
     recorder = Recorder(config, config.total_steps(len(data.stream)), state)
     keeping = Keeping(config, team, recorder.saved, peers)
     try:
-        run = _Run(config, team, data, reward, recorder, rollouts, keeping)
+        disk = Disk(config.checkpoints)
+        sources: list[Source] = [Memory(peers), disk] if peers else [disk]
+        repair = Repair(team, sources, teller(config.files.journal))
+        run = _Run(config, team, data, reward, recorder, rollouts, keeping, repair)
         state = run.to_the_end(state, stop)
     except BaseException as error:
         if isinstance(error, Exception):
@@ -91,28 +102,56 @@ class _Run:
     ahead: Ahead | None
     """None where a step's rollouts begin when the last step has ended."""
     keeping: Keeping
+    repair: Repair
 
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
         total = self.recorder.total_steps
-        self._publish(state.step)
+        self._mended(state, lambda state: self._publish(state.step))
         if state.step == 0:
-            state = self._evaluate(state)
+            state = self._mended(state, self._evaluate)
         if stop.requested:
             raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
         for step in range(state.step + 1, total + 1):
-            state = self._step(state, step)
+            state = self._mended(state, partial(self._step, step=step))
+            self.repair.progress()
             last, stopping = step == total, stop.requested
             if last or _due(step, self.config.eval_steps):
-                state = self._evaluate(state)
+                state = self._mended(state, self._evaluate)
             save = last or _due(step, self.config.save_steps) or stopping
-            under_way = self.ahead.in_flight if self.ahead else None
-            self.keeping.after(state, save=save, in_flight=under_way)
+            self._mended(state, partial(self._keep, save=save))
             if stopping and not last:
                 self.keeping.finish()
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
         self.keeping.finish()
         self._export()
         return state
+
+    def _keep(self, state: RunState, *, save: bool) -> None:
+        under_way = self.ahead.in_flight if self.ahead else None
+        self.keeping.after(state, save=save, in_flight=under_way)
+
+    def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
+        """What `act` comes to, from `state` again where a process is lost under it."""
+        while True:
+            try:
+                return act(state)
+            except LostWorkerError as loss:
+                self._go_back(state, loss)
+
+    def _go_back(self, state: RunState, loss: LostWorkerError) -> None:
+        """Everything is as it was when `state` was the newest."""
+        self.keeping.salvage()
+        if self.ahead is None:
+            self.data.stream.load_state_dict(state.prompts)
+        while True:
+            if self.ahead and loss.role != ENGINE:
+                # What was under way has gone on meanwhile: the step cannot be done again.
+                raise BeyondRepairError(str(loss)) from None
+            try:
+                self.repair.mend(loss, state.step)
+                return self._publish(state.step)
+            except LostWorkerError as another:
+                loss = another
 
     def _export(self) -> None:
         self.team.policy.together(Policy.export, self.config.exported).result()
@@ -124,7 +163,7 @@ class _Run:
         samples, forward = self._samples(step, watch)
         try:
             return self._learn(state, step, samples, forward, watch)
-        except SilentRankError:
+        except (LostWorkerError, BeyondRepairError):
             raise  # nothing is wrong with the samples
         except TrainingError as error:
             kept = inspection.save(self.config.files.root, step, samples)

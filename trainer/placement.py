@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainer.assignment import Assignment, Offer, assign
-from trainer.layout import Layout
+from trainer.layout import Layout, Pool
 from trainer.types import TrainingError
 
 A = TypeVar("A")
@@ -47,6 +47,10 @@ class Seat:
     on_gpus: bool
     cpus: float
     """CPUs of it, where slots are no GPUs."""
+    resources: dict[str, float]
+    """What each bundle holds."""
+    node: str
+    """Ray's id of the node that all of them are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,14 @@ class Placement:
         pool = layout.pool_of(role)
         before = sum(one.slots for one in layout.pools[: layout.pools.index(pool)])
         fraction = FINEST // pool.tenants / FINEST
+        slots = pool.seats(role)[process]
         return Seat(
-            bundles=tuple(before + slot for slot in pool.seats(role)[process]),
+            bundles=tuple(before + slot for slot in slots),
             fraction=fraction,
             on_gpus=self.assignment.on_gpus,
             cpus=int(FINEST * self.assignment.cpus * fraction) / FINEST,
+            resources=_bundle(self.assignment, pool),
+            node=self.assignment.node_of(pool, slots[0]),
         )
 
     def sentences(self) -> list[str]:
@@ -118,10 +125,10 @@ def reserve(layout: Layout) -> Placement:
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        nodes = _nodes()
+        nodes = living_nodes()
         placement = _ask(layout, nodes)
         while not placement.group.wait(LOOK_SECONDS):
-            if _nodes().keys() != nodes.keys():
+            if living_nodes().keys() != nodes.keys():
                 remove_placement_group(placement.group)
                 break
             if time.monotonic() > deadline:
@@ -130,7 +137,7 @@ def reserve(layout: Layout) -> Placement:
             return placement
 
 
-def _nodes() -> dict[str, dict[str, Any]]:
+def living_nodes() -> dict[str, dict[str, Any]]:
     """Ray's id → Ray's row of each living node."""
     rows = sorted(ray.nodes(), key=lambda row: (not _leads(row), row["NodeName"], row["NodeID"]))
     return {row["NodeID"]: row for row in rows if row["Alive"]}
@@ -149,11 +156,16 @@ def _ask(layout: Layout, nodes: dict[str, dict[str, Any]]) -> Placement:
     bundles, selectors = [], []
     for pool in found.layout.pools:
         for slot in range(pool.slots):
-            unit = {"GPU": 1.0} if found.on_gpus else {"CPU": found.cpus}
-            bundles.append(unit | dict(pool.resources))
+            bundles.append(_bundle(found, pool))
             selectors.append({"ray.io/node-id": found.node_of(pool, slot)})
     group = placement_group(bundles, strategy="PACK", bundle_label_selector=selectors)
     return Placement(found, group, {name: row["NodeName"] for name, row in nodes.items()})
+
+
+def _bundle(found: Assignment, pool: Pool) -> dict[str, float]:
+    """What a slot of the pool holds."""
+    unit = {"GPU": 1.0} if found.on_gpus else {"CPU": found.cpus}
+    return unit | dict(pool.resources)
 
 
 def _offer(name: str, resources: dict[str, float]) -> Offer:

@@ -2,37 +2,37 @@
 
 The policy gives out its weights part by part, and engines take a part while the policy prepares
 the next one; the bytes travel from actor to actor, not through here, and to each node once. Every
-wait has an end, and who did not answer is named.
+wait has an end: an engine that did not answer is missing from then on, and the pool replaces it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.actors.base import Policy
 from trainer.actors.group import Group, Pending
+from trainer.engine_pool import EnginePool
 from trainer.engines.base import Engine, Memory
 from trainer.shared import Parcel
-from trainer.types import Names, TrainingError
+from trainer.types import EngineFailedError, LostWorkerError, Names, TrainingError
 
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long who takes part in an update may take; seconds."""
-
-    start: float = 1800.0
-    """To load a model, before the first update."""
-    part: float = 120.0
-    """For one part of the weights, or to change the state."""
+POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    nodes: list[str]
+    nodes: Mapping[int, str]
     """Of each engine."""
-    bringers: dict[str, int]
+    bringers: Mapping[str, int]
     """Node that is not the policy's → the engine that brings the weights there."""
+
+    @classmethod
+    def of(cls, nodes: Mapping[int, str], home: str) -> _Route:
+        """`home`: the policy's node."""
+        last_first = sorted(nodes.items(), reverse=True)
+        return cls(nodes, {node: engine for engine, node in last_first if node != home})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,89 +42,105 @@ class _Part:
     place: str
     route: _Route
     staged: Pending[Parcel]
-    brought: dict[str, Pending[Parcel]]
+    brought: Mapping[str, Pending[Parcel]]
     """To each node that is not the policy's."""
-    taken: list[Pending[None]]
+    taken: Mapping[int, Pending[None]]
     """By each engine."""
 
-    def wait(self, seconds: float) -> None:
-        for number, taken in enumerate(self.taken):
-            if taken.ready(seconds):
-                taken.result()
-                continue
-            late = self._late(number)
-            raise TrainingError(f"{late} did not answer within {seconds:g} s: {self.place}")
+    def wait(self, engines: EnginePool) -> None:
+        def blame(engine: int) -> None:
+            """Raises where another keeps `engine` waiting, or has died under it.
 
-    def _late(self, engine: int) -> str:
-        """Who keeps `engine` waiting: itself, or who it has the part from."""
-        if not self.staged.ready(0):
-            return "the policy"
-        node = self.route.nodes[engine]
-        if node in self.brought and not self.brought[node].ready(0):
-            return f"engine-{self.route.bringers[node]}"
-        return f"engine-{engine}"
+            Who brings weights to a node is its first engine, and was looked at before.
+            """
+            if not self.staged.ready(0):
+                raise _late(self.place)
+            bringer = self.route.bringers.get(self.route.nodes[engine], engine)
+            if bringer not in engines.present:
+                raise EngineFailedError(f"engine-{bringer}, which brought its weights, is lost")
+
+        engines.answers(self.taken, engines.patience.part, self.place, blame=blame)
 
 
 def weights(
-    policy: Group[Policy],
-    engines: Group[Engine],
-    version: int,
-    *,
-    wake: bool = False,
-    patience: Patience = Patience(),
+    policy: Group[Policy], engines: EnginePool, version: int, *, wake: bool = False
 ) -> None:
-    """Returns once every engine has them. Raises TrainingError where one does not answer.
+    """Returns once every engine that is present has them; at least one is.
 
     `wake`: the engines may be asleep. Memory of their weights is taken before the weights come,
     that of the cache only afterwards.
+
+    Raises LostWorkerError where the policy is lost, BeyondRepairError where no engine can be
+    replaced.
     """
-    what = f"weights of version {version}"
-    asked = engines.all(Engine.node), [policy.first(Policy.node)]
+    committed = False
+    while not committed:
+        engines.welcome()
+        try:
+            _update(policy, engines, version, wake=wake)
+        except TrainingError:
+            raise
+        except Exception:
+            # What an engine says of a policy that died under it is not the cause.
+            policy.first(Policy.node).result()
+            raise
+        committed = bool(engines.present)
+    engines.committed()
+
+
+def sleep(engines: EnginePool) -> None:
+    """The engines' memory is free for others until the next weights come."""
+    engines.answers(engines.ask(Engine.sleep), engines.patience.part, "going to sleep")
+
+
+def _update(policy: Group[Policy], engines: EnginePool, version: int, *, wake: bool) -> None:
+    what, patience = f"weights of version {version}", engines.patience
+    asked = engines.ask(Engine.node), policy.first(Policy.node)
     offer = policy.together(Policy.offer)  # sharded weights are gathered by all ranks together
-    homes = _answers(asked[0], "engine", patience.start, "starting")
-    (home,) = _answers(asked[1], "policy", patience.start, "starting")
-    offered = _answers([offer], "policy", patience.part, what)[0][0]
+    homes = engines.answers(asked[0], patience.part, what)
+    home = _answer(asked[1], patience.start, "starting")
+    offered = _answer(offer, patience.part, what)[0]
     if wake:
-        _wake(engines, "weights", patience)
-    route = _Route(homes, {node: homes.index(node) for node in homes if node != home})
+        _wake(engines, "weights")
+    route = _Route.of({engine: homes[engine] for engine in engines.present}, home)
     under_way = [
         _hand_over(policy, engines, names, route, f"{what}, part {number} of {len(offered)}")
         for number, names in enumerate(offered, start=1)
     ]
     for part in under_way:
-        part.wait(patience.part)
-    _answers(engines.all(Engine.commit, version), "engine", patience.part, what)
+        part.wait(engines)
+    engines.answers(engines.ask(Engine.commit, version), patience.part, what)
     if wake:
-        _wake(engines, "cache", patience)
-
-
-def sleep(engines: Group[Engine], patience: Patience = Patience()) -> None:
-    """The engines' memory is free for others until the next weights come."""
-    _answers(engines.all(Engine.sleep), "engine", patience.part, "going to sleep")
+        _wake(engines, "cache")
 
 
 def _hand_over(
-    policy: Group[Policy], engines: Group[Engine], names: Names, route: _Route, place: str
+    policy: Group[Policy], engines: EnginePool, names: Names, route: _Route, place: str
 ) -> _Part:
     staged = policy.first(Policy.stage, names, abroad=bool(route.bringers))
     brought = {
         node: engines.send(engine, Engine.fetch, staged.handle)
         for node, engine in route.bringers.items()
     }
-    taken = [
-        engines.send(number, Engine.load, brought.get(node, staged).handle)
-        for number, node in enumerate(route.nodes)
-    ]
+    taken = {
+        engine: engines.send(engine, Engine.load, brought.get(node, staged).handle)
+        for engine, node in route.nodes.items()
+    }
     return _Part(place, route, staged, brought, taken)
 
 
-def _wake(engines: Group[Engine], memory: Memory, patience: Patience) -> None:
-    _answers(engines.all(Engine.wake, memory), "engine", patience.part, f"waking its {memory}")
+def _wake(engines: EnginePool, memory: Memory) -> None:
+    asked = engines.ask(Engine.wake, memory)
+    engines.answers(asked, engines.patience.part, f"waking its {memory}")
 
 
-def _answers(pending: list[Pending[Any]], role: str, seconds: float, what: str) -> list[Any]:
-    """Everyone's outcome. Raises TrainingError that names who did not answer in time."""
-    for number, one in enumerate(pending):
-        if not one.ready(seconds):
-            raise TrainingError(f"{role}-{number} did not answer within {seconds:g} s: {what}")
-    return [one.result() for one in pending]
+def _answer(pending: Pending[Any], seconds: float, what: str) -> Any:
+    """The policy's. Raises LostWorkerError where there is none in time."""
+    if not pending.ready(seconds):
+        raise _late(what)
+    return pending.result()
+
+
+def _late(what: str) -> LostWorkerError:
+    how = "did not answer in time"
+    return LostWorkerError(f"the policy {how}: {what}", POLICY, f"it {how}")

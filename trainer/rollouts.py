@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from env.types import Prompt
-from trainer.actors.group import Group
 from trainer.config import Config
-from trainer.engines.base import Engine, Request
+from trainer.engine_pool import EnginePool
+from trainer.engines.base import Request
 from trainer.seeds import derive
 from trainer.types import Completion, Sampling
 
@@ -19,13 +19,13 @@ from trainer.types import Completion, Sampling
 class Rollouts:
     """Completions from a group of engines, the same however many engines share the work."""
 
-    engines: Group[Engine]
+    engines: EnginePool
     sampling: Sampling
     samples_per_prompt: int
     seed: int
 
     @classmethod
-    def of(cls, config: Config, engines: Group[Engine]) -> Rollouts:
+    def of(cls, config: Config, engines: EnginePool) -> Rollouts:
         sampling = Sampling(
             max_new_tokens=config.generate_max_len,
             temperature=config.temperature,
@@ -60,13 +60,10 @@ class Rollouts:
         self, prompts: Sequence[Prompt], seeds: Sequence[tuple[int, ...]], sampling: Sampling
     ) -> list[tuple[Prompt, Completion]]:
         requests = [Request(p.text, some) for p, some in zip(prompts, seeds, strict=True)]
-        shares = np.array_split(np.arange(len(requests)), len(self.engines))
-        pending = [
-            self.engines.send(worker, Engine.generate, [requests[i] for i in share], sampling)
-            for worker, share in enumerate(shares)
-            if len(share)
-        ]
-        completions = [completion for part in pending for completion in part.result()]
+        cut = np.array_split(np.arange(len(requests)), self.engines.shares)
+        shares = [[requests[i] for i in share] for share in cut if len(share)]
+        written = self.engines.generate(shares, sampling)
+        completions = [completion for part in written for completion in part]
         repeated = [p for p, some in zip(prompts, seeds, strict=True) for _ in some]
         return list(zip(repeated, completions, strict=True))
 

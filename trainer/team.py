@@ -23,7 +23,9 @@ from trainer.actors.base import (
 )
 from trainer.actors.group import Group, Launcher
 from trainer.config import Config
-from trainer.engines.base import Engine, EngineSettings, VLLMSettings
+from trainer.engine_pool import EnginePool
+from trainer.engines.base import EngineSettings, VLLMSettings
+from trainer.events import teller
 
 ENGINES = {
     "auto": "trainer.engines.hf:HFEngine",
@@ -40,7 +42,7 @@ class Team:
     """None where the advantages need no values."""
     reference: Group[Reference] | None
     """None where no KL is wanted."""
-    engines: Group[Engine]
+    engines: EnginePool
     reward: Group[RewardModel] | None = None
     """None where the rewards come from elsewhere."""
 
@@ -123,7 +125,13 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         )
         if config.has_reference
         else None,
-        launcher.launch("engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine),
+        EnginePool(
+            launcher.launch(
+                "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine
+            ),
+            tell=teller(config.files.journal),
+            at_once=not config.vllm_enable_sleep,
+        ),
         _reward(config, launcher),
     )
 

@@ -27,7 +27,17 @@ class TrainingError(RuntimeError):
     """Training cannot go on in a meaningful way (a loss that is not finite, no reward at all)."""
 
 
-class SilentRankError(TrainingError):
+class LostWorkerError(TrainingError):
+    """A process of the run has died, or does not answer; the sentence says which and how."""
+
+    def __init__(self, sentence: str, role: str, how: str = "") -> None:
+        super().__init__(sentence)
+        self.role = role
+        self.how = how or sentence
+        """In a few words: what is known of its end."""
+
+
+class SilentRankError(LostWorkerError):
     """A process that holds a part of a model does not answer; the sentence says which and where."""
 
 
@@ -37,6 +47,18 @@ class UnreadableCheckpointError(TrainingError):
 
 class SnapshotLostError(TrainingError):
     """A snapshot that was in the nodes' memory is torn, or its holders are gone."""
+
+
+class BeyondRepairError(TrainingError):
+    """Something was lost, and the run cannot go on without it; another attempt may."""
+
+
+class NoSeatError(TrainingError):
+    """No node has room for a process that must be started anew."""
+
+
+class EngineFailedError(TrainingError):
+    """A rollout engine cannot go on in its process; another one could."""
 
 
 class ModelMismatchError(TrainingError):

@@ -1,20 +1,22 @@
 """Engines at work on drafts: who has which, and what has ended.
 
 Each engine is asked for a slice of work at a time, so that other weights, or a question, can come
-between two. What an engine no longer knows of (it was replaced) is given to it again.
+between two. What an engine no longer knows of is given to it again; a lost one's, to another.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from trainer.actors.group import Group, Pending
+from trainer.actors.group import Pending
+from trainer.engine_pool import EnginePool, silent
 from trainer.engines.base import Draft, Ended, Engine, Key, Writing
 from trainer.staleness import levelled
-from trainer.types import Sampling, TrainingError
+from trainer.types import Sampling
 
 SLICE = 0.1
 """Seconds of work that an engine is asked for at a time."""
@@ -39,77 +41,110 @@ class _Desk:
 
 
 class Writers:
-    def __init__(self, engines: Group[Engine], sampling: Sampling, patience: float) -> None:
+    def __init__(self, engines: EnginePool, sampling: Sampling, patience: float) -> None:
         """`patience`: seconds that an engine may take beyond a slice of work."""
         self._engines = engines
         self._sampling = sampling
         self._patience = patience
         self._desks = [_Desk() for _ in range(len(engines))]
+        self._waiting: list[Sequence[Draft]] = []
+        """Groups that no engine is there for."""
 
     @property
     def busy(self) -> bool:
         return any(desk.has for desk in self._desks)
 
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing goes on before an engine is replaced."""
+        return bool(self._waiting) and not self._engines.present
+
     def give(self, groups: Sequence[Sequence[Draft]]) -> None:
         """Drafts to be written; those of a group by the same engine."""
-        loads = [len(desk.has) for desk in self._desks]
+        desks = [self._desks[number] for number in self._engines.present]
+        if not desks:
+            self._waiting += groups
+            return
+        groups, self._waiting = [*self._waiting, *groups], []
+        loads = [len(desk.has) for desk in desks]
         rows = max((len(group) for group in groups), default=1)
         waiting = iter(groups)
-        for desk, count in zip(self._desks, levelled(loads, rows, len(groups)), strict=True):
+        for desk, count in zip(desks, levelled(loads, rows, len(groups)), strict=True):
             for group in islice(waiting, count):
                 desk.has |= {draft.key: draft for draft in group}
 
     def work(self, seconds: float) -> list[Ended]:
         """Keep all engines busy. What has ended; waits for that at most `seconds`."""
+        for number, desk in enumerate(self._desks):
+            if desk.has and not desk.call and number not in self._engines.present:
+                self._pass_on(number)
+        if self._waiting:
+            self.give([])
         self._send()
         working = [desk for desk in self._desks if desk.call]
         if working and not any(desk.call.ready(0) for desk in working if desk.call):
             first = working[0].call
             assert first is not None
             first.ready(seconds)
-        return [ended for desk in self._answered() for ended in self._receive(desk)]
+        return [ended for number in self._answered() for ended in self._receive(number)]
 
     def settle(self) -> list[Ended]:
         """Let every slice come to its end, and send no other."""
         ended = []
         while any(desk.call for desk in self._desks):
-            ended += [one for desk in self._answered(SLICE) for one in self._receive(desk)]
+            ended += [one for who in self._answered(SLICE) for one in self._receive(who)]
         return ended
 
     def drafts(self) -> list[Draft]:
         """All drafts as they stand; settled before."""
-        asked = [
-            (number, desk, self._engines.send(number, Engine.drafts))
-            for number, desk in enumerate(self._desks)
-            if desk.told_of
-        ]
-        for number, desk, answer in asked:
-            if not answer.ready(self._patience):
-                self._give_up(number)
-            desk.has |= {draft.key: draft for draft in answer.result() if draft.key in desk.has}
-        return [draft for desk in self._desks for draft in desk.has.values()]
+        asked = {
+            number: self._engines.send(number, Engine.drafts)
+            for number in self._engines.present
+            if self._desks[number].told_of
+        }
+        answers = self._engines.answers(asked, self._patience, "saying what it has written")
+        for number, drafts in answers.items():
+            desk = self._desks[number]
+            desk.has |= {draft.key: draft for draft in drafts if draft.key in desk.has}
+        known = [draft for desk in self._desks for draft in desk.has.values()]
+        for number in asked.keys() - answers.keys():
+            self._pass_on(number)
+        return [*known, *(draft for group in self._waiting for draft in group)]
 
     def _send(self) -> None:
-        for number, desk in enumerate(self._desks):
+        for number in self._engines.present:
+            desk = self._desks[number]
             if desk.has and not desk.call:
                 new = [draft for key, draft in desk.has.items() if key not in desk.told_of]
                 desk.since = time.monotonic()
                 desk.call = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
 
-    def _answered(self, seconds: float = 0.0) -> Iterator[_Desk]:
-        """Raises TrainingError for an engine that has kept silent for too long."""
+    def _answered(self, seconds: float = 0.0) -> Iterator[int]:
+        """Who has come to the end of a slice, or is lost."""
         for number, desk in enumerate(self._desks):
-            if desk.call and desk.call.ready(seconds):
-                yield desk
-            elif desk.call and time.monotonic() - desk.since > SLICE + self._patience:
-                self._give_up(number)
+            late = time.monotonic() - desk.since > SLICE + self._patience
+            if desk.call and (desk.call.ready(seconds) or late):
+                yield number
 
-    def _receive(self, desk: _Desk) -> list[Ended]:
+    def _receive(self, number: int) -> list[Ended]:
+        """What came of a slice; the drafts of an engine that is lost are passed on."""
+        desk = self._desks[number]
         assert desk.call is not None
         call, desk.call = desk.call, None
-        return desk.take(call.result())
+        if not call.ready(0):
+            late = silent(number, f"within {self._patience:g} s: writing completions")
+            self._engines.lose(number, late, len(desk.has))
+        answers = self._engines.answers({number: call}, 0, "writing", len(desk.has))
+        if number in answers:
+            return desk.take(answers[number])
+        self._pass_on(number)
+        return []
 
-    def _give_up(self, number: int) -> None:
-        raise TrainingError(
-            f"engine-{number} did not answer within {self._patience:g} s: writing completions"
-        )
+    def _pass_on(self, number: int) -> None:
+        """Others write the drafts, from where they are known here."""
+        desk = self._desks[number]
+        groups: dict[int, list[Draft]] = defaultdict(list)
+        for draft in desk.has.values():
+            groups[draft.key[0]].append(draft)
+        desk.has, desk.told_of, desk.call = {}, set(), None
+        self.give(list(groups.values()))

@@ -19,11 +19,12 @@ from trainer.actors.group import LocalGroup
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
 from trainer.contract import checkpoint_path
+from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, Ended
 from trainer.engines.hf import HFEngine
 from trainer.in_flight import FILE, InFlight
 from trainer.stop import Stopped, StopRequest
-from trainer.types import Completion, Sample, Sampling
+from trainer.types import Completion, LostWorkerError, Sample, Sampling
 from trainer.writers import Writers
 
 STEPS = 4
@@ -242,7 +243,7 @@ def test_drafts_of_an_engine_that_was_replaced_are_written_anew(
 
     def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
         engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
-        work = Writers(LocalGroup(engines), sampling, patience=1)
+        work = Writers(EnginePool(LocalGroup(engines)), sampling, patience=1)
         work.give(drafts)
         ended: list[Ended] = []
         for round_ in range(100):
@@ -253,3 +254,28 @@ def test_drafts_of_an_engine_that_was_replaced_are_written_anew(
         return {one.key: one.completion.tokens.tolist() for one in ended}
 
     assert written(lost_after=4) == written(lost_after=-1)
+
+
+def test_drafts_of_an_engine_that_is_lost_are_written_by_the_others(
+    tiny: Tiny, step_by_step: None
+) -> None:
+    sampling = Sampling(max_new_tokens=12)
+    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
+
+    def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
+        group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
+        pool = EnginePool(group, at_once=False)
+        work = Writers(pool, sampling, patience=1)
+        work.give(drafts)
+        ended: list[Ended] = []
+        for round_ in range(100):
+            if round_ == 4:
+                for engine in lost:
+                    pool.lose(engine, LostWorkerError(f"engine-{engine} is lost", "engine"))
+            ended += work.work(0.0)
+        assert work.stalled == (len(lost) == 2)
+        return {one.key: one.completion.tokens.tolist() for one in ended}
+
+    whole = written([])
+    assert written([0]) == whole
+    assert len(written([0, 1])) < len(whole)

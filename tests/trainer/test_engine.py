@@ -9,6 +9,7 @@ import torch
 from env.types import Prompt
 from tests.trainer.harness import Tiny
 from trainer.actors.group import LocalLauncher
+from trainer.engine_pool import EnginePool
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.rollouts import Rollouts
@@ -44,7 +45,7 @@ def test_the_same_completions_come_from_one_engine_and_from_three(tiny: Tiny) ->
         group = LocalLauncher().launch(
             "engine", "trainer.engines.hf:HFEngine", engines, settings(tiny)
         )
-        written.append(Rollouts(group, SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
+        written.append(Rollouts(EnginePool(group), SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
     assert [p.index for p, _ in written[0]] == [n for n in range(7) for _ in range(2)]
     assert all(same(a, b) for (_, a), (_, b) in zip(*written, strict=True))
 

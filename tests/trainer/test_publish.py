@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,10 @@ from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import experience, policy
 from trainer import publish, weights
 from trainer.actors.group import LocalGroup, Pending
+from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
-from trainer.publish import Patience
-from trainer.types import Sampling, TrainingError
+from trainer.types import BeyondRepairError, LostWorkerError, Sampling
 
 GREEDY = Sampling(max_new_tokens=8).greedy()
 
@@ -43,9 +44,10 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     engines = [HFEngine(settings(tiny)), Elsewhere(settings(tiny))]
     before = engines[0].generate([Request("12+34=", (0,))], GREEDY)[0]
     actor.update(experience(), step=1)
+    pool = EnginePool(LocalGroup(engines))
     if sleeping:
-        publish.sleep(LocalGroup(engines))
-    publish.weights(LocalGroup([actor]), LocalGroup(engines), 3, wake=sleeping)
+        publish.sleep(pool)
+    publish.weights(LocalGroup([actor]), pool, 3, wake=sleeping)
     for engine in engines:
         loaded = {name: p.detach().numpy() for name, p in engine._model.named_parameters()}
         assert all(np.array_equal(loaded[n], array) for n, array in actor.weights().items())
@@ -99,29 +101,55 @@ class Stuck(LocalGroup[Any]):
         return super().send(worker, method, *args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    ("role", "number", "method", "said"),
-    [
-        ("engine", 1, "node", "engine-1 did not answer within 0.1 s: starting"),
-        ("engine", 1, "load", "engine-1 did not answer within 0.1 s: weights of version 7, part 1"),
-        ("engine", 0, "commit", "engine-0 did not answer within 0.1 s: weights of version 7"),
-        ("engine", 1, "wake", "engine-1 did not answer within 0.1 s: waking its weights"),
-        ("policy", 0, "offer", "policy-0 did not answer within 0.1 s: weights of version 7"),
-    ],
-)
-def test_who_does_not_answer_is_named_within_the_bound(
-    tiny: Tiny, role: str, number: int, method: str, said: str
-) -> None:
+def two_groups(tiny: Tiny, role: str, number: int, method: str) -> dict[str, LocalGroup[Any]]:
+    """A policy and two engines, one of which never answers one method."""
     workers: dict[str, list[Any]] = {
         "policy": [policy(tiny)],
         "engine": [HFEngine(settings(tiny)), HFEngine(settings(tiny))],
     }
-    groups = {
+    return {
         name: Stuck(some, number, method) if name == role else LocalGroup(some)
         for name, some in workers.items()
     }
-    patience = replace(Patience(), start=0.1, part=0.1)
+
+
+BRIEF = replace(Patience(), start=0.1, part=0.1)
+
+
+@pytest.mark.parametrize(
+    ("number", "method", "said"),
+    [
+        (1, "node", "engine-1 .* did not answer within 0.1 s: weights of version 7"),
+        (1, "load", "engine-1 .* did not answer within 0.1 s: weights of version 7, part 1"),
+        (0, "commit", "engine-0 .* did not answer within 0.1 s: weights of version 7"),
+        (1, "wake", "engine-1 .* did not answer within 0.1 s: waking its weights"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_named_within_the_bound_and_the_run_goes_on_without_it(
+    tiny: Tiny, number: int, method: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = two_groups(tiny, "engine", number, method)
+    pool = EnginePool(groups["engine"], patience=BRIEF)
     begun = time.monotonic()
-    with pytest.raises(TrainingError, match=f"^{said}"):
-        publish.weights(groups["policy"], groups["engine"], 7, wake=True, patience=patience)
+    publish.weights(groups["policy"], pool, 7, wake=True)
     assert time.monotonic() - begun < 5
+    assert pool.present == [1 - number]
+    printed = capsys.readouterr().out
+    assert re.search(said, printed)
+    assert "The run goes on with 1 of 2 engines" in printed
+    (written,) = pool.generate([[Request("12+34=", (0,))]], GREEDY)
+    assert written[0].version == 7
+
+
+def test_a_policy_that_does_not_answer_is_named_within_the_bound(tiny: Tiny) -> None:
+    groups = two_groups(tiny, "policy", 0, "offer")
+    pool = EnginePool(groups["engine"], patience=BRIEF)
+    with pytest.raises(LostWorkerError, match=r"^the policy did not answer in time: weights"):
+        publish.weights(groups["policy"], pool, 7)
+    assert pool.present == [0, 1]
+
+
+def test_a_run_without_an_engine_ends_and_says_why(tiny: Tiny) -> None:
+    stuck = Stuck([HFEngine(settings(tiny))], 0, "load")
+    with pytest.raises(BeyondRepairError, match=r"^no engine is left: engine-0 did not answer"):
+        publish.weights(LocalGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)

@@ -7,8 +7,8 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
+import psutil
 import pytest
 import ray
 
@@ -18,11 +18,11 @@ from tests.trainer.test_learning import settings as learner
 from trainer import layout, placement, publish
 from trainer.actors.base import PolicyObjective
 from trainer.actors.ray_group import RayLauncher
+from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
 from trainer.layout import Layout, Pool
-from trainer.publish import Patience
-from trainer.types import Sampling, TrainingError
+from trainer.types import Sampling
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -46,22 +46,38 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
         ray.shutdown()
 
 
-def test_an_engine_that_stops_is_named_within_the_bound(launcher: RayLauncher, tiny: Tiny) -> None:
+@pytest.mark.parametrize("moment", ["weights", "rollouts"])
+def test_an_engine_that_stops_is_killed_and_replaced(
+    launcher: RayLauncher, tiny: Tiny, moment: str
+) -> None:
     actor = "trainer.actors.policy:PolicyActor"
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
-    engines = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
-    publish.weights(policy, engines, 1)
-    requests = [Request("1+1=", (0,))]
-    written = [
-        engines.send(i, HFEngine.generate, requests, Sampling(max_new_tokens=3)) for i in (0, 1)
-    ]
-    assert [part.result()[0].version for part in written] == [1, 1]
-    pid = engines.send(1, Known.pid).result()
-    os.kill(pid, signal.SIGSTOP)
+    group = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
+    publish.weights(policy, EnginePool(group), 1)  # a start may take longer than 2 s
+    told: list[str] = []
+    pool = EnginePool(
+        group, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(start=60, part=2)
+    )
+    shares = [[Request("1+1=", (0,))], [Request("2+2=", (1,))]]
+    before = written(pool, shares)
+    pids = [group.send(engine, Known.pid).result() for engine in (0, 1)]
+    os.kill(pids[1], signal.SIGSTOP)
     begun = time.monotonic()
-    try:
-        with pytest.raises(TrainingError, match=r"^engine-1 did not answer within 2 s"):
-            publish.weights(policy, engines, 2, patience=replace(Patience(), start=2, part=2))
-        assert time.monotonic() - begun < 10
-    finally:
-        os.kill(pid, signal.SIGKILL)
+    if moment == "rollouts":
+        assert written(pool, shares) == before
+    publish.weights(policy, pool, 2)
+    assert time.monotonic() - begun < 15
+    while not told:
+        time.sleep(1)
+        publish.weights(policy, pool, 2)
+    assert told == ["engine-replaced"]
+    assert pool.present == [0, 1]
+    new = group.send(1, Known.pid).result()
+    assert new != pids[1]
+    assert not psutil.pid_exists(pids[1])
+    assert [version for _, version in written(pool, shares)] == [2, 2]
+
+
+def written(pool: EnginePool, shares: list[list[Request]]) -> list[tuple[bytes, int]]:
+    parts = pool.generate(shares, Sampling(max_new_tokens=3))
+    return [(one.log_probs.tobytes(), one.version) for part in parts for one in part]

@@ -21,6 +21,7 @@ from trainer import publish
 from trainer.actors.group import LocalGroup
 from trainer.actors.policy import PolicyActor
 from trainer.contract import ExitCode
+from trainer.engine_pool import EnginePool
 from trainer.engines.base import EngineSettings, Request, VLLMSettings
 from trainer.engines.hf import HFEngine
 from trainer.types import Completion, Sampling, Sequences, TrainingError
@@ -111,7 +112,7 @@ def test_engine_and_trainer_agree_and_weights_and_versions_advance(
     for version in (1, 2):
         moved(policy, version)
         assert worst(policy, before) > 100 * TOLERANCE
-        publish.weights(LocalGroup([policy]), LocalGroup([engine]), version, wake=True)
+        publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), version, wake=True)
         after = engine.generate(requests(1, 2, 3), SAMPLING)
         assert {completion.version for completion in after} == {version}
         assert worst(policy, after) < TOLERANCE
@@ -123,7 +124,7 @@ def test_weights_from_another_node_are_the_same_weights(
 ) -> None:
     moved(policy, 3)
     monkeypatch.setattr(engine, "node", lambda: "elsewhere")
-    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 3)
+    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -157,7 +158,7 @@ def test_greedy_completions_are_those_of_transformers(
     engine: HFEngine, policy: PolicyActor, model: Tiny
 ) -> None:
     plain = HFEngine(settings(model))
-    publish.weights(LocalGroup([policy]), LocalGroup([plain, engine]), 4)
+    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([plain, engine])), 4)
     ours, theirs = (
         [(c.text, c.finished) for c in one.generate(requests(0), SAMPLING.greedy())]
         for one in (plain, engine)

@@ -14,6 +14,8 @@ from concurrent.futures import wait as wait_for
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from trainer.types import NoSeatError
+
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -75,6 +77,33 @@ class Group(ABC, Generic[W_co]):
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
         """The same call on all ranks, in a thread of each, beside whatever else they are asked."""
+
+    def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        """Wait until one of this group's calls has an outcome, at most so long."""
+        pending[0].ready(seconds)
+
+    def alive(self, worker: int) -> Pending[None]:
+        """Answered by the worker's process, however busy the worker is."""
+        return _Done(None)
+
+    def up(self, worker: int, seconds: float) -> bool:
+        """Whether it has started, or failed to, after waiting for it at most so long."""
+        return True
+
+    def stranded(self, worker: int) -> bool:
+        """Whether the node that it is to run on is lost."""
+        return False
+
+    def end(self, workers: Sequence[int]) -> None:
+        """Kill these, so that they hold no GPU."""
+
+    def renew(self, workers: Sequence[int]) -> None:
+        """Kill these and start them anew, elsewhere where their node is lost.
+
+        The ranks of a model are all started anew, as they find each other only at their start.
+        Raises NoSeatError where no node has room.
+        """
+        raise NoSeatError("what runs in this process is not started anew")
 
 
 class Launcher(Protocol):

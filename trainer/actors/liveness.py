@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import ray
 
+from trainer.actors.outcome import received
 from trainer.types import SilentRankError
 
 GRACE_SECONDS = 5.0
@@ -25,14 +26,14 @@ class Liveness:
     """Asks all workers of a group, again and again, for as long as one of them is waited for."""
 
     def __init__(
-        self, names: Sequence[str], hosts: Sequence[Any], places: Sequence[Any], timeout: float
+        self, role: str, hosts: Sequence[Any], places: Sequence[Any], timeout: float
     ) -> None:
         """A worker is silent after a third of `timeout` seconds, long before collectives time out;
         while it starts, which may keep it from answering, after all of them.
 
         `places` are references to where each worker is, in words.
         """
-        self._names = names
+        self._role = role
         self._hosts = hosts
         self._places = places
         self._timeout = timeout
@@ -59,12 +60,16 @@ class Liveness:
             self._accuse(silent, f"for {longest:.0f} s")
 
     def blame(self, how: str) -> None:
-        """Raises SilentRankError where a worker that has started does not answer now."""
+        """Raises SilentRankError where a worker that has started does not answer now, and
+        LostWorkerError where one is no more."""
         questions = [host.alive.remote() for host in self._hosts]
         answered = set(_answered(questions, GRACE_SECONDS))
         silent = [worker for worker in self._up() if questions[worker] not in answered]
         if silent:
             self._accuse(silent, how)
+        for worker, question in enumerate(questions):
+            if question in answered:
+                received(question, self._role, worker)
 
     def _up(self) -> list[int]:
         """The workers that have started, or failed to."""
@@ -73,11 +78,13 @@ class Liveness:
 
     def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
         """Raises SilentRankError; those workers are killed before, so that none keeps its GPU."""
-        who = ", ".join(f"{self._names[worker]} ({self._place(worker)})" for worker in silent)
+        who = ", ".join(f"{self._role}-{worker} ({self._place(worker)})" for worker in silent)
         for worker in silent:
             ray.kill(self._hosts[worker])
         time.sleep(KILL_SECONDS)
-        raise SilentRankError(f"rank {who} does not answer {how}: it or its node is stopped")
+        raise SilentRankError(
+            f"rank {who} does not answer {how}: it or its node is stopped", self._role
+        )
 
     def _place(self, worker: int) -> str:
         place = self._places[worker]

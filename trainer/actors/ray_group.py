@@ -4,56 +4,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
 from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer import stream
 from trainer.actors.base import Rank
 from trainer.actors.group import BEHIND, Group, Pending, build
 from trainer.actors.liveness import Liveness
-from trainer.placement import Placement, Seat
-from trainer.types import TrainingError
+from trainer.actors.outcome import received
+from trainer.actors.seating import Seating
+from trainer.placement import Placement
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _received(reference: Any) -> Any:
-    """Raises what the call raised; where that is meant for people, without saying where."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, TrainingError):
-            raise error.cause from None
-        raise
-
-
 class _Remote(Generic[T]):
-    def __init__(self, reference: Any) -> None:
-        self._reference = reference
+    def __init__(self, reference: Any, role: str, worker: int) -> None:
+        self.reference = reference
+        self._role, self._worker = role, worker
 
     def result(self) -> T:
-        return cast(T, _received(self._reference))
+        return cast(T, received(self.reference, self._role, self._worker))
 
     def ready(self, seconds: float) -> bool:
-        done, _ = ray.wait([self._reference], timeout=seconds, fetch_local=False)
+        done, _ = ray.wait([self.reference], timeout=seconds, fetch_local=False)
         return bool(done)
 
     @property
     def handle(self) -> T:
         # Ray replaces a reference among the arguments by its value, in the callee.
-        return cast(T, self._reference)
+        return cast(T, self.reference)
 
 
 class _OfAllRanks(Generic[T]):
     """One call on all ranks: it fails with the first of them, and when one no longer answers."""
 
-    def __init__(self, references: Sequence[Any], liveness: Liveness) -> None:
+    def __init__(self, references: Sequence[Any], role: str, liveness: Liveness) -> None:
         self._references = references
+        self._role = role
         self._liveness = liveness
 
     def result(self) -> list[T]:
@@ -76,7 +69,7 @@ class _OfAllRanks(Generic[T]):
     def _check(self, reference: Any) -> None:
         """Raises where the call failed: names the rank that is at fault if it has gone silent."""
         try:
-            _received(reference)
+            received(reference, self._role, self._references.index(reference))
         except RayTaskError as error:
             self._liveness.blame(f"while another failed ({str(error).splitlines()[-1]})")
             raise
@@ -148,15 +141,34 @@ class _Host:
         return self._name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """What the workers of a group are, so that any of them can be started at any time."""
+
+    role: str
+    actor: str
+    """module:Class"""
+    count: int
+    args: tuple[Any, ...]
+    ranks: bool
+    """Whether they hold one model together, and must find each other."""
+
+
 class RayGroup(Group[W_co]):
-    def __init__(self, actors: list[Any], built: list[Any], liveness: Liveness) -> None:
-        """`built` are references to what came of building each worker."""
-        self._actors = actors
-        self._built = built
-        self._liveness = liveness
+    """Starts its workers at once, and anew where it is asked to."""
+
+    def __init__(self, recipe: _Recipe, seating: Seating, timeout: float) -> None:
+        self._recipe = recipe
+        self._seating = seating
+        self._timeout = timeout
+        self._hosts: list[Any] = [None] * recipe.count
+        self._built: list[Any] = [None] * recipe.count
+        """References to what came of building each worker."""
+        self._lives = 0
+        self._start(range(recipe.count))
 
     def __len__(self) -> int:
-        return len(self._actors)
+        return len(self._hosts)
 
     def send(
         self,
@@ -165,7 +177,8 @@ class RayGroup(Group[W_co]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
-        return _Remote(self._call(worker, method.__name__, args, kwargs))
+        reference = self._call(worker, method.__name__, args, kwargs)
+        return _Remote(reference, self._recipe.role, worker)
 
     def together(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
@@ -174,19 +187,69 @@ class RayGroup(Group[W_co]):
         stored = args if len(self) == 1 else tuple(map(_stored, args))
         workers = range(len(self))
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
-        return _OfAllRanks(calls, self._liveness)
+        return _OfAllRanks(calls, self._recipe.role, self._liveness)
+
+    def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        references = [cast(_Remote[Any], one).reference for one in pending]
+        ray.wait(references, timeout=seconds, fetch_local=False)
+
+    def alive(self, worker: int) -> Pending[None]:
+        return _Remote(self._hosts[worker].alive.remote(), self._recipe.role, worker)
+
+    def up(self, worker: int, seconds: float) -> bool:
+        return bool(ray.wait([self._built[worker]], timeout=seconds)[0])
+
+    def stranded(self, worker: int) -> bool:
+        return self._seating.lost(self._recipe.role, worker)
+
+    def end(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            ray.kill(self._hosts[worker])
+
+    def renew(self, workers: Sequence[int]) -> None:
+        concerned = range(len(self)) if self._recipe.ranks else workers
+        self.end(concerned)
+        for worker in concerned:
+            self._seating.secure(self._recipe.role, worker)
+        self._start(concerned)
 
     def behind(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
         calls = [
             actor.call_behind.remote(built, method.__name__, *args, **kwargs)
-            for actor, built in zip(self._actors, self._built, strict=True)
+            for actor, built in zip(self._hosts, self._built, strict=True)
         ]
-        return _Behind(calls, self._liveness)
+        return _Behind(calls, self._recipe.role, self._liveness)
 
     def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
-        return self._actors[worker].call.remote(self._built[worker], method, *args, **kwargs)
+        return self._hosts[worker].call.remote(self._built[worker], method, *args, **kwargs)
+
+    def _start(self, workers: Sequence[int]) -> None:
+        recipe = self._recipe
+        for worker in workers:
+            self._hosts[worker] = self._host(worker)
+        world = recipe.count if recipe.ranks else 1
+        meeting = self._hosts[0].meet.remote(self._timeout) if world > 1 else None
+        for worker in workers:
+            host, args, joined = self._hosts[worker], recipe.args, None
+            if recipe.ranks:
+                rank = Rank(worker, world)
+                args = (*args, rank)
+                joined = host.join.remote(meeting, rank, self._timeout) if meeting else None
+            self._built[worker] = host.build.remote(recipe.actor, args, joined)
+        self._liveness = Liveness(recipe.role, self._hosts, self._built, self._timeout)
+        self._lives += 1
+
+    def _host(self, worker: int) -> Any:
+        name = f"{self._recipe.role}-{worker}"
+        kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
+        # Ray keeps the name of one that was killed for a while.
+        unique = f"{name} ({self._lives + 1})" if self._lives else name
+        actor = ray.remote(concurrency_groups={"health": 1, "behind": BEHIND})(kind).options(
+            name=unique, **self._seating.options(self._recipe.role, worker)
+        )
+        return actor.remote(name)
 
 
 def _stored(argument: Any) -> Any:
@@ -198,57 +261,13 @@ class RayLauncher:
 
     def __init__(self, placement: Placement, timeout: float) -> None:
         """`timeout` in seconds: of a collective, and of a rank that does not answer."""
-        self._placement = placement
+        self._seating = Seating(placement)
         self._timeout = timeout
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        names, hosts = self._hosts(role, count)
-        built = [host.build.remote(actor, args) for host in hosts]
-        return RayGroup(hosts, built, Liveness(names, hosts, built, self._timeout))
+        recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=False)
+        return RayGroup(recipe, self._seating, self._timeout)
 
     def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        names, hosts = self._hosts(role, count)
-        address = hosts[0].meet.remote(self._timeout) if count > 1 else None
-        built = []
-        for index, host in enumerate(hosts):
-            rank = Rank(index, count)
-            joined = host.join.remote(address, rank, self._timeout) if address else None
-            built.append(host.build.remote(actor, (*args, rank), joined))
-        return RayGroup(hosts, built, Liveness(names, hosts, built, self._timeout))
-
-    def _hosts(self, role: str, count: int) -> tuple[list[str], list[Any]]:
-        hosts = [self._start(role, index) for index in range(count)]
-        return [f"{role}-{index}" for index in range(count)], hosts
-
-    def _start(self, role: str, number: int) -> Any:
-        name = f"{role}-{number}"
-        kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
-        actor = ray.remote(concurrency_groups={"health": 1, "behind": BEHIND})(kind).options(
-            name=name, **_options(self._placement, self._placement.seat(role, number))
-        )
-        return actor.remote(name)
-
-
-def _options(placement: Placement, seat: Seat) -> dict[str, Any]:
-    """Ray's options for an actor in its seat.
-
-    A tensor parallel engine on GPUs is the parent of its ranks, as Ray actors in the bundles that
-    vLLM finds in its environment, and holds no GPU itself.
-    """
-    parent = seat.on_gpus and len(seat.bundles) > 1
-    options: dict[str, Any] = {
-        "num_cpus": seat.cpus,
-        "num_gpus": seat.fraction if seat.on_gpus and not parent else 0,
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(
-            placement.group,
-            placement_group_bundle_index=seat.bundles[0],
-            placement_group_capture_child_tasks=parent,
-        ),
-    }
-    if parent:
-        environment = {
-            "VLLM_RAY_BUNDLE_INDICES": ",".join(map(str, seat.bundles)),
-            "VLLM_RAY_PER_WORKER_GPUS": f"{seat.fraction:g}",
-        }
-        options["runtime_env"] = {"env_vars": environment}
-    return options
+        recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=True)
+        return RayGroup(recipe, self._seating, self._timeout)

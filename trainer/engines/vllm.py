@@ -8,7 +8,8 @@ parallelism each rank is a process of its own, as vLLM has it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.engines.vllm_drafts import Drafts
 from trainer.seeds import derive
 from trainer.shared import Parcel
-from trainer.types import Completion, Sampling, TrainingError
+from trainer.types import Completion, EngineFailedError, Sampling, TrainingError
 from trainer.weights import Inbox
 
 CPU_CACHE_BYTES = 1 << 30
@@ -87,11 +88,12 @@ class VLLMEngine:
         self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
         prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
-        outputs = self._llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts],
-            [self._params(seed, sampling) for seed in seeds],
-            use_tqdm=False,
-        )
+        with _failures():
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": prompt} for prompt in prompts],
+                [self._params(seed, sampling) for seed in seeds],
+                use_tqdm=False,
+            )
         rows = [_row(output.outputs[0], self._version) for output in outputs]
         self._go_on()
         return self._texts.completions(prompts, rows)
@@ -101,7 +103,8 @@ class VLLMEngine:
             raise RuntimeError(LACKING)
         self._sampling = sampling
         self._add(drafts)
-        return Writing(self._drafts.go_on(seconds), self._drafts.left)
+        with _failures():
+            return Writing(self._drafts.go_on(seconds), self._drafts.left)
 
     def drafts(self) -> list[Draft]:
         return [*self._withdrawn, *self._drafts.as_they_stand()]
@@ -201,6 +204,17 @@ def _generation_config(model: str) -> Any:
         return GenerationConfig.from_pretrained(model)
     except OSError:  # it has none of its own: its configuration names the end token
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What leaves nothing to go on with in this process: a dead rank, a GPU's error."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except (EngineDeadError, torch.AcceleratorError) as error:
+        raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
 
 
 def _row(output: Any, version: int) -> Row:

@@ -1,0 +1,132 @@
+"""What is done about a lost process: who starts anew, who goes back, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.trainer.harness import Tiny
+from tests.trainer.test_engine import settings
+from tests.trainer.test_learning import policy
+from trainer import publish
+from trainer.actors.group import LocalGroup, Pending
+from trainer.budget import MOST, Budget
+from trainer.engine_pool import EnginePool
+from trainer.engines.base import Request
+from trainer.engines.hf import HFEngine
+from trainer.repair import Plan, plan
+from trainer.types import BeyondRepairError, EngineFailedError, LostWorkerError, Sampling
+
+BOTH = ["policy", "critic"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "learners", "step", "expected"),
+    [
+        ("policy", BOTH, 7, Plan(("policy",), restored=True)),
+        ("critic", BOTH, 7, Plan(("critic",), restored=True)),
+        ("policy", ["policy"], 7, Plan(("policy",), restored=True)),
+        ("policy", BOTH, 0, Plan(("policy", "critic"))),
+        ("reference", BOTH, 7, Plan(("reference",))),
+        ("reward", BOTH, 0, Plan(("reward",))),
+        ("engine", BOTH, 7, Plan()),
+    ],
+)
+def test_who_starts_anew_and_who_goes_back(
+    lost: str, learners: list[str], step: int, expected: Plan
+) -> None:
+    assert plan(lost, learners, step) == expected
+
+
+def test_what_breaks_again_and_again_is_given_up_unless_steps_are_finished_meanwhile() -> None:
+    budget, loss = Budget(), LostWorkerError("policy-0 is lost: it died", "policy")
+    for _ in range(MOST):
+        budget.spend("policy", loss)
+    budget.spend("critic", loss)
+    with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):
+        budget.spend("policy", loss)
+    budget.renew()
+    budget.spend("policy", loss)
+
+
+class Dead:
+    """The outcome of a call of an engine that died under it."""
+
+    handle = None
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def ready(self, seconds: float) -> bool:
+        return True
+
+    def result(self) -> Any:
+        raise self._error
+
+
+class Mortal(LocalGroup[Any]):
+    """Engines of which some die when they generate; in their place come new ones."""
+
+    def __init__(self, tiny: Tiny, count: int, dying: Sequence[int], error: Exception) -> None:
+        super().__init__([HFEngine(settings(tiny)) for _ in range(count)])
+        self._tiny, self._dying, self._error = tiny, list(dying), error
+        self.renewed: list[int] = []
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        if method.__name__ == "generate" and worker in self._dying:
+            self._dying.remove(worker)
+            return Dead(self._error)
+        return super().send(worker, method, *args, **kwargs)
+
+    def renew(self, workers: Sequence[int]) -> None:
+        self.renewed += workers
+        for worker in workers:
+            self._workers[worker] = HFEngine(settings(self._tiny))
+
+
+SAMPLING = Sampling(max_new_tokens=8)
+SHARES = [[Request(f"{n}+{m}=", (n, m)) for m in range(2)] for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LostWorkerError("engine-1 is lost", "engine", "it died"), EngineFailedError("CUDA error")],
+)
+def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit(
+    tiny: Tiny, error: Exception
+) -> None:
+    actor = LocalGroup([policy(tiny)])
+    told: list[tuple[str, dict[str, Any]]] = []
+    pools = [
+        EnginePool(
+            Mortal(tiny, 3, dying, error), tell=lambda kind, _, **more: told.append((kind, more))
+        )
+        for dying in ([], [1])
+    ]
+    texts = []
+    for pool in pools:
+        publish.weights(actor, pool, 1)
+        written = pool.generate(SHARES, SAMPLING)
+        texts.append([(c.text, c.log_probs.tobytes()) for share in written for c in share])
+    assert texts[0] == texts[1]
+    assert pools[1].present == [0, 2], "a new engine has no weights yet"
+    publish.weights(actor, pools[1], 2)
+    assert pools[1].present == [0, 1, 2]
+    (event,) = told
+    assert event[0] == "engine-replaced"
+    assert (event[1]["engine"], event[1]["samples"]) == (1, 4)
+
+
+def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> None:
+    group = Mortal(tiny, 2, [0, 1], LostWorkerError("it is lost", "engine"))
+    pool = EnginePool(group, at_once=False)
+    actor = LocalGroup([policy(tiny)])
+    publish.weights(actor, pool, 1)
+    with pytest.raises(LostWorkerError, match="no engine is left"):
+        pool.generate(SHARES, SAMPLING)
+    assert group.renewed == [], "its slot is another's until weights are due"
+    publish.weights(actor, pool, 1)
+    assert group.renewed == [0, 1]
+    assert len(pool.generate(SHARES, SAMPLING)) == 3

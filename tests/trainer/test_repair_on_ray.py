@@ -1,0 +1,113 @@
+"""Processes of a run are killed and stopped; it repairs itself, and ends as if never touched."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env.registry import reward_function
+from tests.trainer.harness import Tiny, events, to_argv, train
+from tests.trainer.test_on_ray import process_of, start, wait_until
+from tests.trainer.test_resume_to_the_bit import leaves_of
+from trainer.config import Config, parse
+from trainer.contract import ExitCode
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+STEPS = 60
+SLOW = """
+import pathlib, time
+
+def reward_func(queries, prompts, labels):
+    if pathlib.Path({path!r}).exists():
+        time.sleep(0.4)
+    return [float(len(query) % 3) for query in queries]
+"""
+"""Rewards that keep a run from its end for as long as a file is there."""
+
+
+@pytest.fixture
+def ray_directory() -> Iterator[Path]:
+    # Ray's socket names must be short: pytest's own directories are too deep.
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+    return {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "remote_rm_url": "arithmetic",
+        "run_dir": run_dir,
+        "rollout_batch_size": 4,
+        "n_samples_per_prompt": 2,
+        "train_batch_size": 4,
+        "micro_train_batch_size": 2,
+        "micro_rollout_batch_size": 4,
+        "generate_max_len": 3,
+        "max_steps": STEPS,
+        "save_steps": 1,
+        "actor_learning_rate": 1e-3,
+        "critic_learning_rate": 1e-3,
+        "vllm_num_engines": 2,
+    }
+
+
+def test_a_run_whose_processes_are_killed_one_after_another_ends_as_if_never_touched(
+    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+) -> None:
+    slow, reward = tmp_path / "slow", tmp_path / "reward.py"
+    slow.touch()
+    reward.write_text(SLOW.format(path=str(slow)))
+    flags |= {"remote_rm_url": reward}
+    config = parse(to_argv(flags))
+    running = start(flags, ray_directory)
+    for number, (victims, repair) in enumerate(
+        [
+            (["policy-0"], "rank-replaced"),
+            (["engine-1"], "engine-replaced"),
+            (["critic-0", "reference-0"], "rank-replaced"),
+            (["engine-0", "engine-1"], "engine-replaced"),
+        ]
+    ):
+        wait_until(lambda due=3 * number: made(config) >= due, running)
+        wait_until(lambda names=victims: all(alive(name, running) for name in names), running)
+        repaired = len(events(config, repair))
+        for process in [process_of(victim, running) for victim in victims]:
+            process.send_signal(signal.SIGKILL)
+        due = repaired + len(victims)
+        wait_until(lambda kind=repair, due=due: len(events(config, kind)) >= due, running)
+    slow.unlink()
+    said, _ = running.communicate(timeout=100)
+    assert running.returncode == ExitCode.FINISHED, said
+
+    assert [event["details"]["step"] for event in events(config, "resume")] == [0]
+    assert [event["details"]["step"] for event in events(config, "step")] == [*range(1, STEPS + 1)]
+    sentences = [event["sentence"] for event in events(config, "rank-replaced")]
+    assert sentences[0].startswith("The policy lost a process (its process ended): policy and")
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    train(alone, reward_function(str(reward)))
+    assert leaves_of(config, STEPS) == leaves_of(alone, STEPS)
+
+
+def made(config: Config) -> int:
+    """Finished steps; -1 before the run has begun."""
+    return len(events(config, "step")) if events(config, "resume") else -1
+
+
+def alive(actor: str, driver: subprocess.Popen[str]) -> bool:
+    try:
+        return process_of(actor, driver).is_running()
+    except ValueError:  # it has no title yet
+        return False
