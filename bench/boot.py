@@ -144,6 +144,10 @@ def listens(host: str, port: int) -> bool:
 
 def started_by_hand(layout: Layout, number: int, role: str, stack: ExitStack) -> Process:
     """`ray start`, which ends once its node has joined, leaving Ray's daemons behind."""
+    return typed(layout, f"by-hand-{number}", ray_start(layout, number, role), stack)
+
+
+def ray_start(layout: Layout, number: int, role: str, cpus: int = 2) -> list[str]:
     node = layout.node(number)
     first, _, last = node["ROLLCALL_WORKER_PORTS"].partition("-")
     ports = [
@@ -163,17 +167,16 @@ def started_by_hand(layout: Layout, number: int, role: str, stack: ExitStack) ->
         ports += [f"--port={layout.ports}", f"--dashboard-port={layout.ports + 1}"]
         ports += ["--dashboard-host=0.0.0.0"]
         ports += [f"--ray-client-server-port={int(first) + 6}"]
-    command = [
+    return [
         *(ray_program(), "start", role, *ports),
         f"--node-ip-address={node['ROLLCALL_NODE_ADDRESS']}",
         f"--min-worker-port={int(first) + 8}",
         f"--max-worker-port={last}",
         f"--temp-dir={node['ROLLCALL_RAY_TEMP_DIR']}",
-        "--num-cpus=2",
+        f"--num-cpus={cpus}",
         "--num-gpus=0",
         "--disable-usage-stats",
     ]
-    return typed(layout, f"by-hand-{number}", command, stack)
 
 
 def typed(layout: Layout, name: str, command: list[str], stack: ExitStack) -> Process:

@@ -59,8 +59,13 @@ def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
     }
 
 
-def start(flags: dict[str, Any], ray_directory: Path) -> subprocess.Popen[str]:
+def start(
+    flags: dict[str, Any], ray_directory: Path, address: str | None = None
+) -> subprocess.Popen[str]:
+    """On a Ray of its own, or on the one that is at `address`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+    if address:
+        environment["RAY_ADDRESS"] = address
     return subprocess.Popen(
         [sys.executable, "-m", "trainer", *to_argv(flags)],
         env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},

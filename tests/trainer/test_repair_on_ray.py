@@ -14,6 +14,7 @@ import pytest
 
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
+from tests.trainer.nodes import cluster_at
 from tests.trainer.test_on_ray import process_of, start, wait_until
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer.config import Config, parse
@@ -21,13 +22,13 @@ from trainer.contract import ExitCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
-STEPS = 60
+STEPS = 40
 SLOW = """
 import pathlib, time
 
 def reward_func(queries, prompts, labels):
     if pathlib.Path({path!r}).exists():
-        time.sleep(0.4)
+        time.sleep(1)
     return [float(len(query) % 3) for query in queries]
 """
 """Rewards that keep a run from its end for as long as a file is there."""
@@ -67,17 +68,14 @@ def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
 def test_a_run_whose_processes_are_killed_one_after_another_ends_as_if_never_touched(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:
-    slow, reward = tmp_path / "slow", tmp_path / "reward.py"
-    slow.touch()
-    reward.write_text(SLOW.format(path=str(slow)))
-    flags |= {"remote_rm_url": reward}
+    slow, flags = slowly(flags | {"actor_num_gpus_per_node": 2}, tmp_path)
     config = parse(to_argv(flags))
     running = start(flags, ray_directory)
     for number, (victims, repair) in enumerate(
         [
-            (["policy-0"], "rank-replaced"),
+            (["policy-1"], "rank-replaced"),
             (["engine-1"], "engine-replaced"),
-            (["critic-0", "reference-0"], "rank-replaced"),
+            (["policy-0", "reference-0"], "rank-replaced"),
             (["engine-0", "engine-1"], "engine-replaced"),
         ]
     ):
@@ -89,15 +87,49 @@ def test_a_run_whose_processes_are_killed_one_after_another_ends_as_if_never_tou
         due = repaired + len(victims)
         wait_until(lambda kind=repair, due=due: len(events(config, kind)) >= due, running)
     slow.unlink()
+    finish(running)
+    sentences = [event["sentence"] for event in events(config, "rank-replaced")]
+    assert sentences[0].startswith("The policy lost a process (its process ended): policy and")
+    alone = flags | {"run_dir": tmp_path / "alone"}
+    finish(start(alone, ray_directory))
+    assert_the_same(config, parse(to_argv(alone)))
+
+
+def finish(running: subprocess.Popen[str]) -> None:
     said, _ = running.communicate(timeout=100)
     assert running.returncode == ExitCode.FINISHED, said
 
+
+def test_a_run_that_loses_a_node_goes_on_in_the_room_that_others_have(
+    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+) -> None:
+    slow, flags = slowly(flags, tmp_path)
+    config = parse(to_argv(flags))
+    with cluster_at(*[{"num_cpus": 4, "node_name": f"node-{n}"} for n in range(3)]) as cluster:
+        running = start(flags, ray_directory, cluster.address)
+        wait_until(lambda: made(config) >= 2, running)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        at = made(config)
+        wait_until(lambda: made(config) >= at + 3, running)
+        slow.unlink()
+        finish(running)
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    train(alone, reward_function(str(flags["remote_rm_url"])))
+    assert_the_same(config, alone)
+
+
+def slowly(flags: dict[str, Any], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A file, and flags of a run that is slow as long as the file is there."""
+    slow, reward = tmp_path / "slow", tmp_path / "reward.py"
+    slow.touch()
+    reward.write_text(SLOW.format(path=str(slow)))
+    return slow, flags | {"remote_rm_url": reward}
+
+
+def assert_the_same(config: Config, alone: Config) -> None:
+    """To the bit; and in one attempt, in which each step was finished once."""
     assert [event["details"]["step"] for event in events(config, "resume")] == [0]
     assert [event["details"]["step"] for event in events(config, "step")] == [*range(1, STEPS + 1)]
-    sentences = [event["sentence"] for event in events(config, "rank-replaced")]
-    assert sentences[0].startswith("The policy lost a process (its process ended): policy and")
-    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
-    train(alone, reward_function(str(reward)))
     assert leaves_of(config, STEPS) == leaves_of(alone, STEPS)
 
 

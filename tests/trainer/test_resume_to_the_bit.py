@@ -96,8 +96,8 @@ def leaves_of(config: Config, step: int) -> dict[str, bytes]:
     assert fault_of(directory) is None
     return {
         name: content
-        for role in ("policy", "critic")
-        for name, content in leaves(torch.load(directory / f"{role}.pt", weights_only=True), role)
+        for file in sorted(directory.glob("*.pt"))
+        for name, content in leaves(torch.load(file, weights_only=True), file.stem)
     }
 
 

@@ -6,6 +6,8 @@ that shared a bundle share the spare one.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,7 @@ from trainer.types import NoSeatError
 
 SPARE_SECONDS = 5.0
 """How long what is free may take to be given; what a dead process held is free after a second."""
+REACH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,9 @@ class Seating:
 
     def lost(self, role: str, number: int) -> bool:
         """Whether the node that it is on is lost."""
-        seat = self._planned.seat(role, number)
-        living = placement.living_nodes()
-        return any(place.node not in living for place in self._places(seat))
+        (node,) = {place.node for place in self._places(self._planned.seat(role, number))}
+        row = placement.living_nodes().get(node)
+        return row is None or not _reachable(row)
 
     def secure(self, role: str, number: int) -> None:
         """Take spare bundles where those that it has are lost.
@@ -88,7 +91,12 @@ class Seating:
             return
         seat = self._planned.seat(role, number)
         bundles = [dict(seat.resources)] * len(seat.bundles)
-        group = placement_group(bundles, strategy="STRICT_PACK")
+        there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
+        group = placement_group(
+            bundles,
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{"ray.io/node-id": f"in({', '.join(there)})"}] * len(bundles),
+        )
         if not group.wait(SPARE_SECONDS):
             remove_placement_group(group)
             wanted = ", ".join(f"{n * len(bundles):g} {name}" for name, n in seat.resources.items())
@@ -100,3 +108,14 @@ class Seating:
     def _places(self, seat: Seat) -> list[_Place]:
         planned = (_Place(self._planned.group, bundle, seat.node) for bundle in seat.bundles)
         return [self._moved.get(place.index, place) for place in planned]
+
+
+def _reachable(row: Mapping[str, Any]) -> bool:
+    """Whether the node's Ray takes connections: the cluster as a whole learns only later that it
+    has died."""
+    address = row["NodeManagerAddress"], row["NodeManagerPort"]
+    try:
+        socket.create_connection(address, timeout=REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
