@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -134,6 +135,7 @@ def main() -> int:
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the cleaning up
     found: dict[str, dict[str, list[float]]] = {"ours": {}, "loop": {}}
     with tempfile.TemporaryDirectory(prefix="rollcall-recovery-") as directory:
         data = prepared(Path(directory))
