@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainer.contract import ExitCode
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 STEPS = 40
+Begin = Callable[..., subprocess.Popen[str]]
 SLOW = """
 import pathlib, time
 
@@ -40,6 +41,21 @@ def ray_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="ray-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def begin(ray_directory: Path) -> Iterator[Begin]:
+    """Starts a run with these flags, on a Ray of its own or on that at an address."""
+    drivers: list[subprocess.Popen[str]] = []
+
+    def begin(flags: dict[str, Any], address: str | None = None) -> subprocess.Popen[str]:
+        drivers.append(start(flags, ray_directory, address))
+        return drivers[-1]
+
+    yield begin
+    for driver in drivers:
+        driver.kill()
+        driver.communicate()
 
 
 @pytest.fixture
@@ -66,11 +82,11 @@ def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
 
 
 def test_a_run_whose_processes_are_killed_one_after_another_ends_as_if_never_touched(
-    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+    flags: dict[str, Any], begin: Begin, tmp_path: Path
 ) -> None:
     slow, flags = slowly(flags | {"actor_num_gpus_per_node": 2}, tmp_path)
     config = parse(to_argv(flags))
-    running = start(flags, ray_directory)
+    running = begin(flags)
     for number, (victims, repair) in enumerate(
         [
             (["policy-1"], "rank-replaced"),
@@ -91,7 +107,7 @@ def test_a_run_whose_processes_are_killed_one_after_another_ends_as_if_never_tou
     sentences = [event["sentence"] for event in events(config, "rank-replaced")]
     assert sentences[0].startswith("The policy lost a process (its process ended): policy and")
     alone = flags | {"run_dir": tmp_path / "alone"}
-    finish(start(alone, ray_directory))
+    finish(begin(alone))
     assert_the_same(config, parse(to_argv(alone)))
 
 
@@ -101,12 +117,12 @@ def finish(running: subprocess.Popen[str]) -> None:
 
 
 def test_a_run_that_loses_a_node_goes_on_in_the_room_that_others_have(
-    flags: dict[str, Any], ray_directory: Path, tmp_path: Path
+    flags: dict[str, Any], begin: Begin, tmp_path: Path
 ) -> None:
     slow, flags = slowly(flags, tmp_path)
     config = parse(to_argv(flags))
     with cluster_at(*[{"num_cpus": 4, "node_name": f"node-{n}"} for n in range(3)]) as cluster:
-        running = start(flags, ray_directory, cluster.address)
+        running = begin(flags, cluster.address)
         wait_until(lambda: made(config) >= 2, running)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         at = made(config)
