@@ -43,7 +43,8 @@ class Cluster(Watch):
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
-            job = ["--", *self._job] if number == HEAD else []
+            is_head = self.environment(number)["RAY_WORKER"] == "0"
+            job = ["--", *self._job] if is_head else []
             self.nodes[number] = Process(
                 f"node-{number}",
                 [sys.executable, "-m", "entrypoint", "up", *job],

@@ -93,35 +93,6 @@ def test_a_second_head_on_the_run_directory_is_refused_while_the_first_lives(
     cluster.goes_on(within=30)
 
 
-def test_a_killed_driver_is_started_again_within_60_seconds(cluster: Cluster) -> None:
-    attempts = len(cluster.events("attempt"))
-    kill(cluster.named(HEAD, "job.py"))
-    cluster.resumes(attempts, within=60)
-    assert cluster.events("resume")[-1]["details"]["step"] > 0
-
-
-def test_a_killed_worker_that_comes_back_at_once_is_taken_in_again_within_90_seconds(
-    cluster: Cluster,
-) -> None:
-    attempts = len(cluster.events("attempt"))
-    cluster.kill(SECOND)
-    cluster.start(SECOND)
-    cluster.resumes(attempts, within=90)
-
-
-def test_a_worker_that_is_taken_away_leaves_with_143_after_the_job_has_saved_within_20_seconds(
-    cluster: Cluster,
-) -> None:
-    attempts = len(cluster.events("attempt"))
-    cluster.terminate(SECOND)
-    assert cluster.nodes[SECOND].wait(20) == 143
-    failure = cluster.events("failure")[-1]
-    assert failure["sentence"] == "node_lost: worker-2 leaves: SIGTERM"
-    cluster.start(SECOND)
-    cluster.resumes(attempts, within=90)
-    assert cluster.events("resume")[-1]["details"]["step"] == failure["details"]["step"]
-
-
 def test_a_head_whose_ray_dies_revives_it_and_the_run_goes_on_within_90_seconds(
     cluster: Cluster,
 ) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.container.podman import IMAGE, Container, podman
 from tests.watch import Watch
@@ -37,7 +38,7 @@ class Cluster:
         self.name = f"rollcall-{uuid.uuid4().hex[:8]}"
         self.nodes: dict[str, Container] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         podman("network", "create", self.name)
         return self
 

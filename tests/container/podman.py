@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIGURATION = Path(__file__).with_name("host") / "containers.conf"
-IMAGE = "localhost/rollcall:cpu"
+IMAGE = os.environ.get("TEST_IMAGE", "localhost/rollcall:cpu")
 
 
 def podman(

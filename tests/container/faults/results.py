@@ -1,0 +1,29 @@
+"""What came of the faults, kept beside the table; written where FAULTS_RECORD is set."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.container.faults.fault import Result
+
+PATH = Path(__file__).with_name("results.json")
+
+
+def keep(sentence: str, result: Result) -> None:
+    """Replace the row of this fault."""
+    row = {"sentence": sentence, **result.as_dict()}
+    print(json.dumps(row))
+    if os.environ.get("FAULTS_RECORD"):
+        rows = read() | {result.fault: row}
+        PATH.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+
+
+def read() -> dict[str, Any]:
+    try:
+        rows: dict[str, Any] = json.loads(PATH.read_text())
+    except FileNotFoundError:
+        return {}
+    return rows

@@ -1,0 +1,105 @@
+"""A reward server that a test breaks: real HTTP, real scores, and six ways to fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from env.protocol import read_request, write_answer
+from env.registry import reward_function
+
+TASK = "arithmetic-partial"
+WORK_SECONDS = 0.25
+"""What a request takes: it sets the pace of the training."""
+SLOW_SECONDS = 6.0
+
+
+class Mood(StrEnum):
+    WELL = "well"
+    SLOW = "slow"
+    ERROR = "error"
+    GARBAGE = "garbage"
+    SHORT = "short"
+    NAN = "nan"
+
+
+class RewardServer:
+    """Serves in a thread, between `start` and `stop`, always on the same port."""
+
+    def __init__(self) -> None:
+        self.mood = Mood.WELL
+        self._port = 0
+        self._score = reward_function(TASK)
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/get_reward"
+
+    def start(self) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(200, b'{"status": "ready"}')
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self._answer(*outer.answer(body))
+
+            def _answer(self, status: int, text: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args: Any) -> None:
+                """The training's log says what became of the answers."""
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """Who asked was killed meanwhile."""
+
+        self._server = Server(("127.0.0.1", self._port), Handler)
+        self._port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def __enter__(self) -> RewardServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def answer(self, body: bytes) -> tuple[int, bytes]:
+        """Status and text."""
+        requests = read_request(body)
+        time.sleep(SLOW_SECONDS if self.mood is Mood.SLOW else WORK_SECONDS)
+        answer = write_answer(self._score(requests))
+        match self.mood:
+            case Mood.ERROR:
+                return 500, b"the judge has a headache"
+            case Mood.GARBAGE:
+                return 200, b"<html>not what was asked</html>"
+            case Mood.SHORT:
+                answer["rewards"] = answer["rewards"][:-1]
+            case Mood.NAN:
+                answer["rewards"] = [float("nan")] * len(requests)
+        return 200, json.dumps(answer).encode()
