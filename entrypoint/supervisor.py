@@ -28,6 +28,8 @@ from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 log = logging.getLogger(__name__)
 
 PROBE_BYTES = 2**20
+NODE_TIMEOUTS = 2.0
+"""So many times as long as Ray itself may take to see that a node is gone, it is waited for."""
 NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.GROWN)
 
 
@@ -82,6 +84,8 @@ class Supervisor:
     """The settings, with the job's arguments as the nodes that are there allow."""
     _present: tuple[str, ...] | None = None
     """The workers that the last roll had; None before the first of this life."""
+    _unseen_since: float | None = None
+    """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
 
     def __post_init__(self) -> None:
         self._job = self.settings
@@ -180,13 +184,36 @@ class Supervisor:
             there, state.expected, self.minimum, waited=waited, patience=patience
         )
         if not state.complete and shrink is None:
+            self._unseen_since = None
             raise wait.NotYetError(str(state))
-        alive, nodes = len(self.cluster.alive()), 1 + there
-        if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
-            raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        try:
+            alive, nodes = len(self.cluster.alive()), 1 + there
+            if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
+                raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        except wait.NotYetError as unseen:
+            self._lose_patience(str(unseen))
+            raise
+        self._unseen_since = None
         if shrink is not None and not as_before:
             self._record(shrink)
         return state
+
+    def _lose_patience(self, unseen: str) -> None:
+        """The nodes are there by their own word. Where Ray does not see it for long, a daemon of
+        its own hangs, on whichever node, and none of their ends will tell."""
+        now = time.monotonic()
+        self._unseen_since = self._unseen_since or now
+        waited = now - self._unseen_since
+        if waited < NODE_TIMEOUTS * self.settings.node_timeout:
+            return
+        self._unseen_since = None
+        self.journal.record("ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes")
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        # The workers' Ray would take a minute to notice that the head's is another one.
+        self.control.begin_anew()
+        self.cluster.revive()
 
     def _newcomers(self) -> str | None:
         """In a sentence, once the roll is complete and was not as the attempt began."""
@@ -269,9 +296,7 @@ class Supervisor:
             self.control.dismiss(decision.worker, decision.sentence)
             return
         if ray_lost:
-            # The workers' Ray would take a minute to notice that the head's is another one.
-            self.control.begin_anew()
-            self.cluster.revive()
+            self._begin_anew()
         if isinstance(decision, restart.Resume) and decision.delayed:
             pause = wait.backoff(self._track.fruitless if failures is None else failures)
             log.info("waiting %.1f s before the next attempt", pause)

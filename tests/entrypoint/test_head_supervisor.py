@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from inspect import signature
@@ -106,6 +107,18 @@ def test_a_worker_that_says_it_joined_but_that_ray_does_not_see_is_waited_for(
     began = time.monotonic()
     world.lives()
     assert time.monotonic() - began > 1
+
+
+def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_nodes(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_NODE_TIMEOUT="0.5s")
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
+    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
+    assert world.lives().name == "finished"
+    assert world.revived == 1
+    (said,) = world.sentences("ray")
+    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for \d s: starting Ray anew on all nodes", said)
 
 
 def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:
