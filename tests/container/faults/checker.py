@@ -118,7 +118,9 @@ def endings(events: Iterable[Event]) -> Iterator[str]:
             if not running:
                 yield f"attempt {number} has a second class: {failure}"
             running, unanswered = False, True
-        elif kind == "decision":
+        elif kind == "collective":
+            unanswered = unanswered or event["details"]["verdict"] == "fail"
+        elif kind == "decision" and event["details"]["answer"] != "shrink":
             if not unanswered:
                 yield f"an answer to no failure: {event['sentence']!r}"
             unanswered = False

@@ -117,7 +117,7 @@ def test_an_attempt_that_ends_without_a_class_is_found(told: Told) -> None:
 
 
 def test_an_attempt_with_two_classes_is_found(told: Told) -> None:
-    told("failure", failure="hang")("failure", failure="unknown")("decision")
+    told("failure", failure="hang")("failure", failure="unknown")("decision", answer="resume")
     assert list(checker.endings(told.events)) == ["attempt 1 has a second class: unknown"]
 
 
@@ -132,7 +132,7 @@ def test_a_failure_without_an_answer_is_found(told: Told) -> None:
 
 
 def test_an_answer_to_no_failure_is_found(told: Told) -> None:
-    told("decision")
+    told("decision", answer="shrink")("decision", answer="resume")
     assert list(checker.endings(told.events)) == ["an answer to no failure: 'decision'"]
 
 

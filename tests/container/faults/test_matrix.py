@@ -41,7 +41,7 @@ class Standing:
         self._count = 0
 
     def stage(self) -> Stage:
-        if self._stage is None or not self._stage.trains():
+        if self._stage is None or not self._stage.trains() or self._stage.faults():
             self.close()
             self._stack.enter_context(self.reward)
             self._count += 1
