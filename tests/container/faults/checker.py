@@ -56,14 +56,18 @@ def all_events(journal: Path) -> list[Event]:
 
 
 def steps(events: Iterable[Event]) -> Iterator[str]:
-    """No step is skipped or made twice: an attempt counts on from a step that was saved, and is
-    over when the next one has begun."""
-    saved, at, newest = {0}, dict[int, int](), 0
+    """No step is skipped or made twice: an attempt counts on from a step that was saved, or is held
+    in memory since it was finished, and is over when the next one has begun."""
+    saved, finished, at, newest = {0}, set[int](), dict[int, int](), 0
     for event in events:
         kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
         if kind == "attempt":
             newest = max(newest, attempt)
         elif kind == "checkpoint":
+            saved.add(step)
+        elif kind == "restore":
+            if step not in saved | finished:
+                yield f"attempt {attempt} restores step {step}, which was never finished"
             saved.add(step)
         elif kind == "resume":
             if step not in saved:
@@ -77,6 +81,7 @@ def steps(events: Iterable[Event]) -> Iterator[str]:
             elif step != at[attempt] + 1:
                 yield f"attempt {attempt} makes step {step} after step {at[attempt]}"
             at[attempt] = step
+            finished.add(step)
 
 
 def heads(events: Iterable[Event]) -> Iterator[str]:
@@ -148,7 +153,7 @@ def loaded(events: Iterable[Event], damages: Sequence[Damage]) -> Iterator[str]:
         while pending and pending[0].at < event["at"]:
             bad[pending.pop(0).step] = "damaged"
         kind, step = event["kind"], event["details"].get("step")
-        if kind == "checkpoint":
+        if kind == "checkpoint" or (kind == "restore" and "memory" in event["sentence"]):
             bad.pop(step, None)
         elif kind == "checkpoint-skipped":
             bad[step] = "skipped"

@@ -80,6 +80,16 @@ def test_a_start_from_a_step_that_was_never_saved_is_found(told: Told) -> None:
     assert sentence == "attempt 2 resumes from step 3, which was never saved"
 
 
+def test_a_step_that_was_only_held_in_memory_may_be_gone_on_from(told: Told) -> None:
+    told("step", step=3).fails()
+    told.attempt += 1
+    told("attempt")("restore", step=3)("resume", step=3)("step", step=4)
+    assert list(checker.steps(told.events)) == []
+    told("restore", step=9)
+    (sentence,) = checker.steps(told.events)
+    assert sentence == "attempt 2 restores step 9, which was never finished"
+
+
 def test_an_attempt_that_goes_on_beside_the_next_one_is_found(told: Told) -> None:
     told.fails().goes(2, 3)("step", step=3, attempt=1)
     (sentence,) = checker.steps(told.events)
