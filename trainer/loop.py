@@ -3,7 +3,7 @@
 The driver holds no model. A line that waits, waits for actors; the forward passes of a step run at
 the same time as the scoring, and the updates of policy and critic at the same time as each other.
 A step is a function of (checkpoint, seed, step): nothing else that a process remembers has a part
-in it.
+in it. Where rollouts run ahead (`ahead`), the moment in which each ends has a part in it, too.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trainer.actors.group import LocalGroup
 from trainer.actors.policy import PolicyActor
 from trainer.contract import ExitCode
 from trainer.engine_pool import EnginePool
-from trainer.engines.base import EngineSettings, Request, VLLMSettings
+from trainer.engines.base import Draft, EngineSettings, Key, Request, VLLMSettings
 from trainer.engines.hf import HFEngine
 from trainer.types import Completion, Sampling, Sequences, TrainingError
 
@@ -164,6 +164,46 @@ def test_greedy_completions_are_those_of_transformers(
         for one in (plain, engine)
     )
     assert ours == theirs
+
+
+def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
+    engine: HFEngine, policy: PolicyActor
+) -> None:
+    """What the engine says of a token is what the policy says whose version the token carries."""
+    sampling = Sampling(max_new_tokens=20)
+    drafts = [Draft((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))]
+    ended: dict[Key, Completion] = {}
+
+    def write(given: list[Draft], calls: int) -> None:
+        for call in range(calls):
+            told = engine.write(given if call == 0 else [], sampling, 0.0)
+            ended.update({one.key: one.completion for one in told.ended})
+
+    def difference(version: int) -> float:
+        sequences = Sequences.collate(list(ended.values()))
+        assert sequences.rollout_log_probs is not None
+        ours = policy.log_probs(sequences) - sequences.rollout_log_probs
+        of_version = [
+            ours[row, : len(c.tokens)][c.versions == version]
+            for row, c in enumerate(ended.values())
+        ]
+        return float(np.abs(np.concatenate(of_version)).max())
+
+    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 5)
+    write(drafts, calls=4)
+    engine.generate(requests(1), SAMPLING.greedy())
+    before = {draft.key: draft.tokens.tolist() for draft in engine.drafts()}
+    assert before
+    moved(policy, 6)
+    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 6)
+    write([], calls=40)
+    assert sorted(ended) == [draft.key for draft in drafts]
+    for key, tokens in before.items():
+        completion = ended[key]
+        assert completion.tokens[completion.actions][: len(tokens)].tolist() == tokens
+        assert set(completion.versions[completion.actions]) == {5, 6}
+        assert completion.version == 5
+    assert difference(6) < TOLERANCE < difference(5)
 
 
 def test_a_model_that_vllm_does_not_know_is_refused_with_what_to_do(
