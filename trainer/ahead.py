@@ -204,6 +204,7 @@ class Ahead:
         if self._writers.busy:
             self._written(self._writers.work(A_LOOK))
         else:
+            assert self._scoring.busy, "a step waits, and nothing is under way"
             self._scoring.wait(A_LOOK)
 
     def _begin(self) -> int:

@@ -23,6 +23,10 @@ class Scoring:
         self._waiting: list[Group] = []
         self._calls: dict[Future[list[Score]], list[Group]] = {}
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._calls)
+
     def give(self, groups: list[Group]) -> None:
         """Groups that are written; each is scored in one call."""
         self._waiting += groups

@@ -66,8 +66,9 @@ def choose(pace: Pace, step: int, groups: Sequence[Begun]) -> list[int] | None:
     Whatever would be too old in the next step is among them; the first of those that are ready
     fill up the rest.
     """
-    due = [n for n, group in enumerate(groups) if group.version + pace.max_staleness + 1 <= step]
-    others = [n for n, group in enumerate(groups) if group.ready and n not in set(due)]
+    is_due = [group.version + pace.max_staleness + 1 <= step for group in groups]
+    due = [n for n, now in enumerate(is_due) if now]
+    others = [n for n, now in enumerate(is_due) if not now and groups[n].ready]
     chosen = sorted([*due, *others[: max(0, pace.batch - len(due))]])
     if len(chosen) < pace.batch or not all(groups[n].ready for n in chosen):
         return None

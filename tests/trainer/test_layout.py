@@ -57,6 +57,13 @@ def test_zero_and_unsaid_sizes_of_a_guest_are_its_host_s(tiny: Tiny, run_dir: Pa
     assert layout.of(config).pools[0].tenants == 4
 
 
+def test_engines_that_write_while_others_learn_have_slots_of_their_own(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, colocate_all_models=True, async_train=True)
+    assert pools(config) == {"policy+reference+critic": (1, 1), "engine": (1, 1)}
+
+
 def test_an_engine_s_slots_lie_side_by_side_on_one_node(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(
         run_dir,
