@@ -11,9 +11,11 @@ import torch
 
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
+from tests.trainer.test_weights import State, staged
 from trainer.engines.base import Draft, Engine, Key, Request
 from trainer.engines.hf import HFEngine
-from trainer.types import Completion, Sampling, Weights
+from trainer.types import Completion, Sampling
+from trainer.weights import Outbox
 
 SAMPLING = Sampling(max_new_tokens=20)
 TEXTS = ["1+1=", "12+30=", "7="]
@@ -45,17 +47,18 @@ def written_on(engine: Engine, drafts: Sequence[Draft], calls: int) -> dict[Key,
     return ended
 
 
-def moved(engine: HFEngine, seed: int) -> Weights:
+def moved(engine: HFEngine, seed: int) -> State:
     """Other weights than those of the engine."""
-    generator = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
     return {
-        name: p.detach().numpy() + generator.normal(0, 0.1, p.shape).astype(np.float32)
+        name: p.detach() + 0.1 * torch.randn(p.shape, generator=generator)
         for name, p in engine._model.named_parameters()
     }
 
 
-def load(engine: HFEngine, weights: Weights, version: int) -> None:
-    engine.load(weights)
+def load(engine: HFEngine, state: State, version: int) -> None:
+    outbox = Outbox()  # who gives weights keeps them while they are taken
+    engine.load(staged(outbox, state))
     engine.commit(version)
 
 
@@ -129,7 +132,8 @@ def test_what_is_evaluated_meanwhile_changes_no_draft(engine: HFEngine) -> None:
 
 def test_nothing_is_written_while_weights_are_not_whole(engine: HFEngine) -> None:
     ended = written_on(engine, begun(), calls=1)
-    engine.load({"model.norm.weight": np.ones(16, dtype=np.float32)})
+    outbox = Outbox()
+    engine.load(staged(outbox, {"model.norm.weight": torch.ones(16)}))
     with pytest.raises(RuntimeError, match="no whole weights"):
         engine.write([], SAMPLING, AT_ONCE)
     assert len(engine.drafts()) == len(begun()) - len(ended)

@@ -8,12 +8,14 @@ import torch
 
 from env.types import Prompt
 from tests.trainer.harness import Tiny
+from tests.trainer.test_weights import staged
 from trainer.actors.group import LocalLauncher
 from trainer.engine_pool import EnginePool
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.rollouts import Rollouts
 from trainer.types import Completion, Sampling, UnfitModelError
+from trainer.weights import Outbox
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
 SAMPLING = Sampling(max_new_tokens=5)
@@ -135,21 +137,22 @@ def test_a_long_prompt_loses_its_beginning(tiny: Tiny) -> None:
 
 
 def test_completions_carry_the_version_of_the_weights_that_wrote_them(engine: HFEngine) -> None:
-    weights = {name: p.detach().numpy().copy() for name, p in engine._model.named_parameters()}
-    engine.load(weights)
+    outbox = Outbox()
+    engine.load(staged(outbox, dict(engine._model.named_parameters())))
     engine.commit(version=9)
     assert engine.generate([Request("1+1=", (0,))], SAMPLING)[0].version == 9
 
 
 def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     fresh = HFEngine(settings(tiny))
-    weights = {name: p.detach().numpy().copy() for name, p in fresh._model.named_parameters()}
+    weights = {name: p.detach().clone() for name, p in fresh._model.named_parameters()}
     before = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]
     favourite = 7
     weights["model.embed_tokens.weight"][:] = 0
     weights["model.norm.weight"][:] = 1
     weights["model.embed_tokens.weight"][favourite] = 10
-    fresh.load(weights)
+    outbox = Outbox()
+    fresh.load(staged(outbox, weights))
     fresh.commit(version=1)
     after = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]
     assert not same(before, after)
