@@ -8,9 +8,9 @@ a device of its own. Both sides have the same flags but for `--async_train --max
 start from the same seeds.
 
 The value is samples per second of the steady steps, asynchronous against synchronous: the median
-over seeds. Beside it, whether the mean reward over all samples of a run, which is the area under
-the curve of reward per sample, is the same within noise: the difference of the means over seeds is
-less than twice its standard error.
+over seeds. Beside it, whether both learn as much from a sample: a batch's mean reward is a point of
+the curve over the samples that the policy which wrote it had learned from, and the areas under the
+curves are the same within noise, which is twice the standard error of their difference over seeds.
 """
 
 # ruff: noqa: N999 - run by its name, imported by nobody
@@ -67,8 +67,8 @@ def main() -> int:
             "reward_seconds": round(seconds, 4),
             "synchronous": [summary(rows) for rows in behind],
             "asynchronous": [summary(rows) for rows in ahead],
-            "reward_difference": round(difference, 4),
-            "reward_noise": round(noise, 4),
+            "area_difference": round(difference, 4),
+            "area_noise": round(noise, 4),
             "samples": STEPS * PROMPTS * COMPLETIONS,
         },
         besides=abs(difference) <= noise,
@@ -153,8 +153,17 @@ def rate(rows: Rows) -> float:
     return steps * PROMPTS * COMPLETIONS / (last["at"] - first["at"])
 
 
+def curve(rows: Rows) -> list[float]:
+    """The mean reward that each version of the policy got; one that ran ahead has no last one."""
+    of_version: dict[int, list[float]] = {}
+    for row in rows:
+        version = round(row["step"] - 1 - row.get("train/staleness", 0))
+        of_version.setdefault(version, []).append(row["train/reward"])
+    return [statistics.fmean(of_version[version]) for version in range(STEPS - 1)]
+
+
 def area(rows: Rows) -> float:
-    return statistics.fmean(row["train/reward"] for row in rows)
+    return statistics.fmean(curve(rows))
 
 
 def compared(ours: list[float], theirs: list[float]) -> tuple[float, float]:
@@ -174,7 +183,7 @@ def summary(rows: Rows) -> dict[str, Any]:
     }
     return {
         "samples_per_second": round(rate(rows), 1),
-        "mean_reward": round(area(rows), 4),
+        "area": round(area(rows), 4),
         "last_reward": round(statistics.fmean(row["train/reward"] for row in rows[-4:]), 4),
         "staleness": round(statistics.fmean(row.get("train/staleness", 0) for row in steady), 4),
         "seconds": medians,
@@ -182,13 +191,13 @@ def summary(rows: Rows) -> dict[str, Any]:
 
 
 def show(rounds: list[dict[str, Rows]]) -> None:
-    print("samples  synchronous  asynchronous   (mean reward of the batch, over seeds)")
-    for step in range(STEPS):
-        means = [
-            statistics.fmean(sides[name][step]["train/reward"] for sides in rounds)
-            for name in ("synchronous", "asynchronous")
-        ]
-        print(f"{(step + 1) * PROMPTS * COMPLETIONS:7}  {means[0]:11.3f} {means[1]:13.3f}")
+    print("samples  synchronous  asynchronous   (mean reward after so many, over seeds)")
+    curves = {
+        name: [curve(sides[name]) for sides in rounds] for name in ("synchronous", "asynchronous")
+    }
+    for version in range(STEPS - 1):
+        means = [statistics.fmean(one[version] for one in side) for side in curves.values()]
+        print(f"{version * PROMPTS * COMPLETIONS:7}  {means[0]:11.3f} {means[1]:13.3f}")
 
 
 if __name__ == "__main__":
