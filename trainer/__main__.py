@@ -35,7 +35,7 @@ def run(config: Config) -> int:
     # Not before the flags are right: --help and a typing error answer at once.
     from env.prompts import PromptError
     from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
-    from trainer import data, engine_choice, hub, layout, loop, placement, team
+    from trainer import data, engine_choice, hub, layout, loop, memory, placement, team
     from trainer.actors.ray_group import RayLauncher
     from trainer.checkpoint.peers import Peers
     from trainer.checkpoint.resume import ResumeError
@@ -67,6 +67,8 @@ def run(config: Config) -> int:
             return _end("\n".join(lacking), ExitCode.USAGE)
         sentences = [*placed.sentences(), engine_choice.sentence(config)]
         append_event(config.files.journal, "layout", "; ".join(sentences))
+        if planned := memory.sentence(config, placed.assignment.layout):
+            append_event(config.files.journal, "memory", planned)
         config = _fetched(config, placed)
         launcher = RayLauncher(placed, config.dist_timeout)
         held = Peers(config)

@@ -20,6 +20,7 @@ from trainer import (
     estimates,
     filtering,
     inspection,
+    peak_memory,
     publish,
     rewards,
     shares,
@@ -214,7 +215,7 @@ class _Run:
                 loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
             )
             watch.lap("forward")
-            metrics = self._update(experience, step)
+            metrics = self._update(experience, step) | peak_memory.of(self.team)
             watch.lap("update")
         self._publish(step)
         watch.lap("publish")

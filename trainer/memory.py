@@ -82,6 +82,14 @@ def of(config: Config, layout: Layout, role: str) -> Memory | None:
     )
 
 
+def sentence(config: Config, layout: Layout) -> str | None:
+    """The most that a process of each role takes; None where a model is not on this disk."""
+    roles = [group.role for pool in layout.pools for group in pool.groups if group.role != "engine"]
+    needs = {role: of(config, layout, role) for role in roles}
+    said = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
+    return f"planned for each process of a step: {', '.join(said)}" if said else None
+
+
 def engine_share(config: Config, layout: Layout) -> float:
     """Share of a GPU's memory that one engine takes."""
     pool = layout.pool_of("engine")

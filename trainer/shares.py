@@ -20,6 +20,11 @@ PEAK = "_memory_gb"
 """How metrics end of which the fullest rank's counts."""
 
 
+def peaks(role: str, held: Mapping[str, int]) -> Metrics:
+    """Bytes of each phase as metrics of a process of `role`."""
+    return {f"{role}_{phase}{PEAK}": taken / 1e9 for phase, taken in held.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Samples that go through a model together."""

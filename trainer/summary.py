@@ -10,6 +10,7 @@ from trainer.actors.base import Metrics
 from trainer.config import Config
 from trainer.divergence import kl
 from trainer.record import Step, Stopwatch
+from trainer.shares import PEAK
 from trainer.types import Experience, Sample
 
 
@@ -38,9 +39,14 @@ def of(
         **updates,
         **watch.metrics,
     }
-    row = {f"train/{name}": value for name, value in train.items()}
+    row = {_logged(name): value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
     return Step(row=row, reward=train["reward"], kl=divergence, tokens=tokens, seconds=seconds)
+
+
+def _logged(name: str) -> str:
+    phase, peak, _ = name.partition(PEAK)
+    return f"memory/{phase}_gb" if peak else f"train/{name}"
 
 
 def _mean_kl(experience: Experience, estimator: str) -> float:

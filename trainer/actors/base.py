@@ -40,14 +40,19 @@ class Rank:
 ALONE = Rank()
 
 
-class Reference(Protocol):
+class Measured(Protocol):
+    def peaks(self) -> Metrics:
+        """The most memory that the process took in each phase, in GB, since it was last asked."""
+
+
+class Reference(Measured, Protocol):
     def log_probs(self, sequences: Sequences) -> FloatArray:
         """[B, T] log-probability of each action token of the rank's samples; zero elsewhere."""
 
 
 class Learner(Protocol):
     def update(self, experience: Experience, step: int) -> Metrics:
-        """Train on a step's samples. Returns this rank's shares of the metrics.
+        """Train on a step's samples. Returns this rank's shares of the metrics, with its peaks.
 
         Raises TrainingError where a loss is not finite.
         """
@@ -73,7 +78,10 @@ class Learner(Protocol):
         """
 
 
-class Policy(Learner, Reference, Protocol):
+class Policy(Learner, Protocol):
+    def log_probs(self, sequences: Sequences) -> FloatArray:
+        """As the reference's."""
+
     def node(self) -> str:
         """What `shared.node` says where it runs."""
 
@@ -98,7 +106,7 @@ class Critic(Learner, Protocol):
         """Write a Hugging Face model to `directory`, with the value head beside it."""
 
 
-class RewardModel(Protocol):
+class RewardModel(Measured, Protocol):
     def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
         """For each request the score of each model; what one cannot read is a failed Score."""
 

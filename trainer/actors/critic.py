@@ -17,6 +17,7 @@ from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
+from trainer.actors.peaks import Peaks
 from trainer.checkpoint import export
 from trainer.contract import Written
 from trainer.losses import Loss
@@ -64,6 +65,7 @@ class CriticActor:
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
+        peaks = Peaks()
         self._source = settings.model.model
         backbone = AutoModel.from_pretrained(
             settings.model.model,
@@ -84,22 +86,25 @@ class CriticActor:
         head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         packed = self._forward.packed
-        self._training = Training("critic", self._model, self._model, settings, rank, packed=packed)
+        self._training = Training(
+            "critic", self._model, self._model, settings, rank, packed=packed, peaks=peaks
+        )
         self._cut = scoring_cut(settings.model, packed=packed)
         self._at_once = settings.model.at_once
         self._objective = objective
         self._rank = rank
 
     def values(self, sequences: Sequences) -> FloatArray:
-        with self._training.awake() as run:
+        with self._training.awake("forward") as run:
             share_threads(self._at_once)
             return in_passes(run, sequences, self._cut, self._rank)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        with self._training.awake() as run:
+        with self._training.awake("update") as run:
             metrics = self._training.fit(experience, step, partial(self._loss, run))
         names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
-        return {names.get(name, name): value for name, value in metrics.items()}
+        named = {names.get(name, name): value for name, value in metrics.items()}
+        return named | self._training.peaks()
 
     def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
         part, tensor = micro.experience, self._forward.tensor

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from trainer import shares
 from trainer.actors.base import LearnerSettings, Metrics, Rank
 from trainer.actors.lora import trained
-from trainer.actors.model import peak_memory, share_threads
+from trainer.actors.model import share_threads
+from trainer.actors.peaks import Peaks
 from trainer.actors.strategy import strategy_of
 from trainer.aggregation import token_weights
 from trainer.average import MovingAverage
@@ -70,9 +71,11 @@ class Training:
         rank: Rank,
         *,
         packed: bool,
+        peaks: Peaks,
     ) -> None:
         """`module` is what is called, around `model`, whose parameters are trained."""
         self._role = role
+        self._peaks = peaks
         self._model = model
         self._settings = settings
         self._rank = rank
@@ -85,13 +88,18 @@ class Training:
         )
 
     @contextmanager
-    def awake(self) -> Iterator[Callable[..., Any]]:
+    def awake(self, phase: str = "other") -> Iterator[Callable[..., Any]]:
         """The way through the model, which is on its device for so long."""
-        self._strategy.wake()
-        try:
-            yield self._strategy.run
-        finally:
-            self._strategy.sleep()
+        with self._peaks.phase(phase):
+            self._strategy.wake()
+            try:
+                yield self._strategy.run
+            finally:
+                self._strategy.sleep()
+
+    def peaks(self) -> Metrics:
+        """Of this rank's memory, since it was last asked."""
+        return shares.peaks(self._role, self._peaks.taken())
 
     def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the samples. Returns the mean metrics of the updates.
@@ -114,8 +122,7 @@ class Training:
                 totals[name] += value
             updates += 1
         self._model.eval()
-        metrics = {name: value / updates for name, value in totals.items()}
-        return metrics | {f"{self._role}{shares.PEAK}": peak_memory() / 1e9}
+        return {name: value / updates for name, value in totals.items()}
 
     def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
         metrics: dict[str, float] = defaultdict(float)

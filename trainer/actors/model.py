@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -44,13 +43,6 @@ def share_threads(at_once: int) -> None:
     """
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     torch.set_num_threads(max(1, threads // at_once))
-
-
-def peak_memory() -> int:
-    """Bytes: the most that this process has held so far, on its GPU where it has one."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:

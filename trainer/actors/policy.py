@@ -17,6 +17,7 @@ from trainer.actors import lora
 from trainer.actors.base import ALONE, LearnerSettings, Metrics, PolicyObjective, Rank
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
 from trainer.checkpoint import export
 from trainer.contract import Written
@@ -37,6 +38,7 @@ class PolicyActor:
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
+        peaks = Peaks()
         self._source = settings.model.model
         self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
         self._model.to(device).eval()
@@ -46,20 +48,27 @@ class PolicyActor:
             lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
         self._scorer = Scorer(self._model, device, settings.model)
         self._training = Training(
-            "policy", self._scorer, self._model, settings, rank, packed=self._scorer.packed
+            "policy",
+            self._scorer,
+            self._model,
+            settings,
+            rank,
+            packed=self._scorer.packed,
+            peaks=peaks,
         )
         self._objective = objective
         self._rank = rank
         self._outbox = Outbox(torch.bfloat16 if settings.model.mixed_precision else None)
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        with self._training.awake() as run:
+        with self._training.awake("forward") as run:
             return self._scorer.log_probs(sequences, self._rank, run)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        with self._training.awake() as run:
+        with self._training.awake("update") as run:
             metrics = self._training.fit(experience, step, partial(self._loss, run))
-        return {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
+        named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
+        return named | self._training.peaks()
 
     def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
         part = micro.experience

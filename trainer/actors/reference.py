@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from trainer.actors.base import ALONE, ModelSettings, Rank
+from trainer import shares
+from trainer.actors.base import ALONE, Metrics, ModelSettings, Rank
 from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
 from trainer.types import FloatArray, Sequences
 
@@ -13,6 +15,7 @@ from trainer.types import FloatArray, Sequences
 class ReferenceActor:
     def __init__(self, settings: ModelSettings, rank: Rank = ALONE) -> None:
         self._device = prepare_process(deterministic=settings.deterministic)
+        self._peaks = Peaks()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         model = load_causal_lm(settings.model, dtype, settings.attention)
         self._model = model.to(self._device).eval()
@@ -21,8 +24,12 @@ class ReferenceActor:
         self._rank = rank
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        self._model.to(self._device)
-        scored = self._scorer.log_probs(sequences, self._rank)
-        if self._offload:
-            self._model.to("cpu")
+        with self._peaks.phase("forward"):
+            self._model.to(self._device)
+            scored = self._scorer.log_probs(sequences, self._rank)
+            if self._offload:
+                self._model.to("cpu")
         return scored
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("reference", self._peaks.taken())

@@ -10,8 +10,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
-from trainer.actors.base import RewardSettings
+from trainer import shares
+from trainer.actors.base import Metrics, RewardSettings
 from trainer.actors.model import prepare_process
+from trainer.actors.peaks import Peaks
 from trainer.types import TrainingError
 
 
@@ -20,11 +22,16 @@ class RewardActor:
 
     def __init__(self, settings: RewardSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
+        self._peaks = Peaks()
         self._models = [_Scorer(name, settings, device) for name in settings.models]
 
     def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
-        by_model = [model.score(requests) for model in self._models]
+        with self._peaks.phase("forward"):
+            by_model = [model.score(requests) for model in self._models]
         return [list(scores) for scores in zip(*by_model, strict=True)]
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("reward", self._peaks.taken())
 
 
 class _Scorer:

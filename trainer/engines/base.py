@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from trainer.actors.base import Measured
 from trainer.shared import Parcel
 from trainer.types import Completion, FloatArray, IntArray, Sampling
 
@@ -80,7 +81,7 @@ class EngineSettings:
     vllm: VLLMSettings = VLLMSettings()
 
 
-class Engine(Protocol):
+class Engine(Measured, Protocol):
     """Writes completions with the newest weights it was given.
 
     A completion depends on its text, its seed, the sampling and the weights (up to the rounding

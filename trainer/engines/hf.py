@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from trainer import shared
+from trainer import shared, shares
 from trainer import weights as weight_transfer
+from trainer.actors.base import Metrics
 from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.peaks import Peaks
 from trainer.engines import cache
 from trainer.engines.base import Draft, EngineSettings, Memory, Request, Writing
 from trainer.engines.decode import Decoder
@@ -26,6 +28,7 @@ class HFEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
+        self._peaks = Peaks()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         self._model = load_causal_lm(settings.model, dtype).to(device).eval()
         if not cache.holds(self._model.config):
@@ -69,7 +72,8 @@ class HFEngine:
             raise RuntimeError(LACKING)
         prompts = [self._texts.prompt(request.text) for request in requests]
         seeds = [request.seeds for request in requests]
-        written = self._decoder.decode(prompts, seeds, sampling)
+        with self._peaks.phase("rollout"):
+            written = self._decoder.decode(prompts, seeds, sampling)
         of_rows = [prompt for prompt, some in zip(prompts, seeds, strict=True) for _ in some]
         rows = [Row.of(*written.row(row), self._version) for row in range(len(of_rows))]
         return self._texts.completions(of_rows, rows)
@@ -80,10 +84,14 @@ class HFEngine:
         if self._drafts is None:
             self._drafts = Drafts(self._decoder, self._texts, sampling, self._version)
         self._drafts.add(drafts)
-        return Writing(self._drafts.go_on(seconds), self._drafts.left)
+        with self._peaks.phase("rollout"):
+            return Writing(self._drafts.go_on(seconds), self._drafts.left)
 
     def drafts(self) -> list[Draft]:
         return self._drafts.drafts() if self._drafts else []
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("engine", self._peaks.taken())
 
     def sleep(self) -> None:
         self._version = None
@@ -92,6 +100,7 @@ class HFEngine:
             parameter.data = parameter.data.new_empty(0)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        self._peaks.now("asleep")
 
     def wake(self, memory: Memory) -> None:
         if memory == "weights":

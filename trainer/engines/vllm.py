@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from trainer import shared
+from trainer import shared, shares
+from trainer.actors.base import Metrics
 from trainer.actors.model import prepare_process
+from trainer.actors.peaks import Peaks
 from trainer.engines.base import Draft, EngineSettings, Memory, Request, Writing
 from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.engines.vllm_drafts import Drafts
@@ -42,6 +44,7 @@ class VLLMEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         prepare_process()
+        self._peaks = Peaks()
         _prepare_environment()
         from vllm import LLM
 
@@ -88,12 +91,10 @@ class VLLMEngine:
         self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
         prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
-        with _failures():
-            outputs = self._llm.generate(
-                [{"prompt_token_ids": prompt} for prompt in prompts],
-                [self._params(seed, sampling) for seed in seeds],
-                use_tqdm=False,
-            )
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        params = [self._params(seed, sampling) for seed in seeds]
+        with self._peaks.phase("rollout"), _failures():
+            outputs = self._llm.generate(inputs, params, use_tqdm=False)
         rows = [_row(output.outputs[0], self._version) for output in outputs]
         self._go_on()
         return self._texts.completions(prompts, rows)
@@ -103,7 +104,7 @@ class VLLMEngine:
             raise RuntimeError(LACKING)
         self._sampling = sampling
         self._add(drafts)
-        with _failures():
+        with self._peaks.phase("rollout"), _failures():
             return Writing(self._drafts.go_on(seconds), self._drafts.left)
 
     def drafts(self) -> list[Draft]:
@@ -144,8 +145,12 @@ class VLLMEngine:
             detokenize=False,
         )
 
+    def peaks(self) -> Metrics:
+        return shares.peaks("engine", self._peaks.taken())
+
     def sleep(self) -> None:
         self._llm.sleep(level=2)
+        self._peaks.now("asleep")
 
     def wake(self, memory: Memory) -> None:
         self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
