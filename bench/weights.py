@@ -4,6 +4,8 @@ A randomly initialised Qwen2 of 500 MB in float32 goes from a policy to an engin
 through `publish.weights` as in a run, version after version; before each, one thread copies as many
 bytes from one warm buffer to another. The first version, for which memory is found, is left out.
 The value is the median over versions of memcpy's time against the transfer's, of the slower engine.
+`first_use_seconds` is what the first token takes longer than the next one: on CPUs vLLM's kernels
+want weights in a form of their own, which is made then.
 """
 
 from __future__ import annotations
@@ -90,18 +92,29 @@ def measure(kind: str, model: Path, versions: int) -> dict[str, Any]:
     policy, group = started(kind, model)
     engines = EnginePool(group)
     publish.weights(policy, engines, 1)
-    copies, transfers = [], []
+    copies, transfers, first_uses = [], [], []
     for version in range(2, versions + 2):
         copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
         transfers.append(seconds(lambda n=version: publish.weights(policy, engines, n)))
+        first, second = (seconds(lambda: one_token(engines)) for _ in range(2))
+        first_uses.append(first - second)
     ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]
     return {
         "megabytes": round(source.nbytes / 1e6),
         "memcpy_gb_per_second": round(source.nbytes / statistics.median(copies) / 1e9, 2),
         "gb_per_second": round(source.nbytes / statistics.median(transfers) / 1e9, 2),
+        "first_use_seconds": round(max(0.0, statistics.median(first_uses)), 3),
         "to_memcpy": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
     }
+
+
+def one_token(engines: Any) -> None:
+    from trainer.engines.base import Engine, Request
+    from trainer.types import Sampling
+
+    sampling = Sampling(max_new_tokens=1)
+    engines.first(Engine.generate, [Request("1+1=", (0,))], sampling).result()
 
 
 def started(kind: str, model: Path) -> tuple[Any, Any]:

@@ -77,9 +77,9 @@ def adopt(address: Address) -> Segment:
 
 
 def attach(address: Address) -> mmap.mmap:
-    """Raises OSError where the process that shared it has ended."""
-    descriptor = os.open(address.path, os.O_RDWR)
+    """To read only. Raises OSError where the process that shared it has ended."""
+    descriptor = os.open(address.path, os.O_RDONLY)
     try:
-        return mmap.mmap(descriptor, address.size)
+        return mmap.mmap(descriptor, address.size, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)

@@ -1,14 +1,16 @@
 """The policy's weights on their way to the rollout engines, in parts of some megabytes.
 
 A part goes through shared memory: one copy into it, one out of it, the two at the same time for
-different parts. Another node has a segment of its own, which one of its engines fills from the
-policy's by a stream; the others there read what it has filled.
+different parts; a policy that computes on the CPU has its parameters there and spares the first.
+Another node has a segment of its own, which one of its engines fills from the policy's by a stream;
+the others there read what it has filled.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from trainer.shared import Address, Entry, Parcel, Segment
 from trainer.stream import Reader, Server
 from trainer.types import Names, Weights
 
-PART_BYTES = 64 << 20
+PART_BYTES = 256 << 20
 """Small enough for writer and readers to work at the same time, large enough not to be felt."""
 CPU = torch.device("cpu")
 ALIGNMENT = 64
@@ -67,14 +69,31 @@ class Outbox:
         self._state = state
         return parts(state, PART_BYTES if size is None else size)
 
+    def adopt(self, model: nn.Module) -> None:
+        """Let the parameters of `model` lie in shared memory for good: none is copied there then.
+
+        For a model on the CPU that is offered as it is.
+        """
+        parameters = dict(model.named_parameters())
+        self._state = parameters
+        buffer = self._laid_out().buffer
+        for name, place in _views(buffer, tuple(self._entries.values())):
+            place.copy_(parameters[name].detach())
+            parameters[name].data = place
+
     def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
-        """Copy a part to its place in shared memory. `abroad`: other nodes may read it, too."""
+        """A part in shared memory: copied to its place there, unless it lies there.
+
+        `abroad`: other nodes may read it, too.
+        """
         segment = self._laid_out()
         if abroad and self._server is None:
             self._server = Server(segment.buffer)
         entries = tuple(self._entries[name] for name in part)
         for name, place in _views(segment.buffer, entries):
-            _copy(place, self._state[name].detach())
+            tensor = self._state[name].detach()
+            if tensor.data_ptr() != place.data_ptr():
+                _copy(place, tensor)
         last = entries[-1]
         return Parcel(
             segment.address,
@@ -154,7 +173,9 @@ def _views(buffer: mmap.mmap, entries: tuple[Entry, ...]) -> Iterator[tuple[str,
     for entry in entries:
         dtype = getattr(torch, entry.dtype)
         count = math.prod(entry.shape)
-        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
         yield entry.name, flat.view(entry.shape)
 
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +126,17 @@ def test_weights_from_another_node_are_the_same_weights(
     moved(policy, 3)
     monkeypatch.setattr(engine, "node", lambda: "elsewhere")
     publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
+    assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
+
+
+def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
+    engine: Any, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = engine._llm.llm_engine.model_executor.driver_worker.worker
+    assert worker.weight_transfer_engine._dense is not None
+    monkeypatch.setattr(worker.weight_transfer_engine, "_dense", None)
+    moved(policy, 4)
+    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 

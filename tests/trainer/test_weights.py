@@ -91,6 +91,24 @@ def test_versions_of_one_shape_share_one_segment() -> None:
     assert staged(outbox, {"a": torch.zeros(50)}).address != first
 
 
+def test_a_model_that_lies_in_shared_memory_is_read_where_it_is_trained() -> None:
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    outbox, inbox = weights.Outbox(), weights.Inbox()
+    before = source.weight.detach().clone()
+    outbox.adopt(source)
+    assert torch.equal(source.weight, before)
+    optimiser = torch.optim.SGD(source.parameters(), lr=0.1)
+    source(torch.ones(3)).sum().backward()
+    optimiser.step()
+    parcel = staged(outbox, source.state_dict())
+    weights.load(target, dict(inbox.tensors(parcel)))
+    assert torch.equal(target.weight, source.weight)
+    assert not torch.equal(target.weight, before)
+    with torch.no_grad():
+        source.bias.fill_(7.0)
+    assert dict(inbox.tensors(parcel))["bias"].tolist() == [7.0, 7.0]
+
+
 def test_a_stream_without_the_secret_gives_nothing() -> None:
     parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)}, abroad=True)
     assert parcel.source is not None

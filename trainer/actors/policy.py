@@ -59,6 +59,8 @@ class PolicyActor:
         self._objective = objective
         self._rank = rank
         self._outbox = Outbox(torch.bfloat16 if settings.model.mixed_precision else None)
+        if rank.leads and _is_offered_as_it_is(settings, device):
+            self._outbox.adopt(self._model)
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         with self._training.awake("forward") as run:
@@ -133,3 +135,9 @@ class PolicyActor:
             if self._rank.leads:
                 tokenizer = AutoTokenizer.from_pretrained(self._source)
                 export.write(self._model, tokenizer, directory, weights=result)
+
+
+def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:
+    """Whether engines get the very tensors that are trained: whole, in fp32, without adapters."""
+    whole = settings.sharding.zero_stage == 0 and settings.lora is None
+    return whole and device.type == "cpu" and not settings.model.mixed_precision

@@ -60,6 +60,7 @@ class VLLMEngine:
         self._llm.init_weight_transfer_engine({"init_info": {}})
         self._inbox = Inbox()
         self._updating = False
+        self._packed = True
         self._drafts = Drafts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
         """Of the drafts."""
@@ -82,12 +83,14 @@ class VLLMEngine:
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))
         self._updating = False
+        self._packed = False
         self._llm.reset_prefix_cache()  # it holds what the old weights computed
         self._go_on()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if self._updating:
             raise RuntimeError(LACKING)
+        self._pack()
         self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
         prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
@@ -104,8 +107,15 @@ class VLLMEngine:
             raise RuntimeError(LACKING)
         self._sampling = sampling
         self._add(drafts)
+        self._pack()
         with self._peaks.phase("rollout"), _failures():
             return Writing(self._drafts.go_on(seconds), self._drafts.left)
+
+    def _pack(self) -> None:
+        """In the engine's own time: the policy need not wait for it."""
+        if not self._packed:
+            self._llm.collective_rpc("pack_weights")
+            self._packed = True
 
     def drafts(self) -> list[Draft]:
         return [*self._withdrawn, *self._drafts.as_they_stand()]

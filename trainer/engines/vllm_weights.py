@@ -22,7 +22,9 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+from vllm.platforms import current_platform
 
+from trainer.engines.vllm_dense import DenseModel
 from trainer.shared import Address, Entry, Parcel
 from trainer.weights import Inbox
 
@@ -63,12 +65,16 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._inbox = Inbox()
+        self._dense = DenseModel.of(self.model) if current_platform.is_cpu() else None
 
     def init_transfer_engine(self, init_info: NothingToAgreeOn) -> None:
         pass
 
     def start_weight_update(self) -> None:
-        initialize_layerwise_reload(self.model)
+        if self._dense:
+            self._dense.open()
+        else:
+            initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ParcelInfo) -> None:
         # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
@@ -77,6 +83,9 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
             self.model.load_weights(self._inbox.tensors(update_info.parcel))
 
     def finish_weight_update(self) -> None:
+        if self._dense:
+            self._dense.close()
+            return
         finalize_layerwise_reload(self.model, self.model_config)
         for module in self.model.modules():
             # A head that shares the embedding's weight gets none of its own, and would go on
@@ -84,14 +93,24 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
 
+    def pack(self) -> None:
+        """Make the form in which the kernels read what has come."""
+        if self._dense:
+            self._dense.pack()
+
     def shutdown(self) -> None:
         pass
 
 
-class Registering:
-    """A worker extension with nothing in it: a worker that looks it up has imported this module."""
+class Packing:
+    """What is added to vLLM's worker, which imports this module when it looks it up."""
+
+    weight_transfer_engine: SharedMemoryEngine
+
+    def pack_weights(self) -> None:
+        self.weight_transfer_engine.pack()
 
 
-EXTENSION = f"{__name__}.{Registering.__name__}"
+EXTENSION = f"{__name__}.{Packing.__name__}"
 
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
