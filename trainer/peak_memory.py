@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from trainer import shares
 from trainer.actors.base import Measured, Metrics
 from trainer.actors.group import Group
 from trainer.team import Team
+from trainer.types import LostWorkerError
 
 PATIENCE = 0.02
 """Seconds for an answer: who is at work is not waited for, and left out."""
@@ -15,6 +17,11 @@ PATIENCE = 0.02
 
 def of(team: Team) -> Metrics:
     """The fullest process of each role and phase, in GB; learners tell theirs with an update."""
-    groups: Sequence[Group[Measured] | None] = (team.reference, team.reward, team.engines)
-    asked = [one for group in groups if group for one in group.all(Measured.peaks)]
-    return shares.merged_metrics([one.result() for one in asked if one.ready(PATIENCE)])
+    models: Sequence[Group[Measured] | None] = (team.reference, team.reward)
+    asked = [one for group in models if group for one in group.all(Measured.peaks)]
+    asked += team.engines.ask(Measured.peaks).values()
+    told = []
+    for one in asked:
+        with suppress(LostWorkerError):  # the next to need it sees to that
+            told += [one.result()] if one.ready(PATIENCE) else []
+    return shares.merged_metrics(told)
