@@ -59,6 +59,6 @@ def test_of_four_nodes_the_one_that_is_slowed_is_named_and_left_out_and_none_bef
     assert alike["sentence"].startswith("all-reduce over 4 nodes: ")
     assert (alike["details"]["verdict"], alike["details"]["nodes"]) == ("pass", [])
     assert (slowed["details"]["verdict"], slowed["details"]["nodes"]) == ("fail", ["worker-2"])
-    assert "worker-2 is at fault: 0.00" in slowed["sentence"]
+    assert "worker-2 is at fault: " in slowed["sentence"]
     assert left["sentence"].startswith("all-reduce over 3 nodes: ")
     assert codes == {"head": 0, "worker-1": 0, "worker-2": 76, "worker-3": 0}
