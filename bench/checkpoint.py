@@ -135,7 +135,7 @@ def gaps(directory: Path, events: list[dict[str, Any]]) -> float:
     """Median seconds between the end of a step's own work and the beginning of the next."""
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     own = {row["step"]: row["timing/step"] for row in rows if "timing/step" in row}
-    return statistics.median(wall - own[step] for step, wall in steps_of(events).items())
+    return float(statistics.median(wall - own[n] for n, wall in steps_of(events).items()))
 
 
 def at(event: dict[str, Any]) -> float:

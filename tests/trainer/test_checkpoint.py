@@ -2,22 +2,27 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.harness import Tiny, events, metric_rows, train
-from trainer.checkpoint import retention
+from trainer.checkpoint import retention, state
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.retention import OnDisk, Retention
 from trainer.config import Config
 from trainer.contract import (
     MANIFEST,
+    Written,
     checkpoint_path,
     fault_of,
     newest_checkpoint,
+    read_events,
     steps_on_disk,
     write_manifest,
 )
@@ -134,3 +139,44 @@ def test_a_finished_run_resumes_to_its_end_and_changes_nothing(tiny: Tiny, train
     assert state.eval_before is not None
     assert (checkpoint_path(trained.checkpoints, 4) / "policy.pt").read_bytes() == before
     assert json.loads(trained.files.progress.read_text())["step"] == 4
+
+
+def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_before(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slowly(*arguments: Any) -> Written:
+        time.sleep(0.5)
+        return save(*arguments)
+
+    save = state.save
+    monkeypatch.setattr(state, "save", slowly)
+    flags = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
+    config = tiny.config(run_dir, max_steps=5, save_steps=2, max_ckpt_num=9, **flags)
+    train(config)
+    told = [
+        (event["kind"], event["details"]["step"])
+        for event in read_events(config.files.journal)
+        if event["kind"] in ("step", "checkpoint")
+    ]
+    assert told.index(("step", 3)) < told.index(("checkpoint", 2)) < told.index(("checkpoint", 4))
+    assert [step for kind, step in told if kind == "checkpoint"] == [2, 4, 5]
+    assert [fault_of(checkpoint_path(config.checkpoints, s)) for s in (2, 4, 5)] == [None] * 3
+    assert capsys.readouterr().out.count("The next checkpoint waits until") == 1
+    for event in events(config, "checkpoint"):
+        assert event["details"]["stall_seconds"] < 0.4 < event["details"]["seconds"]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_step(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, max_steps=6, save_steps=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, before[1]))  # as if the disk were full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            train(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert events(config, "step")[-1]["details"]["step"] in (2, 3, 4)
+    assert newest_checkpoint(config.checkpoints) is None
+    assert events(config, "checkpoint") == []
