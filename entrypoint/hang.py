@@ -25,6 +25,8 @@ KNOWN = 10
 MEDIANS, LONGEST = 20.0, 3.0
 """A hang is longer than so many medians, and than so many times the longest ever seen."""
 STEP = "step"
+REPAIR = "repair"
+"""What is said when a repair begins: models are loaded then."""
 
 
 class HangWatch:
@@ -95,6 +97,8 @@ def limit(after: str, gaps: Sequence[float], outage: float = 0.0) -> float:
     """
     computing = after in COMPUTING_AFTER and len(gaps) >= KNOWN
     floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * outage)
+    if after == REPAIR:
+        floor = max(floor, START_SECONDS)
     if not gaps:
         return floor
     return max(floor, MEDIANS * statistics.median(gaps), LONGEST * max(gaps))

@@ -178,7 +178,8 @@ class Phase:
     step: int
     """The step that it belongs to, which need not be finished."""
     done: str
-    """The part that is over: generate, reward, forward, update, publish, step, eval, checkpoint."""
+    """The part that is over: generate, reward, forward, update, publish, step, eval, checkpoint; or
+    repair, which begins."""
 
     @classmethod
     def read(cls, path: Path) -> Phase | None:

@@ -141,6 +141,7 @@ class _Run:
 
     def _go_back(self, state: RunState, loss: LostWorkerError) -> None:
         """Everything is as it was when `state` was the newest."""
+        self.recorder.repairs(state.step + 1)
         self.keeping.salvage()
         if self.ahead is None:
             self.data.stream.load_state_dict(state.prompts)

@@ -132,6 +132,10 @@ class Recorder:
                 sink.close(exit_code)
         self._phase.close()
 
+    def repairs(self, step: int) -> None:
+        """A sign of life: what follows may take as long as a start."""
+        self._done(step, "repair")
+
     def _done(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
 

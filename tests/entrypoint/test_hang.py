@@ -92,6 +92,10 @@ def test_a_part_that_waits_for_a_service_may_be_silent_for_longer_than_the_outag
     assert run.silence()[0] > 3600
 
 
+def test_a_repair_may_take_as_long_as_a_start() -> None:
+    assert limit("repair", [5.0] * 20) == START_SECONDS
+
+
 def test_one_long_part_of_many_is_no_hang_when_it_comes_again() -> None:
     gaps = [2.0] * 49 + [300.0]
     assert limit("forward", gaps) == 900
