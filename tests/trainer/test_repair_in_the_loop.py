@@ -1,0 +1,153 @@
+"""A process of any role dies at any of its calls; the run ends with the weights of one undisturbed.
+
+Here a process is an object, which dies in that its call raises what Ray's death raises; what is
+started anew is another object. Real processes are killed in `test_repair_on_ray`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.harness import Tiny, events, share_of
+from tests.trainer.test_repair import Dead
+from tests.trainer.test_resume_to_the_bit import leaves_of
+from trainer import data, loop, team
+from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending, build
+from trainer.config import Config
+from trainer.stop import StopRequest
+from trainer.types import BeyondRepairError, LostWorkerError
+
+STEPS = 4
+
+
+@dataclass
+class Death:
+    """At the n-th call of a method, from 1."""
+
+    role: str
+    method: str
+    call: int
+    times: int = 1
+
+    def strikes(self, role: str, method: str) -> bool:
+        if (role, method) != (self.role, self.method) or not self.times:
+            return False
+        self.call -= 1
+        if self.call > 0:
+            return False
+        self.times -= 1
+        return True
+
+
+class Mortal(LocalGroup[Any]):
+    def __init__(self, role: str, actor: str, count: int, args: tuple[Any, ...], death: Death):
+        super().__init__([build(actor, args) for _ in range(count)])
+        self._role, self._actor, self._args, self._death = role, actor, args, death
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        if self._death.strikes(self._role, method.__name__):
+            self._workers[worker] = None
+        if self._workers[worker] is None:
+            sentence = f"{self._role}-{worker} is lost: it died"
+            return Dead(LostWorkerError(sentence, self._role, "it died"))
+        return super().send(worker, method, *args, **kwargs)
+
+    def renew(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            self._workers[worker] = build(self._actor, self._args)
+
+
+class MortalLauncher(LocalLauncher):
+    def __init__(self, death: Death) -> None:
+        self._death = death
+
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        return Mortal(role, actor, count, args, self._death)
+
+
+def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
+    given = {"max_steps": STEPS, "save_steps": 1, "vllm_num_engines": 2, "normalize_reward": True}
+    return tiny.config(run, kl_target=1e-3, kl_horizon=32, enable_ema=True, **given | flags)
+
+
+def run(config: Config, death: Death) -> None:
+    config.files.root.mkdir(parents=True)
+    prompts = data.load(config)
+    crew = team.assemble(config, config.total_steps(len(prompts.stream)), MortalLauncher(death))
+    loop.train(config, crew, prompts, share_of("1"), StopRequest())
+
+
+NEVER = Death("nobody", "", 0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forgetful: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    config = configure(forgetful, tmp_path_factory.mktemp("undisturbed") / "run")
+    run(config, NEVER)
+    return leaves_of(config, STEPS)
+
+
+MORE = pytest.mark.learning
+"""Beside the most telling ones: each is a whole run."""
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "call", "event"),
+    [
+        ("critic", "update", 3, "rank-replaced"),
+        ("policy", "stage", 3, "rank-replaced"),
+        ("engine", "generate", 4, "engine-replaced"),
+        pytest.param("policy", "update", 3, "rank-replaced", marks=MORE),
+        pytest.param("policy", "update", 1, "rank-replaced", marks=MORE),
+        pytest.param("critic", "values", 2, "rank-replaced", marks=MORE),
+        pytest.param("reference", "log_probs", 3, "rank-replaced", marks=MORE),
+        pytest.param("engine", "load", 4, "engine-replaced", marks=MORE),
+        pytest.param("engine", "commit", 1, "engine-replaced", marks=MORE),
+    ],
+)
+def test_whoever_dies_the_run_ends_as_if_nobody_had(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    role: str,
+    method: str,
+    call: int,
+    event: str,
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death(role, method, call))
+    assert leaves_of(config, STEPS) == undisturbed
+    assert len(events(config, event)) == 1
+    assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 3, 4]
+    assert len(events(config, "resume")) == 1
+
+
+@MORE
+def test_all_engines_that_die_at_once_are_waited_for(
+    forgetful: Tiny, run_dir: Path, undisturbed: dict[str, bytes]
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death("engine", "generate", 3, times=2))
+    assert leaves_of(config, STEPS) == undisturbed
+    assert len(events(config, "engine-replaced")) == 2
+
+
+def test_a_lost_rank_whose_state_is_nowhere_ends_the_attempt_and_says_so(
+    forgetful: Tiny, run_dir: Path
+) -> None:
+    config = configure(forgetful, run_dir, save_steps=STEPS)
+    with pytest.raises(BeyondRepairError, match=r"^policy-0 is lost.*after step 2 is not at hand"):
+        run(config, Death("policy", "update", 3))
+
+
+@MORE
+def test_a_rank_that_dies_at_each_try_is_given_up(forgetful: Tiny, run_dir: Path) -> None:
+    config = configure(forgetful, run_dir)
+    with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):
+        run(config, Death("policy", "update", 3, times=9))
+    assert len(events(config, "rank-replaced")) == 3
