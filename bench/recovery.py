@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -186,13 +187,14 @@ def measure(
         side = start(layout, data, stack)
         for fault in faults:
             settle(side)
-            before = step_of(layout)
+            before, seen = step_of(layout), len(list(read_events(layout.run.journal)))
             began = time.monotonic()
+            at = datetime.now(UTC)
             FAULTS[fault](side)
             until_step(layout, before + 1)
             seconds = time.monotonic() - began
-            said = f"{root.name}: {fault} {seconds:.1f} s, from step {before}; {answers(layout)}"
-            print(said, flush=True)
+            told = told_since(layout, seen, at)
+            print(f"{root.name}: {fault} {seconds:.1f} s, from step {before}; {told}", flush=True)
             into.setdefault(fault, []).append(seconds)
             if fault == "frozen":
                 kill(side.processes(VICTIM))
@@ -224,11 +226,14 @@ def until_step(layout: Layout, step: int) -> None:
         time.sleep(0.02)
 
 
-def answers(layout: Layout) -> str:
-    """How the newest attempt began, or was repaired."""
-    kinds = ("resume", "rank-replaced", "engine-replaced", "engine-left-out")
-    said = [e["sentence"] for e in read_events(layout.run.journal) if e["kind"] in kinds]
-    return said[-1] if said else "no word"
+def told_since(layout: Layout, seen: int, began: datetime) -> str:
+    """What the journal tells of the way to the new step, each with its seconds."""
+    events = list(read_events(layout.run.journal))[seen:]
+    told = []
+    for event in events:
+        seconds = (datetime.fromisoformat(event["at"]) - began).total_seconds()
+        told.append(f"{event['kind']} {seconds:.1f}")
+    return ", ".join(told)
 
 
 def kill_driver(side: Side) -> None:
