@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -117,6 +119,36 @@ def wide(cluster: Containers) -> None:
     cluster.inside(FIRST, "tc", "qdisc", "del", "dev", "eth0", "root")
 
 
+HOG = "import time; held = bytearray(80 << 20); time.sleep(60)"
+HOGS = 5
+STAT = "cat /sys/fs/cgroup/memory.stat || cat /sys/fs/cgroup/memory/memory.stat"
+
+
+def starve(name: str) -> Act:
+    """The node's memory is as good as used up when some more processes come, each smaller than
+    those of the training: the kernel ends the largest."""
+
+    def act(cluster: Containers) -> None:
+        node = cluster.nodes[name]
+        rows = dict(row.split() for row in node.execute("sh", "-c", STAT).stdout.splitlines())
+        held = [int(rows.get(key, 0)) for key in ("anon", "rss", "shmem")]
+        podman("update", f"--memory={sum(held) + (150 << 20)}", node.id)
+        for _ in range(HOGS):
+            podman("exec", "--detach", node.id, "python", "-c", HOG)
+
+    return act
+
+
+def feed(name: str) -> Act:
+    def act(cluster: Containers) -> None:
+        node = cluster.nodes[name]
+        for pid in node.pids("bytearray"):
+            os.kill(pid, signal.SIGKILL)
+        podman("update", "--memory=4g", node.id)
+
+    return act
+
+
 LOSSY = ("-m", "statistic", "--mode", "random", "--probability", "0.05")
 FAULTS: tuple[Fault[Containers], ...] = (
     Fault(
@@ -201,19 +233,19 @@ FAULTS: tuple[Fault[Containers], ...] = (
     ),
     Fault(
         name="memory-worker",
-        sentence="a worker's container gets less memory than it uses, for 5 s",
-        inject=asked("update", FIRST, "--memory=200m"),
-        heal=asked("update", FIRST, "--memory=4g"),
-        after=5,
+        sentence="a worker's container runs out of memory, and the kernel kills a process there",
+        inject=starve(FIRST),
+        heal=feed(FIRST),
+        after=6,
         deadline=120,
         classes=DIED | {"host_oom"},
     ),
     Fault(
         name="memory-head",
-        sentence="the head's container gets less memory than it uses, for 3 s",
-        inject=asked("update", HEAD, "--memory=500m"),
-        heal=asked("update", HEAD, "--memory=4g"),
-        after=3,
+        sentence="the head's container runs out of memory, and the kernel kills a process there",
+        inject=starve(HEAD),
+        heal=feed(HEAD),
+        after=6,
         deadline=150,
         classes=DIED | {"host_oom"},
     ),

@@ -35,7 +35,7 @@ class OnDisk(Stage):
         with image.open("wb") as file:
             file.truncate(DISK_BYTES)
         do("mkfs.ext4", "-q", "-O", "^has_journal", image)
-        do("mount", "-o", "loop,errors=remount-ro", image, self.disk)
+        do("mount", "-o", "loop", image, self.disk)
         self.mount()
 
     def mount(self) -> None:
@@ -46,10 +46,6 @@ class OnDisk(Stage):
         super().close()
         do("umount", "-l", self.run.root, check=False)
         do("umount", "-l", self.disk, check=False)
-
-    @property
-    def device(self) -> str:
-        return Path(do("findmnt", "-n", "-o", "SOURCE", self.disk)).name
 
 
 @pytest.fixture
@@ -81,8 +77,14 @@ def fill(stage: OnDisk) -> None:
 
 
 def make_read_only(stage: OnDisk) -> None:
-    """As the kernel does it where the disk is at fault."""
-    Path(f"/sys/fs/ext4/{stage.device}/trigger_fs_error").write_text("a test")
+    """For whatever is opened from now on: a second mount, over the first."""
+    stage.mount()
+    do("mount", "-o", "remount,bind,ro", stage.run.root)
+
+
+def take_away(stage: OnDisk) -> None:
+    """The upper mount; where there is but one, an empty directory is left."""
+    do("umount", "-l", stage.run.root)
 
 
 def crawl(stage: OnDisk) -> None:
@@ -117,7 +119,7 @@ FAULTS = [
         name="disk-read-only",
         sentence="the run directory's disk becomes read-only for 8 s",
         inject=make_read_only,
-        heal=lambda stage: do("mount", "-o", "remount,rw", stage.disk),
+        heal=take_away,
         after=8,
         deadline=90,
         classes=STORAGE,
@@ -141,7 +143,7 @@ FAULTS = [
     Fault(
         name="disk-gone",
         sentence="the run directory's mount is lost for 8 s, and an empty directory in its place",
-        inject=lambda stage: do("umount", "-l", stage.run.root),
+        inject=take_away,
         heal=OnDisk.mount,
         after=8,
         deadline=120,
