@@ -182,13 +182,12 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
     engine: HFEngine, policy: PolicyActor
 ) -> None:
     """What the engine says of a token is what the policy says whose version the token carries."""
-    sampling = Sampling(max_new_tokens=20)
     drafts = [Draft((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))]
     ended: dict[Key, Completion] = {}
 
     def write(given: list[Draft], calls: int) -> None:
         for call in range(calls):
-            told = engine.write(given if call == 0 else [], sampling, 0.0)
+            told = engine.write(given if call == 0 else [], SAMPLING, 0.0)
             ended.update({one.key: one.completion for one in told.ended})
 
     def difference(version: int) -> float:
