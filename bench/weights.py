@@ -6,6 +6,9 @@ bytes from one warm buffer to another. The first version, for which memory is fo
 The value is the median over versions of memcpy's time against the transfer's, of the slower engine.
 `first_use_seconds` is what the first token takes longer than the next one: on CPUs vLLM's kernels
 want weights in a form of their own, which is made then.
+
+The same goes from one container to another, where this machine can start containers and has iperf3:
+its `to_iperf3` is the transfer's bandwidth against that of one stream of iperf3 between the two.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any
 from bench.result import report
 from bench.sides import models
 
-TARGET = 0.5
+TARGET, NETWORK_TARGET = 0.5, 0.7
 SHAPE = {
     "vocab_size": 16_384,
     "hidden_size": 768,
@@ -42,24 +45,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=7)
     parser.add_argument("--engine", nargs=2, metavar=("KIND", "MODEL"), help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
         kind, model = arguments.engine
-        print(json.dumps(measure(kind, Path(model), arguments.versions)))
+        row = measure(kind, Path(model), arguments.versions, apart=arguments.apart)
+        print(json.dumps(row))
         return 0
+    from bench.sides import network  # pytest, with its containers, is not in their image
+
+    absent = network.lacking()
     kinds = [kind for kind in ENGINES if kind != "vllm" or find_spec("vllm")]
     with tempfile.TemporaryDirectory(prefix="rc-weights-") as directory:
         model = models.write(Path(directory) / "model", **SHAPE)
         rows = {kind: in_a_process(kind, model, arguments.versions) for kind in kinds}
+        link = None if absent else network.measured(model, arguments.versions)
     for kind, row in rows.items():
         print(f"{kind}: {row['gb_per_second']} GB/s, {row['to_memcpy']} of memcpy", flush=True)
+    said = f"{link['gb_per_second']} GB/s, {link['to_iperf3']} of iperf3" if link else absent
+    print(f"between containers: {said}", flush=True)
     ok = report(
         "weights",
         min(row["to_memcpy"] for row in rows.values()),
         unit="ratio",
         target=TARGET,
         better="higher",
-        detail={"versions": arguments.versions, "cores": os.cpu_count(), "vllm": None, **rows},
+        detail={
+            "versions": arguments.versions,
+            "cores": os.cpu_count(),
+            "vllm": None,
+            **rows,
+            "network": link or absent,
+            "network_target": NETWORK_TARGET,
+        },
+        besides=link is None or link["to_iperf3"] >= NETWORK_TARGET,
     )
     return 0 if ok else 1
 
@@ -80,7 +99,7 @@ def in_a_process(kind: str, model: Path, versions: int) -> dict[str, Any]:
     return row
 
 
-def measure(kind: str, model: Path, versions: int) -> dict[str, Any]:
+def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, Any]:
     import numpy as np
 
     from trainer import model_size, publish
@@ -89,7 +108,7 @@ def measure(kind: str, model: Path, versions: int) -> dict[str, Any]:
     size = model_size.read(str(model))
     assert size is not None
     source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
-    policy, group = started(kind, model)
+    policy, group = started(kind, model, apart=apart)
     engines = EnginePool(group)
     publish.weights(policy, engines, 1)
     copies, transfers, first_uses = [], [], []
@@ -117,15 +136,21 @@ def one_token(engines: Any) -> None:
     engines.first(Engine.generate, [Request("1+1=", (0,))], sampling).result()
 
 
-def started(kind: str, model: Path) -> tuple[Any, Any]:
-    """A policy and an engine, each in a process."""
+def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
+    """A policy and an engine, each in a process; `apart`: on the nodes that offer their names."""
     from trainer import layout, placement
     from trainer.actors.base import PolicyObjective
     from trainer.actors.ray_group import RayLauncher
     from trainer.engines.base import EngineSettings, VLLMSettings
 
-    groups = [layout.Group(role=role, nodes=1, per_node=1) for role in ("policy", "engine")]
-    wanted = layout.Layout(tuple(layout.Pool(groups=(group,)) for group in groups))
+    pools = [
+        layout.Pool(
+            groups=(layout.Group(role=role, nodes=1, per_node=1),),
+            resources={role: 1} if apart else {},
+        )
+        for role in ("policy", "engine")
+    ]
+    wanted = layout.Layout(tuple(pools))
     placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=300)
     learner = models.learner(model, samples=8, longest=64)
