@@ -38,13 +38,13 @@ class Source:
 class Server:
     """Serves a buffer of this process, whatever is in it at the time, until the process ends."""
 
-    def __init__(self, buffer: mmap.mmap) -> None:
+    def __init__(self, buffer: mmap.mmap, port: int) -> None:
+        """`port` of this node; 0 for one that is free. Raises TrainingError where it is taken."""
         self._buffer = buffer
         host = os.environ.get(ADDRESS, "127.0.0.1")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family)
-        port = self._listener.getsockname()[1]
-        self.source = Source(host, port, secrets.token_bytes(SECRET_BYTES))
+        self._listener = _listening(host, port)
+        used = self._listener.getsockname()[1]
+        self.source = Source(host, used, secrets.token_bytes(SECRET_BYTES))
         Thread(target=self._accept, name="weights", daemon=True).start()
 
     def _accept(self) -> None:
@@ -83,7 +83,7 @@ class Reader:
             raise TrainingError(
                 f"weights cannot be read from the policy's node at {source.host}, port "
                 f"{source.port}: {error or type(error).__name__}. Nodes must reach each other on "
-                "every port above 1023"
+                "every port above 1023, or on --vllm_sync_port"
             ) from error
 
     def _connected(self, source: Source) -> socket.socket:
@@ -95,6 +95,17 @@ class Reader:
             self._connection.sendall(source.secret)
             self._source = source
         return self._connection
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise TrainingError(
+            f"--vllm_sync_port {port} cannot be had on the policy's node, {host}: "
+            f"{os.strerror(error.errno or 0)}. Give one that is free there, or 0 for any"
+        ) from error
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -59,6 +59,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     policy = replace(
         _learner(config, config.pretrain, config.aggregation, _policy_schedule(config, updates)),
         ema_beta=config.ema_beta if config.enable_ema else None,
+        sync_port=config.vllm_sync_port,
     )
     policy_objective = PolicyObjective(
         clip_range=config.clip_range,

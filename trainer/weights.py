@@ -56,9 +56,13 @@ class Outbox:
     The next may be offered once every engine has taken this one: the caller sees to that.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None."""
+    def __init__(self, dtype: torch.dtype | None = None, port: int = 0) -> None:
+        """`dtype`: what the engines compute with; each tensor's own where None.
+
+        `port`: where other nodes read; 0 for any.
+        """
         self._dtype = dtype
+        self._port = port
         self._state: Mapping[str, Tensor] = {}
         self._entries: dict[str, Entry] = {}
         self._segment: Segment | None = None
@@ -88,7 +92,7 @@ class Outbox:
         """
         segment = self._laid_out()
         if abroad and self._server is None:
-            self._server = Server(segment.buffer)
+            self._server = Server(segment.buffer, self._port)
         entries = tuple(self._entries[name] for name in part)
         for name, place in _views(segment.buffer, entries):
             tensor = self._state[name].detach()

@@ -118,6 +118,19 @@ def test_a_stream_without_the_secret_gives_nothing() -> None:
     assert weights.Inbox().fetch(parcel).entries == parcel.entries
 
 
+def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        outbox = weights.Outbox(port=port)
+        said = rf"--vllm_sync_port {port} .* 127.0.0.1: Address already in use. Give .* 0 for any"
+        with pytest.raises(TrainingError, match=said):
+            staged(outbox, {"a": torch.arange(3.0)}, abroad=True)
+        staged(outbox, {"a": torch.arange(3.0)})
+    parcel = staged(outbox, {"a": torch.arange(3.0)}, abroad=True)
+    assert parcel.source is not None
+    assert parcel.source.port == port
+
+
 def test_a_policy_s_node_that_is_gone_is_named_with_its_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

@@ -216,6 +216,8 @@ class LearnerSettings:
     lora: LoRASettings | None = None
     """None: every parameter is trained."""
     sharding: Sharding = Sharding()
+    sync_port: int = 0
+    """Of the policy's first node, where other nodes read its weights; 0 for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

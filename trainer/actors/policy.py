@@ -58,7 +58,8 @@ class PolicyActor:
         )
         self._objective = objective
         self._rank = rank
-        self._outbox = Outbox(torch.bfloat16 if settings.model.mixed_precision else None)
+        dtype = torch.bfloat16 if settings.model.mixed_precision else None
+        self._outbox = Outbox(dtype, settings.sync_port)
         if rank.leads and _is_offered_as_it_is(settings, device):
             self._outbox.adopt(self._model)
 

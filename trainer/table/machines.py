@@ -166,6 +166,13 @@ class VLLMFlags:
         help="how weights reach the engines",
         no_effect="they go through shared memory, and by a stream from node to node",
     )
+    vllm_sync_port: int = flag(
+        0,
+        group=VLLM,
+        at_least=0,
+        at_most=65_535,
+        help="TCP port of the policy's node where other nodes read its weights; 0: any free one",
+    )
     vllm_sync_with_ray: bool = flag(
         False,
         group=VLLM,
