@@ -37,10 +37,16 @@ async def crowd(options: argparse.Namespace) -> int:
         base_url=options.url, headers=headers, limits=limits, timeout=60.0
     ) as http:
         numbers = range(options.first, options.first + options.count)
-        arrivals = [asyncio.create_task(arrive(http, n, options.spread)) for n in numbers]
-        last = max(await asyncio.gather(*arrivals))
+        stays: list[asyncio.Task[None]] = []
+
+        async def live(number: int) -> float:
+            began = await arrive(http, number, options.spread)
+            stays.append(asyncio.create_task(stay(http, number)))
+            return began
+
+        last = max(await asyncio.gather(*map(live, numbers)))
         print(json.dumps({"last_arrival": last}), flush=True)
-        await asyncio.gather(*(stay(http, number) for number in numbers))
+        await asyncio.gather(*stays)
     return 0
 
 
