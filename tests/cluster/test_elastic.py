@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
         *("--rollout_batch_size", "8", "--train_batch_size", "8", "--micro_train_batch_size", "4"),
         *("--generate_max_len", "3", "--advantage_estimator", "reinforce", "--init_kl_coef", "0"),
-        *("--actor_num_nodes", "2", "--num_episodes", "100000", "--save_steps", "10"),
+        *("--actor_num_nodes", "2", "--num_episodes", "100000", "--save_steps", "5"),
         *("--max_ckpt_num", "2"),
     ]
     more = {"ROLLCALL_RECIPE": "builtin", "ROLLCALL_MIN_WORKERS": "0"}
@@ -59,7 +59,4 @@ def test_a_lost_worker_is_done_without_and_taken_in_again_at_the_next_checkpoint
     of_second = [event for event in cluster.events("step") if event["attempt"] == 2]
     assert cluster.events("resume")[-1]["details"]["step"] == of_second[-1]["details"]["step"]
     assert [event["details"]["failure"] for event in cluster.events("failure")] == ["node_lost"]
-
-    cluster.terminate(HEAD)
-    assert cluster.exit_codes(within=30)[HEAD] == 143
     assert_no_step_is_lost_or_done_twice(cluster.run)
