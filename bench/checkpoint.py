@@ -169,6 +169,9 @@ def checkpoints(events: list[dict[str, Any]]) -> Row:
 
 
 def peers(without: list[dict[str, Any]], with_them: list[dict[str, Any]]) -> Row:
+    told = [event["sentence"] for event in with_them if event["kind"] == "peers"]
+    if not any("lie on two of 2 nodes" in sentence for sentence in told):
+        raise SystemExit(f"no snapshot was held: {told}")
     usual = checkpoints(without)["step_seconds"]
     each = statistics.median(steps_of(with_them).values())
     return {"peer_step_ratio": each / usual, "peer_seconds_a_step": each - usual}

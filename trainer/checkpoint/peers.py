@@ -154,7 +154,7 @@ class Peers:
         """The newest step that is held twice."""
         self.on = config.peer_snapshot == "auto"
         if not self.on or not config.load_checkpoint:
-            self.end()
+            self._release()
 
     def newest(self) -> Snapshot | None:
         """The newest whole snapshot that the living holders have together."""
@@ -220,6 +220,9 @@ class Peers:
     def end(self) -> None:
         """Let all holders of this run go, whoever started them."""
         self.on, self._pending = False, []
+        self._release()
+
+    def _release(self) -> None:
         for holder in _holders(self._namespace).values():
             ray.kill(holder)
 

@@ -1,0 +1,47 @@
+"""What the nodes hold in memory is gone on from, under the supervisor's eyes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from entrypoint.process import kill
+from env.prepare.model import TinyModel, write_model
+from tests.cluster.harness import HEAD, Cluster
+from tests.watch import assert_no_step_is_lost_or_done_twice
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+STEPS = 60
+
+
+def test_a_killed_driver_goes_on_from_the_last_finished_step_with_no_checkpoint_on_disk(
+    tmp_path: Path,
+) -> None:
+    shape = TinyModel(hidden_size=16, layers=1, heads=2, max_length=32)
+    write_model(shape, "0123456789+=", tmp_path / "model")
+    rows = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) for n in range(16)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
+    job = [
+        *("--pretrain", str(tmp_path / "model"), "--prompt_data", str(tmp_path / "prompts.jsonl")),
+        *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
+        *("--rollout_batch_size", "8", "--train_batch_size", "8", "--generate_max_len", "3"),
+        *("--advantage_estimator", "reinforce", "--init_kl_coef", "0", "--max_steps", str(STEPS)),
+    ]
+    cluster = Cluster(tmp_path / "run", workers=1, job=job, ROLLCALL_RECIPE="builtin")
+    try:
+        cluster.start(HEAD, 1)
+        cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
+        (driver,) = cluster.named(HEAD, "trainer")
+        kill([driver])
+        assert cluster.exit_codes(within=120) == {HEAD: 0, 1: 0}, cluster.consoles()
+    finally:
+        cluster.close()
+    assert_no_step_is_lost_or_done_twice(cluster.run)
+    first, second = cluster.events("resume")
+    killed_at = max(e["details"]["step"] for e in cluster.events("step") if e["attempt"] == 1)
+    assert first["details"]["step"] == 0
+    assert second["details"]["step"] in (killed_at, killed_at - 1)
+    assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]
