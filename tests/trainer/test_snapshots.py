@@ -11,12 +11,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint.holder import PIECE_BYTES, Holder, NoRoomError, TornError, digest_of, pieces
+from trainer.checkpoint.holder import (
+    PIECE_BYTES,
+    Holder,
+    NoRoomError,
+    TornError,
+    digest_of,
+    pieces,
+    view,
+)
 from trainer.checkpoint.sheet import Contents, Sheet, newest_whole
 from trainer.checkpoint.snapshot import Copies, Keep
 from trainer.checkpoint.state import State
+from trainer.shared import Segment
+from trainer.stream import Server, Source
 
 RANKS = {"policy": 2, "critic": 1}
+SIZE = PIECE_BYTES + 4096
+"""Bytes of a share in two pieces."""
 ALL = [(role, rank) for role, count in RANKS.items() for rank in range(count)]
 
 
@@ -99,48 +111,61 @@ def test_a_copy_is_what_the_state_was_while_its_step_is_needed() -> None:
 
 @pytest.fixture
 def holder() -> Holder:
-    return Holder(budget=4 * PIECE_BYTES)
+    return Holder(budget=2 * SIZE)
 
 
-def data(size: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+@pytest.fixture(scope="module")
+def rank() -> tuple[Segment, Source]:
+    """A rank's copy of two pieces, and where it is read."""
+    segment = Segment(SIZE)
+    view(segment)[:] = np.random.default_rng(0).integers(0, 255, SIZE, dtype=np.uint8)
+    return segment, Server(segment.buffer, port=0).source
 
 
-def test_a_share_that_is_not_complete_never_replaces_a_whole_one(holder: Holder) -> None:
-    content = data(PIECE_BYTES + 10)
-    size = len(content)
-    one, two = (
-        replace(sheet(step, "policy", 0), contents=Contents((), {}, size)) for step in (1, 2)
-    )
-    for whole, step in ((True, one), (False, two)):
-        holder.expect(step.key, size)
-        for start, end in pieces(size)[: None if whole else 1]:
-            holder.put(step.key, start, content[start:end], digest_of(content[start:end]))
-        if whole:
-            holder.complete(step, received=True)
+def of(segment: Segment, step: int) -> Sheet:
+    data = view(segment)
+    digests = tuple(digest_of(data[start:end]) for start, end in pieces(len(data)))
+    contents = Contents((), {}, len(data))
+    return replace(sheet(step, "policy", 1), contents=contents, digests=digests)
+
+
+def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
+    holder: Holder, rank: tuple[Segment, Source]
+) -> None:
+    segment, source = rank
+    one, two = of(segment, 1), of(segment, 2)
+    holder.receive(one, source)
+    view(segment)[-1] ^= 1  # training went on, and nobody waited
+    try:
+        with pytest.raises(TornError, match="share policy-1 of step 2 was torn"):
+            holder.receive(two, source)
+    finally:
+        view(segment)[-1] ^= 1
     assert holder.sheets() == [one]
-    with pytest.raises(TornError, match="a piece never came"):
-        holder.complete(two, received=True)
-    assert holder.sheets() == [one]
-    assert np.array_equal(holder.piece(one.key, 0, size), content)
+    assert np.array_equal(holder.piece(one.key, 0, SIZE), view(segment))
 
 
-def test_a_piece_that_is_not_what_was_sent_is_refused(holder: Holder) -> None:
-    content, key = data(100), sheet(1, "policy", 1).key
-    holder.expect(key, 100)
-    digest = digest_of(content)
-    content[50] ^= 1
-    with pytest.raises(TornError, match="share policy-1 of step 1"):
-        holder.put(key, 0, content, digest)
+def test_a_rank_that_does_not_answer_leaves_what_was_whole(
+    holder: Holder, rank: tuple[Segment, Source]
+) -> None:
+    segment, source = rank
+    holder.receive(of(segment, 1), source)
+    with pytest.raises(TornError, match="share policy-1 of step 2 did not come"):
+        holder.receive(of(segment, 2), replace(source, port=9))
+    assert [one.step for one in holder.sheets()] == [1]
 
 
-def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(holder: Holder) -> None:
-    for step in (1, 2):
-        holder.expect(sheet(step, "policy", 0).key, 2 * PIECE_BYTES)
-    with pytest.raises(NoRoomError, match=r"0\.40 GB, and may hold 0\.27 GB"):
-        holder.expect(sheet(3, "policy", 0).key, 2 * PIECE_BYTES)
+def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
+    holder: Holder, rank: tuple[Segment, Source]
+) -> None:
+    segment, source = rank
+    holder.receive(of(segment, 1), source)
+    holder.attach(of(segment, 2), segment.address)
+    with pytest.raises(NoRoomError, match=r"0\.20 GB, and may hold 0\.13 GB"):
+        holder.receive(of(segment, 3), source)
     holder.keep("a", 2)
-    assert holder.held() == 2 * PIECE_BYTES
-    holder.expect(sheet(3, "policy", 0).key, 2 * PIECE_BYTES)
+    assert [one.step for one in holder.sheets()] == [2]
+    assert holder.held() == SIZE
+    assert np.array_equal(holder.piece(of(segment, 2).key, 0, 9), view(segment)[:9])
     holder.keep("b", 1)  # another attempt begins
     assert holder.held() == 0

@@ -1,13 +1,13 @@
 """A node's memory for snapshots: it holds shares of its own ranks and of another node's.
 
 It outlives the job that filled it, and computes nothing. A share of a rank of the same node is that
-rank's own copy, which lives on here after the rank has died; one from another node is received
-piece by piece. A share that is not complete is listed nowhere.
+rank's own copy, which lives on here after the rank has died; one from another node is read from its
+rank by a stream, memory to memory. A share that is not whole is listed nowhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from trainer import shared
 from trainer.checkpoint.sheet import Key, Sheet
 from trainer.shared import Address, Segment
+from trainer.stream import Reader, Source
+from trainer.types import TrainingError
 
 PIECE_BYTES = 64 << 20
-"""Small enough for the object store, large enough not to be felt."""
+"""What has a checksum of its own; small enough for the object store."""
 Bytes = NDArray[np.uint8]
 
 
@@ -30,14 +32,12 @@ class NoRoomError(Exception):
     """The node would hold more than it may."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Share:
+    """A whole one."""
+
     segment: Segment
-    bytes: int
-    received: set[int] = field(default_factory=set)
-    """Where the pieces that came begin."""
-    sheet: Sheet | None = None
-    """None while it is not complete."""
+    sheet: Sheet
 
 
 class Holder:
@@ -46,6 +46,7 @@ class Holder:
         self._budget = budget
         self._shares: dict[Key, _Share] = {}
         self._spare: list[Segment] = []
+        self._reader = Reader()
 
     def node(self) -> str:
         """What `shared.node` says here."""
@@ -54,39 +55,34 @@ class Holder:
     def allow(self, budget: float) -> None:
         self._budget = budget
 
-    def attach(self, key: Key, address: Address, size: int) -> None:
+    def attach(self, sheet: Sheet, address: Address) -> None:
         """Hold a copy that a rank of this node has made: no byte is moved.
 
         Raises NoRoomError, and OSError where the rank has ended.
         """
-        self._check_room(key, size)
-        self._shares[key] = _Share(shared.adopt(address), size)
+        self._check_room(sheet)
+        self._shares[sheet.key] = _Share(shared.adopt(address), sheet)
 
-    def expect(self, key: Key, size: int) -> None:
-        """A share of so many bytes is about to come in pieces. Raises NoRoomError."""
-        self._check_room(key, size)
+    def receive(self, sheet: Sheet, source: Source) -> None:
+        """Read a rank's copy from another node. Raises NoRoomError; TornError where it differs."""
+        self._check_room(sheet)
+        size = sheet.contents.bytes
         spare = next((one for one in self._spare if one.address.size == size), None)
         self._spare = []
-        self._shares[key] = _Share(spare or Segment(size), size)
-
-    def put(self, key: Key, start: int, piece: Bytes, digest: str) -> None:
-        """Raises TornError where the piece is not what was sent."""
-        share = self._shares[key]
-        place = view(share.segment)[start : start + len(piece)]
-        np.copyto(place, piece)
-        if digest_of(place) != digest:
-            raise TornError(f"{_named(key)}: a piece was torn on its way")
-        share.received.add(start)
-
-    def complete(self, sheet: Sheet, *, received: bool) -> None:
-        """All of a share is here. Raises TornError where it is not."""
-        share = self._shares[sheet.key]
-        if received and share.received != {start for start, _ in pieces(share.bytes)}:
-            raise TornError(f"{_named(sheet.key)}: a piece never came")
-        share.sheet = sheet
+        segment = spare or Segment(size)
+        place = view(segment)
+        for (start, end), digest in zip(pieces(size), sheet.digests, strict=True):
+            piece = place[start:end]
+            try:
+                self._reader.read(source, start, piece.data)
+            except TrainingError as error:
+                raise TornError(f"{_named(sheet)} did not come: {error.__cause__}") from None
+            if digest_of(piece) != digest:
+                raise TornError(f"{_named(sheet)} was torn on its way")
+        self._shares[sheet.key] = _Share(segment, sheet)
 
     def sheets(self) -> list[Sheet]:
-        return [share.sheet for share in self._shares.values() if share.sheet]
+        return [share.sheet for share in self._shares.values()]
 
     def keep(self, attempt: str, step: int) -> None:
         """Forget all that is older than that attempt's step, or another attempt's."""
@@ -97,7 +93,7 @@ class Holder:
 
     def held(self) -> int:
         """Bytes."""
-        return sum(share.bytes for share in self._shares.values())
+        return sum(share.sheet.contents.bytes for share in self._shares.values())
 
     def address(self, key: Key) -> Address:
         """Where a process of this node finds a share."""
@@ -106,9 +102,9 @@ class Holder:
     def piece(self, key: Key, start: int, size: int) -> Bytes:
         return view(self._shares[key].segment)[start : start + size]
 
-    def _check_room(self, key: Key, size: int) -> None:
-        self._shares.pop(key, None)
-        wanted = self.held() + size
+    def _check_room(self, sheet: Sheet) -> None:
+        self._shares.pop(sheet.key, None)
+        wanted = self.held() + sheet.contents.bytes
         if wanted > self._budget:
             raise NoRoomError(f"{wanted / 1e9:.2f} GB, and may hold {self._budget / 1e9:.2f} GB")
 
@@ -128,6 +124,5 @@ def pieces(size: int) -> list[tuple[int, int]]:
     ]
 
 
-def _named(key: Key) -> str:
-    _, step, role, rank = key
-    return f"share {role}-{rank} of step {step}"
+def _named(sheet: Sheet) -> str:
+    return f"share {sheet.role}-{sheet.rank} of step {sheet.step}"

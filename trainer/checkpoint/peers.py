@@ -42,14 +42,12 @@ if TYPE_CHECKING:
 
 SHARE_OF_MEMORY = 0.5
 """Of what Ray counts as a node's memory: the budget where no flag gives one."""
-PATIENCE_SECONDS = 60.0
-"""For one answer of a holder."""
+PATIENCE_SECONDS = 120.0
+"""For one answer of a holder, which gives up a silent stream after half of it."""
 LOOK_SECONDS = 20.0
 """For all of them to say what they hold, at the start of an attempt."""
 MANY = 3
 """So many steps in a row without a snapshot, and no more are tried."""
-AHEAD = 2
-"""Pieces under way at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +106,8 @@ def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
     own, other = _neighbours(to.ring, ray.get_runtime_context().get_node_id())
     try:
         if own is not None:
-            _answer(own.attach.remote(sheet.key, space.address, size))
-            _answer(own.complete.remote(sheet, received=False))
-        _send(data, sheet, other)
+            _answer(own.attach.remote(sheet, space.address))
+        _answer(other.receive.remote(sheet, space.source))
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
     except (RayError, TornError, OSError) as error:
@@ -316,17 +313,6 @@ def _neighbours(ring: tuple[tuple[str, Any], ...], node: str) -> tuple[Any | Non
         return None, ring[0][1]
     place = names.index(node)
     return ring[place][1], ring[(place + 1) % len(ring)][1]
-
-
-def _send(data: Bytes, sheet: Sheet, holder: Any) -> None:
-    _answer(holder.expect.remote(sheet.key, len(data)))
-    under_way: list[Any] = []
-    for (start, end), digest in zip(pieces(len(data)), sheet.digests, strict=True):
-        if len(under_way) == AHEAD:
-            _answer(under_way.pop(0))
-        under_way.append(holder.put.remote(sheet.key, start, data[start:end], digest))
-    _answers(under_way)
-    _answer(holder.complete.remote(sheet, received=True))
 
 
 def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:

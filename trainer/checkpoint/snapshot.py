@@ -20,6 +20,7 @@ from torch import Tensor
 from trainer.checkpoint.sheet import Contents
 from trainer.checkpoint.state import State
 from trainer.shared import Address, Entry, Segment
+from trainer.stream import Server, Source
 
 ALIGNMENT = 64
 """Bytes; a cache line."""
@@ -71,10 +72,18 @@ class Space:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._segment.buffer))
         self._end = 0
         self._pinned = 0
+        self._server: Server | None = None
 
     @property
     def address(self) -> Address:
         return self._segment.address
+
+    @property
+    def source(self) -> Source:
+        """Where other nodes read it, from the first time on that it is asked for."""
+        if self._server is None:
+            self._server = Server(self._segment.buffer, port=0)
+        return self._server.source
 
     @property
     def buffer(self) -> mmap.mmap:
