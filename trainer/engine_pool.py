@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
-from trainer.actors.group import Group, Pending
+from trainer.actors.group import LOOK_SECONDS, Group, Pending
 from trainer.budget import Budget
 from trainer.engines.base import Engine, Request
 from trainer.events import Tell, aloud
@@ -31,8 +31,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 ROLE = "engine"
-LOOK_SECONDS = 2.0
-"""How often it is looked whether who works, or starts, still lives."""
 
 
 @dataclass(frozen=True, slots=True)

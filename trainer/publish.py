@@ -95,10 +95,12 @@ def sleep(engines: EnginePool) -> None:
 
 def _update(policy: Group[Policy], engines: EnginePool, version: int, *, wake: bool) -> None:
     what, patience = f"weights of version {version}", engines.patience
+    if not policy.started(patience.start):
+        raise _late("starting")
     asked = engines.ask(Engine.node), policy.first(Policy.node)
     offer = policy.together(Policy.offer)  # sharded weights are gathered by all ranks together
     homes = engines.answers(asked[0], patience.part, what)
-    home = _answer(asked[1], patience.start, "starting")
+    home = _answer(asked[1], patience.part, what)
     offered = _answer(offer, patience.part, what)[0]
     if wake:
         _wake(engines, "weights")

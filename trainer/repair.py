@@ -25,9 +25,6 @@ from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, Snaps
 if TYPE_CHECKING:
     from trainer.checkpoint.peers import Peers, Snapshot
 
-LOOK_SECONDS = 2.0
-"""How often it is looked whether the node of a process that starts still lives."""
-
 
 class Source(Protocol):
     """Where the state of finished steps is kept."""
@@ -155,17 +152,12 @@ class Repair:
     def _renew(self, role: str, loss: LostWorkerError) -> None:
         """Start all of its processes, and wait until they are up."""
         group = self._groups[role]
-        everyone = range(len(group))
-        deadline = time.monotonic() + self.patience.start
         try:
-            group.renew(everyone)
-            while not all(group.up(worker, LOOK_SECONDS) for worker in everyone):
-                if any(group.stranded(worker) for worker in everyone):
-                    group.renew(everyone)
-                if time.monotonic() > deadline:
-                    raise BeyondRepairError(f"{loss}. The {role} does not start again")
+            group.renew(range(len(group)))
         except NoSeatError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
+        if not group.started(self.patience.start):
+            raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
     def _say(
         self, loss: LostWorkerError, planned: Plan, source: Source | None, step: int, seconds: float

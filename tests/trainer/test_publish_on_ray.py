@@ -46,9 +46,8 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("moment", ["weights", "rollouts"])
-def test_an_engine_that_stops_is_killed_and_replaced(
-    launcher: RayLauncher, tiny: Tiny, moment: str
+def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
+    launcher: RayLauncher, tiny: Tiny
 ) -> None:
     actor = "trainer.actors.policy:PolicyActor"
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
@@ -59,12 +58,9 @@ def test_an_engine_that_stops_is_killed_and_replaced(
         group, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(start=60, part=2)
     )
     shares = [[Request("1+1=", (0,))], [Request("2+2=", (1,))]]
-    before = written(pool, shares)
     pids = [group.send(engine, Known.pid).result() for engine in (0, 1)]
     os.kill(pids[1], signal.SIGSTOP)
     begun = time.monotonic()
-    if moment == "rollouts":
-        assert written(pool, shares) == before
     publish.weights(policy, pool, 2)
     assert time.monotonic() - begun < 15
     while not told:
@@ -75,9 +71,9 @@ def test_an_engine_that_stops_is_killed_and_replaced(
     new = group.send(1, Known.pid).result()
     assert new != pids[1]
     assert not psutil.pid_exists(pids[1])
-    assert [version for _, version in written(pool, shares)] == [2, 2]
+    assert versions(pool, shares) == [2, 2]
 
 
-def written(pool: EnginePool, shares: list[list[Request]]) -> list[tuple[bytes, int]]:
+def versions(pool: EnginePool, shares: list[list[Request]]) -> list[int]:
     parts = pool.generate(shares, Sampling(max_new_tokens=3))
-    return [(one.log_probs.tobytes(), one.version) for part in parts for one in part]
+    return [one.version for part in parts for one in part]

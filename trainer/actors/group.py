@@ -14,7 +14,7 @@ from concurrent.futures import wait as wait_for
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from trainer.types import NoSeatError
+from trainer.types import LostWorkerError, NoSeatError
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -23,6 +23,10 @@ P = ParamSpec("P")
 
 BEHIND = 2
 """Calls that a worker takes at a time beside its work: a share for the disk, one for a peer."""
+
+
+LOOK_SECONDS = 2.0
+"""How often it is looked whether those that are waited for still live."""
 
 
 class Pending(Protocol[T_co]):
@@ -89,6 +93,33 @@ class Group(ABC, Generic[W_co]):
     def up(self, worker: int, seconds: float) -> bool:
         """Whether it has started, or failed to, after waiting for it at most so long."""
         return True
+
+    def started(self, seconds: float) -> bool:
+        """Whether all have started, or failed to, after waiting for them at most so long.
+
+        Raises LostWorkerError where one is lost meanwhile: the others might wait for it in vain.
+        """
+        deadline = time.monotonic() + seconds
+        while late := [worker for worker in range(len(self)) if not self.up(worker, 0)]:
+            for worker in range(len(self)):
+                self._check(worker)
+            if self.up(late[0], LOOK_SECONDS):
+                continue
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _check(self, worker: int) -> None:
+        """Raises LostWorkerError where the worker has died, or its node."""
+        alive = self.alive(worker)
+        if alive.ready(0.1):
+            alive.result()
+        elif self.stranded(worker):
+            raise LostWorkerError(f"the node of {self.role}-{worker} is lost", self.role)
+
+    @property
+    def role(self) -> str:
+        return "worker"
 
     def stranded(self, worker: int) -> bool:
         """Whether the node that it is to run on is lost."""

@@ -189,6 +189,10 @@ class RayGroup(Group[W_co]):
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
         return _OfAllRanks(calls, self._recipe.role, self._liveness)
 
+    @property
+    def role(self) -> str:
+        return self._recipe.role
+
     def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
         references = [cast(_Remote[Any], one).reference for one in pending]
         ray.wait(references, timeout=seconds, fetch_local=False)
