@@ -23,7 +23,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from types import FrameType
+from typing import NoReturn, Protocol
 
 import psutil
 
@@ -136,7 +137,7 @@ def main() -> int:
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the cleaning up
+    signal.signal(signal.SIGTERM, ended)
     found: dict[str, dict[str, list[float]]] = {"ours": {}, "loop": {}}
     with tempfile.TemporaryDirectory(prefix="rollcall-recovery-") as directory:
         data = prepared(Path(directory))
@@ -148,6 +149,12 @@ def main() -> int:
             if faults and not options.ours_only:
                 measure(loop, root / f"loop-{number}", data, faults, found["loop"])
     return conclude(found, options.rounds)
+
+
+def ended(number: int, frame: FrameType | None) -> NoReturn:
+    """Through the cleaning up, once."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(1)
 
 
 def prepared(root: Path) -> Path:
