@@ -10,17 +10,10 @@ import pytest
 
 from tests.cluster.harness import HEAD
 from tests.container.faults import results
+from tests.container.faults.alone import train_alone
 from tests.container.faults.fault import Fault, undergo
-from tests.container.faults.reward import TASK, RewardServer
-from tests.container.faults.stage import (
-    BOOT_SECONDS,
-    LEARNING,
-    SAVING,
-    Stage,
-    data_flags,
-    make_data,
-    numbers,
-)
+from tests.container.faults.reward import RewardServer
+from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data, numbers
 from tests.container.faults.table import MATRIX
 
 pytestmark = [pytest.mark.timeout(400)]
@@ -86,15 +79,3 @@ def test_sigterm_saves_and_after_all_faults_the_weights_are_an_undisturbed_runs_
     assert stage.checkpoints()[0].name == f"global_step_{step}"
     undisturbed = train_alone(standing.data, tmp_path / "undisturbed", step)
     assert numbers(stage.run, step) == undisturbed
-
-
-def train_alone(data: Path, run: Path, steps: int) -> dict[str, bytes]:
-    """The same training without a cluster, in one go."""
-    from env.registry import reward_function
-    from tests.trainer.harness import train
-    from trainer.config import parse
-
-    flags = [*data_flags(data), *LEARNING, *SAVING, "--remote_rm_url", TASK]
-    config = parse([*flags, "--run_dir", str(run), "--max_steps", str(steps)])
-    train(config, reward_function(TASK))
-    return numbers(config.files, steps)
