@@ -96,6 +96,8 @@ class Ahead:
         self._refused = 0
         """Groups without a signal, since the last batch."""
         self._version = self._taken = step
+        self._given: list[Group] = []
+        """What the trainer was given last."""
 
     def batch(self, step: int) -> Batch:
         """The samples of `step`, in the order in which their prompts were dealt.
@@ -108,12 +110,18 @@ class Ahead:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
             if not self._look():
                 self._wait()
-        groups = [self._groups.pop(number) for number in chosen]
-        samples = [sample for group in groups for sample in group.samples]
+        self._given = [self._groups.pop(number) for number in chosen]
+        samples = [sample for group in self._given for sample in group.samples]
         rewards.require_one(samples)
         metrics = self._metrics(samples, step)
         self._taken, self._refused = step, 0
         return Batch(samples, metrics)
+
+    def go_back(self, step: int) -> None:
+        """`step` is the newest again: the next one is to be made of the samples it had."""
+        if self._taken > step:
+            self._groups = {group.number: group for group in self._given} | self._groups
+            self._taken = step
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:

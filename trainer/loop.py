@@ -34,7 +34,6 @@ from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import ExitCode
 from trainer.data import Data
-from trainer.engine_pool import ROLE as ENGINE
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
 from trainer.events import teller
@@ -143,12 +142,11 @@ class _Run:
         """Everything is as it was when `state` was the newest."""
         self.recorder.repairs(state.step + 1)
         self.keeping.salvage()
-        if self.ahead is None:
+        if self.ahead:
+            self.ahead.go_back(state.step)
+        else:
             self.data.stream.load_state_dict(state.prompts)
         while True:
-            if self.ahead and loss.role != ENGINE:
-                # What was under way has gone on meanwhile: the step cannot be done again.
-                raise BeyondRepairError(str(loss)) from None
             try:
                 self.repair.mend(loss, state.step)
                 return self._publish(state.step)

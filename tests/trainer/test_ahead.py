@@ -16,6 +16,7 @@ from tests.trainer.test_drafts import TEXTS
 from tests.trainer.test_engine import settings
 from trainer import data, summary, writers
 from trainer.actors.group import LocalGroup
+from trainer.ahead import Ahead
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
 from trainer.contract import checkpoint_path
@@ -23,6 +24,7 @@ from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, Ended
 from trainer.engines.hf import HFEngine
 from trainer.in_flight import FILE, InFlight
+from trainer.rollouts import Rollouts
 from trainer.stop import Stopped, StopRequest
 from trainer.types import Completion, LostWorkerError, Sample, Sampling
 from trainer.writers import Writers
@@ -219,6 +221,27 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
     assert any(row["train/dynamic_filtering_pass_rate"] < 1 for row in rows)
     assert all(row["train/reward"] > 0 for row in rows), "a group without any 1 has no signal"
     assert max(row["train/staleness_max"] for row in rows) == 2
+
+
+def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, **AHEAD, max_staleness=2)
+    engines = EnginePool(LocalGroup([HFEngine(settings(tiny))]))
+    rollouts = Rollouts.of(config, engines)
+    ahead = Ahead(config, rollouts, data.load(config).stream, share_of("1"), step=0)
+
+    def numbers(step: int) -> list[tuple[int, list[int]]]:
+        samples = ahead.batch(step).samples
+        return [(s.prompt.index, s.completion.tokens.tolist()) for s in samples]
+
+    first = numbers(1)
+    ahead.go_back(0)
+    assert numbers(1) == first
+    with ahead.new_weights(1):
+        pass
+    second = numbers(2)
+    assert not {index for index, _ in first} & {index for index, _ in second}
+    ahead.go_back(1)
+    assert numbers(2) == second
 
 
 def test_what_the_reward_function_raises_ends_the_run(tiny: Tiny, run_dir: Path) -> None:
