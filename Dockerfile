@@ -17,9 +17,10 @@ ARG BASE_IMAGE
 ARG CUDA_BUILD_IMAGE
 
 # ---- cpu
+# libnuma: what vLLM for CPUs binds its memory with.
 FROM ${BASE_IMAGE:-debian:bookworm-slim} AS cpu-system
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv tini \
+ && apt-get install --yes --no-install-recommends ca-certificates libnuma1 python3 python3-venv tini \
  && rm -rf /var/lib/apt/lists/*
 
 FROM cpu-system AS cpu-venv

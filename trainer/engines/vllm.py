@@ -8,6 +8,7 @@ parallelism each rank is a process of its own, as vLLM has it.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,6 +51,7 @@ class VLLMEngine:
 
         from trainer.engines import vllm_weights
 
+        _check_kernels()
         self._texts = Texts(settings)
         self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
         self._describe = vllm_weights.described
@@ -179,7 +181,7 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         "tensor_parallel_size": own.tensor_parallel_size,
         "distributed_executor_backend": _executor(own.tensor_parallel_size),
         "enable_prefix_caching": own.enable_prefix_caching,
-        "enforce_eager": own.enforce_eager,
+        "enforce_eager": own.enforce_eager or not _compiles(),
         "enable_sleep_mode": own.enable_sleep and on_gpu,
         # Before the nucleus is cut, after the temperature: either is exact where the other is 1.
         "logprobs_mode": "processed_logprobs" if settings.top_p == 1 else "raw_logprobs",
@@ -207,11 +209,27 @@ def _transfer(end: Any) -> dict[str, Any]:
     }
 
 
+def _compiles() -> bool:
+    """Whether torch can build what it compiles: for CPUs with g++, which images leave out."""
+    return torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
 def _prepare_environment() -> None:
     """Before vLLM is imported: it reads its variables then."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if not _compiles():  # parts of vLLM are compiled even where its models run eagerly
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+def _check_kernels() -> None:
+    """vLLM itself only warns where its kernels for CPUs cannot be loaded, and fails later."""
+    if not torch.cuda.is_available() and not hasattr(torch.ops._C, "init_cpu_memory_env"):
+        raise TrainingError(
+            "vLLM's kernels for CPUs cannot be loaded. They need libnuma: on Debian and Ubuntu "
+            "`apt-get install libnuma1`; --rollout_engine hf decodes without them"
+        )
 
 
 def _generation_config(model: str) -> Any:
