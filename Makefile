@@ -6,9 +6,10 @@ PYTHON := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 SEED ?= 0
+MINUTES ?= 5
 NAME ?=
 
-.PHONY: setup demo test check lint bench image hosts lock clean
+.PHONY: setup demo test faults chaos lint bench hosts lock clean
 
 setup: $(VENV)/.done .oracles/.done
 
@@ -30,6 +31,13 @@ demo: setup
 test: setup lint hosts
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or vllm or slurm or browser or gpu or learning"
+
+# The long tail of the fault matrix, and faults drawn at random; docs/faults.md tells of both.
+faults: setup hosts
+	$(PYTHON) -m pytest -q --durations=12 -m faults
+
+chaos: setup
+	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)
 
 lint: setup
 	$(VENV)/bin/ruff check .
