@@ -38,11 +38,12 @@ class Standing:
             self.close()
             self._stack.enter_context(self.reward)
             self._count += 1
-            self._stage = Stage(self.root / str(self._count), self.data, self.reward)
-            self._stack.callback(self._stage.close)
-            self._stage.start(HEAD, 1, 2)
-            self._stage.goes_on(within=BOOT_SECONDS)
-            self._stage.event("checkpoint", within=60)
+            new = Stage(self.root / str(self._count), self.data, self.reward)
+            self._stack.callback(new.close)
+            new.start(HEAD, 1, 2)
+            new.goes_on(within=BOOT_SECONDS)
+            new.event("checkpoint", within=60)
+            self._stage = new
         return self._stage
 
     def close(self) -> None:
