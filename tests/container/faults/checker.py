@@ -31,6 +31,7 @@ def faults(
     run: RunFiles, *, max_restarts: int, damages: Sequence[Damage] = (), secrets: Sequence[str] = ()
 ) -> list[str]:
     """All that is wrong with a run that is at rest, or between two of its steps."""
+    shown = Progress.read(run.progress)  # before the journal, which then holds its step
     events = all_events(run.journal)
     return [
         *steps(events),
@@ -38,7 +39,7 @@ def faults(
         *endings(events),
         *budget(events, max_restarts),
         *loaded(events, damages),
-        *progress(events, Progress.read(run.progress)),
+        *progress(events, shown),
         *on_disk(run.checkpoints, events, damages),
         *told(written(run), secrets),
     ]
@@ -161,12 +162,18 @@ def loaded(events: Iterable[Event], damages: Sequence[Damage]) -> Iterator[str]:
             yield f"attempt {event['attempt']} loads the {bad[step]} checkpoint of step {step}"
 
 
-def progress(events: Sequence[Event], now: Progress | None) -> Iterator[str]:
-    """progress.json shows the newest step, or, while that is being written, the one before."""
-    newest = [event for event in events if event["kind"] == "step"][-2:]
-    shown = [(event["attempt"], event["details"]["step"]) for event in newest]
-    if newest and (now is None or (now.attempt, now.step) not in shown):
-        yield f"progress.json says {now and (now.attempt, now.step)}, the journal {shown[-1]}"
+def progress(events: Sequence[Event], shown: Progress | None) -> Iterator[str]:
+    """progress.json shows the step that was the newest when it was written."""
+    steps = [event for event in events if event["kind"] == "step"]
+    if not steps:
+        return
+    if shown is None:
+        yield "there is no progress.json"
+        return
+    newest = next((event for event in reversed(steps) if event["at"] <= shown.at), steps[0])
+    told = newest["attempt"], newest["details"]["step"]
+    if told != (shown.attempt, shown.step):
+        yield f"progress.json says {(shown.attempt, shown.step)}, the journal {told}"
 
 
 def on_disk(
