@@ -1,0 +1,195 @@
+"""What is done to the nodes of a stage: the verbs of the fault table."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster.harness import HEAD
+from tests.container.faults.reward import Mood
+from tests.container.faults.stage import Stage
+from trainer.contract import MANIFEST
+
+Act = Callable[[Stage], object]
+
+FIRST, SECOND = 1, 2
+KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def send(role: str, number: signal.Signals) -> Act:
+    return lambda stage: stage.send(role, number)
+
+
+def kill_node(number: int) -> Act:
+    return lambda stage: stage.kill(number)
+
+
+def start_node(number: int) -> Act:
+    return lambda stage: stage.start(number)
+
+
+def both(*acts: Act) -> Act:
+    def act(stage: Stage) -> None:
+        for one in acts:
+            one(stage)
+
+    return act
+
+
+def is_in_mood(mood: Mood) -> Act:
+    def act(stage: Stage) -> None:
+        stage.reward.mood = mood
+
+    return act
+
+
+def entrypoint_dies(number: int) -> Act:
+    """The node's process 1 alone, as where no container ends with it."""
+
+    def act(stage: Stage) -> None:
+        stage.send(f"entrypoint-{number}", KILL)
+        stage.nodes[number].wait(10)
+
+    return act
+
+
+def spoilt(spoil: Callable[[Path], None]) -> Act:
+    """The newest checkpoint is, and then the driver is killed."""
+
+    def act(stage: Stage) -> None:
+        stage.event("checkpoint", within=60, after=len(stage.events("checkpoint")) + 1)
+        newest = stage.checkpoints()[0]
+        stage.send("driver", STOP)  # or it writes the next one meanwhile
+        spoil(newest)
+        stage.damaged(newest)
+        stage.send("driver", KILL)
+
+    return act
+
+
+def truncate(checkpoint: Path) -> None:
+    path = checkpoint / "policy.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit(checkpoint: Path) -> None:
+    path = checkpoint / "critic.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def lose_a_file(checkpoint: Path) -> None:
+    (checkpoint / "policy.pt").unlink()
+
+
+def lose_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).unlink()
+
+
+def tear_the_manifest(checkpoint: Path) -> None:
+    path = checkpoint / MANIFEST
+    path.write_text(path.read_text()[:40])
+
+
+def empty(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
+
+
+def dies_while_saving(stage: Stage) -> None:
+    """The driver is killed as soon as a checkpoint has begun that is not confirmed."""
+    confirmed = set(stage.run.checkpoints.glob("global_step_*"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in stage.run.checkpoints.glob("global_step_*"):
+            if path not in confirmed and not (path / MANIFEST).exists():
+                return stage.send("driver", KILL)
+            confirmed.add(path)
+        time.sleep(0.0005)
+    raise AssertionError("no checkpoint was begun")
+
+
+def dies_again_while_it_starts(stage: Stage) -> None:
+    attempts = len(stage.events("attempt"))
+    stage.send("driver", KILL)
+    stage.event("attempt", within=30, after=attempts)
+    stage.until(lambda: bool(stage.of("driver")), "driver", within=30)
+    time.sleep(1.0)
+    stage.send("driver", KILL)
+
+
+def worker_dies_while_the_driver_starts(stage: Stage) -> None:
+    attempts = len(stage.events("attempt"))
+    stage.send("driver", KILL)
+    stage.event("attempt", within=30, after=attempts)
+    stage.kill(SECOND)
+
+
+def ends_and_saves(stage: Stage) -> None:
+    """Every node that lives ends with 143, within the grace period, and leaves nothing."""
+    living = [number for number, node in stage.nodes.items() if node.running]
+    codes = stage.exit_codes(within=40)
+    assert {codes[number] for number in living} == {143}, stage.consoles()
+    assert stage.left() == []
+
+
+def is_told_to_stop(wait_for: Act) -> Act:
+    def act(stage: Stage) -> None:
+        wait_for(stage)
+        stage.terminate(HEAD)
+        ends_and_saves(stage)
+
+    return act
+
+
+def until_the_driver_starts(stage: Stage) -> None:
+    attempts = len(stage.events("attempt"))
+    stage.send("driver", KILL)
+    stage.event("attempt", within=30, after=attempts)
+
+
+def until_the_failure(stage: Stage) -> None:
+    failures = len(stage.events("failure"))
+    stage.send("driver", KILL)
+    stage.event("failure", within=30, after=failures)
+
+
+def until_a_checkpoint(stage: Stage) -> None:
+    known = set(stage.run.checkpoints.glob("global_step_*"))
+    stage.until(
+        lambda: bool(set(stage.run.checkpoints.glob("global_step_*")) - known),
+        "checkpoint begun",
+        within=60,
+    )
+
+
+def until_the_roll_call(stage: Stage) -> None:
+    """A worker is missing, and the head waits for it."""
+    rolls = len(stage.events("failure"))
+    stage.kill(SECOND)
+    stage.event("failure", within=60, after=rolls)
+    time.sleep(2.0)
+
+
+def whenever(stage: Stage) -> None:
+    """At no moment in particular."""
+
+
+def told_by_file(number: int) -> Act:
+    return lambda stage: stage.preempt_file(number).touch()
+
+
+def leaves(number: int, tell: Act) -> Act:
+    def act(stage: Stage) -> None:
+        tell(stage)
+        assert stage.nodes[number].wait(40) == 143, stage.consoles()
+
+    return act
+
+
+def all_leave(tell: Act) -> Act:
+    return both(tell, ends_and_saves)
