@@ -17,6 +17,8 @@ from tests.container.faults.stage import HANG_SECONDS, Stage
 
 UNDONE = frozenset[str]()
 """The head ends with the attempt, or before it."""
+REPAIRED = frozenset({"policy", "critic", "engine", "raylet-1"})
+"""Whose loss the trainer may outlive."""
 DIED = frozenset({"unknown", "node_lost", "collective"})
 LOST = frozenset({"node_lost"})
 HUNG = frozenset({"hang", "unknown", "collective"})
@@ -41,10 +43,12 @@ def deaths() -> Iterator[Fault[Stage]]:
             inject=send(role, KILL),
             deadline=deadline,
             classes=classes,
+            restarts=None if role in REPAIRED else True,
             fast=role in ("driver", "policy", "engine", "raylet-1"),
         )
     for number, who, classes in ((FIRST, "a worker", LOST), (HEAD, "the head", UNDONE)):
         yield Fault(
+            restarts=None if number == FIRST else True,
             name=f"entrypoint-{number}-killed",
             sentence=f"the entrypoint of {who} is killed, Ray goes on, and it is started again",
             inject=acts.entrypoint_dies(number),
@@ -54,6 +58,7 @@ def deaths() -> Iterator[Fault[Stage]]:
             classes=classes,
         )
         yield Fault(
+            restarts=None if number == FIRST else True,
             name=f"node-{number}-killed",
             sentence=f"{who} loses its power and is started again",
             inject=acts.kill_node(number),
@@ -79,6 +84,7 @@ def freezes() -> Iterator[Fault[Stage]]:
             inject=send(role, STOP),
             deadline=deadline,
             classes=HUNG | LOST,
+            restarts=None if role in REPAIRED else True,
         )
     yield Fault(
         name="gcs-stopped",
@@ -108,6 +114,7 @@ def freezes() -> Iterator[Fault[Stage]]:
             after=25,
             deadline=150,
             classes=HUNG | LOST,
+            restarts=None if number == FIRST else True,
         )
 
 
@@ -197,6 +204,7 @@ def several() -> Iterator[Fault[Stage]]:
     yield Fault(
         name="reward-refused-and-worker-killed",
         sentence="a worker is killed while the reward server refuses connections",
+        restarts=None,
         inject=both(lambda stage: stage.reward.stop(), acts.kill_node(FIRST)),
         heal=both(lambda stage: stage.reward.start(), start_node(FIRST)),
         after=4,

@@ -159,6 +159,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         deadline=90,
         classes=DIED,
         fast=True,
+        restarts=None,
     ),
     Fault(
         name="container-head-killed",
@@ -184,7 +185,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         heal=lets_through(FIRST),
         after=20,
         deadline=90,
-        restarts=False,
+        restarts=None,
     ),
     Fault(
         name="network-worker-narrow",
@@ -193,7 +194,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         heal=wide,
         after=20,
         deadline=90,
-        restarts=False,
+        restarts=None,
     ),
     Fault(
         name="network-worker-for-ever",
@@ -203,6 +204,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         after=30,
         deadline=150,
         classes=DIED,
+        restarts=None,
     ),
     Fault(
         name="network-head-30s",
@@ -212,6 +214,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         after=30,
         deadline=150,
         classes=DIED,
+        restarts=None,
     ),
     Fault(
         name="container-worker-frozen",
@@ -221,6 +224,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         after=30,
         deadline=150,
         classes=HUNG | LOST,
+        restarts=None,
     ),
     Fault(
         name="container-head-frozen",
@@ -239,6 +243,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         after=6,
         deadline=120,
         classes=DIED | {"host_oom"},
+        restarts=None,
     ),
     Fault(
         name="memory-head",
@@ -248,6 +253,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
         after=6,
         deadline=150,
         classes=DIED | {"host_oom"},
+        restarts=None,
     ),
 )
 FAST = [pytest.param(f, id=f.name, marks=pytest.mark.container) for f in FAULTS if f.fast]
