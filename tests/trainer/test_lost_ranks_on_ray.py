@@ -1,0 +1,90 @@
+"""Ranks that die while others wait for them: at the start, and in a collective."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import ray
+
+from trainer import layout, placement
+from trainer.actors.base import Rank
+from trainer.actors.group import Group
+from trainer.actors.ray_group import RayLauncher
+from trainer.layout import Layout, Pool
+from trainer.types import LostWorkerError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+class Member:
+    """A rank of nothing but its process group."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def total(self) -> float:
+        """Of all ranks' numbers, which begin at 1."""
+        import torch
+        from torch import distributed
+
+        own = torch.tensor([self._rank.index + 1.0])
+        distributed.all_reduce(own)
+        return float(own)
+
+    def die(self) -> None:
+        if not self._rank.leads:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.total()
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[RayLauncher]:
+    wanted = Layout((Pool(groups=(layout.Group(role="policy", nodes=1, per_node=2),)),))
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-") as root:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("RAY_TMPDIR", root)
+        placement.join(wanted)
+        yield RayLauncher(placement.reserve(wanted), timeout=120.0)
+        ray.shutdown()
+
+
+def test_a_rank_that_dies_before_or_in_a_collective_is_named_at_once_and_all_start_anew(
+    launcher: RayLauncher,
+) -> None:
+    group: Group[Member] = launcher.launch_ranks("policy", f"{__name__}:Member", 2)
+    kill_last()
+    begun = time.monotonic()
+    with pytest.raises(LostWorkerError, match=r"^policy-1 is lost") as caught:
+        group.started(100)
+    assert caught.value.role == "policy"
+    assert time.monotonic() - begun < 60, "no wait for the time that ranks wait for one another"
+
+    group.renew([1])
+    assert group.started(100)
+    assert group.together(Member.total).result() == [3.0, 3.0]
+    with pytest.raises(LostWorkerError, match=r"^policy-1 is lost"):
+        group.together(Member.die).result()
+    group.renew([1])
+    assert group.started(100)
+    assert group.together(Member.total).result() == [3.0, 3.0]
+
+
+def kill_last() -> None:
+    """Its process has its title as soon as it is there, long before it has found the others."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        below = psutil.Process().children(recursive=True)
+        if found := [one for one in below if "".join(one.cmdline()).startswith("ray::policy-1")]:
+            return found[0].kill()
+        time.sleep(0.05)
+    raise AssertionError("no process of policy-1")
