@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny, events, metric_rows, to_argv
-from tests.trainer.test_on_ray import flags, process_of, ray_directory, start, wait_until
+from tests.trainer.test_on_ray import flags, process_of, wait_until
+from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory, slowly
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path
 from trainer.in_flight import FILE, Group, InFlight
 
-__all__ = ["flags", "ray_directory"]
+__all__ = ["begin", "flags", "ray_directory"]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -37,10 +38,10 @@ def ahead(tiny: Tiny, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
-    ahead: dict[str, Any], ray_directory: Path
+    ahead: dict[str, Any], begin: Begin
 ) -> None:
     config = parse(to_argv(ahead))
-    stopped = start(ahead, ray_directory)
+    stopped = begin(ahead)
     wait_until(lambda: len(events(config, "step")) >= 3, stopped)
     stopped.send_signal(signal.SIGTERM)
     said, _ = stopped.communicate(timeout=60)
@@ -50,7 +51,7 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     assert position_of(config, step) == 4 * step + len(found)
     assert found
 
-    finished = start(ahead, ray_directory)
+    finished = begin(ahead)
     said, _ = finished.communicate(timeout=120)
     assert finished.returncode == ExitCode.FINISHED, said
     oldest = [row["train/staleness_max"] for row in metric_rows(config)]
@@ -59,13 +60,16 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
 
 
 def test_a_run_that_loses_an_engine_and_its_policy_goes_on_with_what_was_under_way(
-    ahead: dict[str, Any], ray_directory: Path
+    ahead: dict[str, Any], begin: Begin, tmp_path: Path
 ) -> None:
-    flags = ahead | {"save_steps": 1, "max_steps": 60}
+    """Rewards are slow, so that the newest step has its checkpoint when a process is killed."""
+    _, flags = slowly(ahead | {"save_steps": 1, "max_steps": 200}, tmp_path)
     config = parse(to_argv(flags))
-    running = start(flags, ray_directory)
+    running = begin(flags)
     wait_until(lambda: len(events(config, "step")) >= 2, running)
     for victim, repair in (("engine-1", "engine-replaced"), ("policy-0", "rank-replaced")):
+        saved = len(events(config, "checkpoint"))
+        wait_until(lambda due=saved + 1: len(events(config, "checkpoint")) >= due, running)
         process_of(victim, running).kill()
         wait_until(lambda kind=repair: bool(events(config, kind)), running)
     running.send_signal(signal.SIGTERM)
