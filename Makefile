@@ -34,7 +34,8 @@ test: setup lint hosts
 
 # The long tail of the fault matrix, and faults drawn at random; docs/faults.md tells of both.
 faults: setup hosts
-	$(PYTHON) -m pytest -q --durations=12 -m faults
+	FAULTS_RECORD=1 $(PYTHON) -m pytest -q --durations=0 -m faults
+	$(PYTHON) -m tests.container.faults.page
 
 chaos: setup
 	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)
