@@ -115,7 +115,7 @@ def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, 
     for version in range(2, versions + 2):
         copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
         transfers.append(seconds(lambda n=version: publish.weights(policy, engines, n)))
-        first, second = (seconds(lambda: one_token(engines)) for _ in range(2))
+        first, second = (seconds(lambda: one_token(group)) for _ in range(2))
         first_uses.append(first - second)
     ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]
     return {

@@ -136,7 +136,7 @@ def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
     assert worker.weight_transfer_engine._dense is not None
     monkeypatch.setattr(worker.weight_transfer_engine, "_dense", None)
     moved(policy, 4)
-    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 4)
+    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -200,13 +200,13 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
         ]
         return float(np.abs(np.concatenate(of_version)).max())
 
-    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 5)
+    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
     write(drafts, calls=4)
     engine.generate(requests(1), SAMPLING.greedy())
     before = {draft.key: draft.tokens.tolist() for draft in engine.drafts()}
     assert before
     moved(policy, 6)
-    publish.weights(LocalGroup([policy]), LocalGroup([engine]), 6)
+    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
     write([], calls=40)
     assert sorted(ended) == [draft.key for draft in drafts]
     for key, tokens in before.items():
