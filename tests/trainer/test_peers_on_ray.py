@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 import torch
@@ -130,18 +129,6 @@ def test_a_killed_driver_costs_no_more_than_the_step_in_flight(run: Run) -> None
     assert "the nodes' memory" in restored["sentence"]
 
 
-def test_so_does_a_killed_rank_of_the_policy(run: Run) -> None:
-    run.reaches(run.resumed_at() + 3)
-    (rank,) = [p for p in psutil.process_iter() if titled(p, "ray::policy-1")]
-    rank.kill()
-    said, _ = run.attempts[-1].communicate(timeout=60)
-    assert run.attempts[-1].returncode not in (0, None), said
-    made = run.step()
-
-    run.start()
-    assert run.resumed_at() in (made, made - 1)
-
-
 def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> None:
     run.reaches(SAVE_STEPS + 5)
     run.attempts[-1].kill()
@@ -202,10 +189,3 @@ def weights_of(config: Config) -> dict[str, torch.Tensor]:
     path = checkpoint_path(config.checkpoints, STEPS) / "policy.pt"
     model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
     return model
-
-
-def titled(process: psutil.Process, title: str) -> bool:
-    try:
-        return "".join(process.cmdline()).startswith(title)
-    except psutil.Error:
-        return False
