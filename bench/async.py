@@ -21,6 +21,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(1, parser.parse_args().seeds + 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the ends of what it started
     with tempfile.TemporaryDirectory(prefix="rc-async-") as directory:
         root = Path(directory)
         prepare(root)
