@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.harness import Tiny, events, metric_rows, to_argv
 from tests.trainer.test_on_ray import flags, process_of, wait_until
-from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory, slowly
+from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path
 from trainer.in_flight import FILE, Group, InFlight
@@ -59,22 +58,18 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     assert max(oldest) == 2
 
 
-def test_a_run_that_loses_an_engine_and_its_policy_goes_on_with_what_was_under_way(
-    ahead: dict[str, Any], begin: Begin, tmp_path: Path
+def test_what_was_under_way_in_an_engine_that_is_killed_is_written_by_others(
+    ahead: dict[str, Any], begin: Begin
 ) -> None:
-    """Rewards are slow, so that the newest step has its checkpoint when a process is killed."""
-    _, flags = slowly(ahead | {"save_steps": 1, "max_steps": 200}, tmp_path)
+    flags = ahead | {"max_steps": 1000}
     config = parse(to_argv(flags))
     running = begin(flags)
     wait_until(lambda: len(events(config, "step")) >= 2, running)
-    for victim, repair in (("engine-1", "engine-replaced"), ("policy-0", "rank-replaced")):
-        saved = len(events(config, "checkpoint"))
-        wait_until(lambda due=saved + 1: len(events(config, "checkpoint")) >= due, running)
-        process_of(victim, running).kill()
-        wait_until(lambda kind=repair: bool(events(config, kind)), running)
+    process_of("engine-1", running).kill()
+    wait_until(lambda: bool(events(config, "engine-replaced")), running)
     running.send_signal(signal.SIGTERM)
     said, _ = running.communicate(timeout=60)
-    assert running.returncode in (ExitCode.STOPPED, ExitCode.FINISHED), said
+    assert running.returncode == ExitCode.STOPPED, said
     rows = metric_rows(config)
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
     assert max(row["train/staleness_max"] for row in rows) == 2
