@@ -29,6 +29,8 @@ HEAD_LOST = "head_lost"
 ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
 GROW = "grow"
+REPAIRS = ("engine-replaced", "engine-left-out", "rank-replaced", "reward-server")
+"""Kinds of events that tell of a loss that ended no attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was lost and mended while the attempt went on."""
+
+    attempt: int | None
+    at: str
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     began: str
     ended: str
@@ -89,6 +101,7 @@ class Report:
     """What the wall time was spent on, the longest first."""
     attempts: Sequence[Attempt]
     failures: Sequence[Failure]
+    repairs: Sequence[Repair]
 
 
 class NothingToReportError(ValueError):
@@ -97,7 +110,8 @@ class NothingToReportError(ValueError):
 
 def read(rows: Iterable[Mapping[str, Any]]) -> Report:
     """Pure. `rows`: the journal's events, oldest first. Raises NothingToReportError."""
-    events = [event for row in rows if (event := _event(row)) and event.kind in USES]
+    whole = [event for row in rows if (event := _event(row))]
+    events = [event for event in whole if event.kind in USES]
     if not events:
         raise NothingToReportError("its journal has no events")
     first, last = events[0], events[-1]
@@ -114,6 +128,11 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Report:
         seconds=dict(sorted(seconds.items(), key=lambda use: -use[1])),
         attempts=_attempts(events),
         failures=_failures(events),
+        repairs=[
+            Repair(attempt=one.attempt, at=one.at.isoformat(), kind=one.kind, sentence=one.sentence)
+            for one in whole
+            if one.kind in REPAIRS
+        ],
     )
 
 

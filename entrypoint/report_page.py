@@ -34,6 +34,8 @@ def page(record: Report, name: str) -> str:
             *_time(record),
             "<h2>Failures</h2>",
             *_failures(record),
+            "<h2>Mended while the job went on</h2>",
+            *_repairs(record),
             "<h2>Attempts</h2>",
             *_attempts(record),
             "</body></html>\n",
@@ -72,6 +74,16 @@ def _failures(record: Report) -> Iterable[str]:
             "none" if one.recovery_seconds is None else f"{duration(one.recovery_seconds)} later",
             str(one.steps_lost),
         )
+    yield "</table>"
+
+
+def _repairs(record: Report) -> Iterable[str]:
+    if not record.repairs:
+        yield "<p>Nothing.</p>"
+        return
+    yield _head("at", "attempt", "what")
+    for one in record.repairs:
+        yield _row(escape(one.at), str(one.attempt or "none"), escape(one.sentence))
     yield "</table>"
 
 

@@ -34,6 +34,10 @@ def lines(record: Report) -> Iterator[str]:
         yield "failures:"
         for failure in record.failures:
             yield from _failure(failure)
+    if record.repairs:
+        yield "mended while the job went on:"
+        for repair in record.repairs:
+            yield f"  {repair.at} attempt {repair.attempt}: {repair.sentence}"
 
 
 def _failure(failure: Failure) -> Iterator[str]:

@@ -315,3 +315,14 @@ def test_a_long_run_is_read_in_no_time() -> None:
     assert (datetime.now(UTC) - began).total_seconds() < 3
     assert (record.steps, len(record.failures)) == (10_001, 100)
     assert [one.steps_lost for one in record.failures] == [1] * 99 + [0]
+
+
+def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> None:
+    clock = fails_once()
+    clock.then(1, "rank-replaced", 2, seconds=12.5)
+    told = report.read(clock.rows)
+    assert [(one.attempt, one.kind) for one in told.repairs] == [(2, "rank-replaced")]
+    assert len(told.failures) == 1
+    assert told.outcome == "finished"
+    assert any("rank-replaced!" in line for line in report_text.lines(told))
+    assert "rank-replaced!" in report_page.page(told, "a run")
