@@ -319,7 +319,7 @@ def test_a_long_run_is_read_in_no_time() -> None:
 
 def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> None:
     clock = fails_once()
-    clock.then(1, "rank-replaced", 2, seconds=12.5)
+    clock.then(1, "rank-replaced", 2)
     told = report.read(clock.rows)
     assert [(one.attempt, one.kind) for one in told.repairs] == [(2, "rank-replaced")]
     assert len(told.failures) == 1
