@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 
 OTHER_RAY = "localhost/rollcall:other-ray"
 LATE_SECONDS = 30
+MISSING = "1 worker never checked in"
 TOKEN = "given-to-every-node"
 """With a given token workers wait for the head's name, not for a file in the run directory."""
 
@@ -45,8 +46,9 @@ def staggered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[
     with Cluster(tmp_path_factory.mktemp("staggered") / "cluster", data) as cluster:
         cluster.worker(1, ROLLCALL_TOKEN=TOKEN)
         time.sleep(60)
-        cluster.head(*SHORT, ROLLCALL_REWARD_URL=REWARD_URL, ROLLCALL_TOKEN=TOKEN)
+        head = cluster.head(*SHORT, ROLLCALL_REWARD_URL=REWARD_URL, ROLLCALL_TOKEN=TOKEN)
         time.sleep(20)
+        cluster.watch.until(lambda: MISSING in head.said, "the roll call", within=30)
         cluster.worker(2, ROLLCALL_TOKEN=TOKEN)
         cluster.watch.event("roll", within=120)
         cluster.reward_server(after=LATE_SECONDS)
@@ -69,7 +71,7 @@ def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_60_se
     arrived, joined = (check_in(staggered, "worker-2 at", how) for how in ("checked", "joined"))
     assert seconds(staggered.watch.events("start")[0], arrived) > 20
     assert seconds(arrived, joined) < 60
-    assert "1 worker never checked in" in staggered.nodes["head"].said
+    assert MISSING in staggered.nodes["head"].said
 
 
 def test_the_job_starts_within_20_seconds_of_a_reward_server_that_answers_after_30(
