@@ -33,10 +33,14 @@ class Course:
     goal: Goal
     stop: StopRequest = field(default_factory=StopRequest)
     rewards: list[float] = field(default_factory=list)
+    solved: bool = False
+    """Whether the mean of a window has reached the goal."""
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         scores = self.function(requests)
         self.rewards += [score.reward for score in scores]
+        if len(self.rewards) >= self.goal.window and self.latest >= self.goal.reward:
+            self.solved = True
         if self.solved or len(self.rewards) >= self.goal.budget:
             self.stop.requested = True
         return scores
@@ -48,11 +52,6 @@ class Course:
     @property
     def latest(self) -> float:
         return fmean(self.rewards[-self.goal.window :])
-
-    @property
-    def solved(self) -> bool:
-        return len(self.rewards) >= self.goal.window and self.latest >= self.goal.reward
-
 
 def learn(config: Config, reward: RewardFunction, goal: Goal) -> Course:
     """Train until the goal is reached or its budget is spent."""

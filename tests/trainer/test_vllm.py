@@ -130,11 +130,14 @@ def test_weights_from_another_node_are_the_same_weights(
 
 
 def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
-    engine: Any, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
+    model: Tiny, policy: PolicyActor
 ) -> None:
-    worker = engine._llm.llm_engine.model_executor.driver_worker.worker
-    assert worker.weight_transfer_engine._dense is not None
-    monkeypatch.setattr(worker.weight_transfer_engine, "_dense", None)
+    from trainer.engines.vllm import VLLMEngine
+
+    engine: Any = VLLMEngine(settings(model))
+    transfer = engine._llm.llm_engine.model_executor.driver_worker.worker.weight_transfer_engine
+    assert transfer._dense is not None
+    transfer._dense = None
     moved(policy, 4)
     publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
