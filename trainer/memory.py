@@ -5,7 +5,8 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
 - weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ'; optimiser: 12Ψ' with bf16 (Adam's two
   moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides the optimiser by N,
   stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020, section 3 and
-  figure 1). --adam_offload moves the optimiser to the CPU's memory.
+  figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank also keeps its
+  share of the newest checkpoint while that is written, 12Ψ'/N.
 - activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
   matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
   twice that in fp32. With --gradient_checkpointing a layer keeps its input alone, 2th (4th), and
@@ -150,9 +151,14 @@ def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
         optimiser=optimiser - on_host,
         forward=_layer(config, size, _scoring_tokens(config)),
         update=_activations(config, size),
-        host=on_host + (kept if asleep else 0),
+        host=on_host + (kept if asleep else 0) + _copy(config, learnt, ranks),
         idle=0 if asleep else kept,
     )
+
+
+def _copy(config: Config, learnt: int, ranks: int) -> int:
+    """Of a rank's share of a checkpoint: fp32 weights and moments, apart from training."""
+    return 0 if config.disable_ds_ckpt else 12 * learnt // ranks
 
 
 def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:

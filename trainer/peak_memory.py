@@ -11,7 +11,7 @@ from trainer.actors.group import Group
 from trainer.team import Team
 from trainer.types import LostWorkerError
 
-PATIENCE = 0.02
+PATIENCE = 0.2
 """Seconds for an answer: who is at work is not waited for, and left out."""
 
 

@@ -58,7 +58,8 @@ def ran(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 def measured(config: Config, *names: str) -> float:
     """GB, in the fullest of these phases and of the steps."""
-    return max(row[f"memory/{name}_gb"] for row in metric_rows(config) for name in names)
+    keys, rows = [f"memory/{name}_gb" for name in names], metric_rows(config)
+    return max(row[key] for row in rows for key in keys if key in row)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_a_process_takes_at_its_peak_what_the_plan_says(
 ) -> None:
     need = memory.of(ran, layout.of(ran), role)
     assert need is not None
-    planned, taken = need.peak / 1e9, measured(ran, *(f"{role}_{phase}" for phase in phases))
+    planned = (need.peak + need.host) / 1e9  # without a GPU both are the same memory
+    taken = measured(ran, *(f"{role}_{phase}" for phase in phases))
     assert planned / FACTOR < taken < planned * FACTOR
 
 
