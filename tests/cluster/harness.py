@@ -102,7 +102,9 @@ class Cluster(Watch):
         """As a Watch does, but a head that has ended ends the wait at once."""
         head = self.nodes[HEAD]
         super().until(lambda: done() or not head.running, what, within=within)
-        assert done(), f"the head ended with {head.exit_code} before {what}\n{self.consoles()}"
+        assert head.running or done(), (
+            f"the head ended with {head.exit_code} before {what}\n{self.consoles()}"
+        )
 
     def until_said(self, number: int, words: str, *, within: float) -> None:
         super().until(lambda: words in self.said(number), words, within=within)

@@ -53,6 +53,7 @@ class Course:
     def latest(self) -> float:
         return fmean(self.rewards[-self.goal.window :])
 
+
 def learn(config: Config, reward: RewardFunction, goal: Goal) -> Course:
     """Train until the goal is reached or its budget is spent."""
     course = Course(reward, goal)

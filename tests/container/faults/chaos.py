@@ -2,8 +2,10 @@
 
     python -m tests.container.faults.chaos --seed 7 --minutes 5
 
-The same seed draws the same faults with the same pauses before them. Each is printed with the
-verdict on the run after it; the first that is not survived ends the whole with exit code 1.
+A blow falls once every worker is there again: one that is lost while it starts has nothing that it
+could take from the job. The same seed draws the same faults with the same pauses before them. Each
+is printed with the verdict on the run after it; the first that is not survived ends the whole with
+exit code 1.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def suffer(stage: Stage, seed: int, minutes: float) -> bool:
         if time.monotonic() > end:
             print(f"seed {seed}: {number - 1} faults, step {stage.step}, no scar", flush=True)
             return True
+        stage.until(stage.is_whole, "whole roll", within=BOOT_SECONDS)
         print(f"{number:3}. after {blow.pause:.1f} s: {blow.fault.sentence}", flush=True)
         try:
             result = undergo(stage, blow.fault)

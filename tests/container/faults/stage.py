@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +84,15 @@ class Stage(Cluster):
             self.goes_on(within=15)
         except AssertionError:
             return False
+        return True
+
+    def is_whole(self) -> bool:
+        """Whether every worker is on the head's roll, with its Ray, and stays there."""
+        for pause in (1.0, 1.0, 0.0):
+            asked = self.ask("status", "--json")
+            if asked.returncode or json.loads(asked.stdout)["present"] < len(self.nodes) - 1:
+                return False
+            time.sleep(pause)
         return True
 
     def of(self, role: str) -> list[psutil.Process]:
