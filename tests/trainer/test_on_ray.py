@@ -22,7 +22,7 @@ from tests.trainer.harness import Tiny, events, to_argv, train
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path, newest_checkpoint
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 STEPS = 30
 
@@ -89,6 +89,7 @@ def weights_of(config: Config, step: int = STEPS) -> dict[str, torch.Tensor]:
     return model
 
 
+@pytest.mark.faults
 def test_a_driver_killed_and_one_told_to_stop_leave_a_run_that_ends_as_if_never_touched(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_driver_killed_and_one_told_to_stop_leave_a_run_that_ends_as_if_never_
     assert all(torch.equal(value, expected[name]) for name, value in weights_of(config).items())
 
 
+@pytest.mark.cluster
 def test_a_reward_server_that_never_answers_ends_with_69(
     flags: dict[str, Any], ray_directory: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_reward_server_that_never_answers_ends_with_69(
     assert "Traceback" not in said
 
 
+@pytest.mark.cluster
 def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     flags: dict[str, Any], ray_directory: Path
 ) -> None:
@@ -150,6 +153,7 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     assert "Traceback" not in said
 
 
+@pytest.mark.cluster
 def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it_in_another_layout(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:
