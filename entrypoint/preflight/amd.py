@@ -112,20 +112,20 @@ class SysfsGpu:
 
 @dataclass(frozen=True, slots=True)
 class AmdSmiGpu:
-    library: AmdSmi
+    smi: AmdSmi
     index: int
     handle: Handle
     kfd: Path
 
     def model(self) -> str:
-        row = self._ask(self.library.amdsmi_get_gpu_asic_info, self.handle)
+        row = self._ask(self.smi.amdsmi_get_gpu_asic_info, self.handle)
         return str(row["market_name"]) if row else "unknown AMD GPU"
 
     def recovery_action(self) -> str | None:
         return None
 
     def memory_errors(self) -> MemoryErrors | None:
-        row = self._ask(self.library.amdsmi_get_gpu_total_ecc_count, self.handle)
+        row = self._ask(self.smi.amdsmi_get_gpu_total_ecc_count, self.handle)
         if row is None:
             return None
         return MemoryErrors(row["uncorrectable_count"], row["correctable_count"])
@@ -137,15 +137,15 @@ class AmdSmiGpu:
         return None
 
     def temperature(self) -> Temperature | None:
-        kinds, metrics = self.library.AmdSmiTemperatureType, self.library.AmdSmiTemperatureMetric
+        kinds, metrics = self.smi.AmdSmiTemperatureType, self.smi.AmdSmiTemperatureMetric
         now, critical = (
-            self._ask(self.library.amdsmi_get_temp_metric, self.handle, kinds.HOTSPOT, metric)
+            self._ask(self.smi.amdsmi_get_temp_metric, self.handle, kinds.HOTSPOT, metric)
             for metric in (metrics.CURRENT, metrics.CRITICAL)
         )
         return None if now is None else Temperature(now, critical)
 
     def pcie(self) -> Pcie | None:
-        row = self._ask(self.library.amdsmi_get_pcie_info, self.handle)
+        row = self._ask(self.smi.amdsmi_get_pcie_info, self.handle)
         if row is None:
             return None
         can, has = row["pcie_static"], row["pcie_metric"]
@@ -155,20 +155,20 @@ class AmdSmiGpu:
         return Pcie(*numbers)
 
     def links(self) -> Links | None:
-        row = self._ask(self.library.amdsmi_get_gpu_xgmi_link_status, self.handle)
+        row = self._ask(self.smi.amdsmi_get_gpu_xgmi_link_status, self.handle)
         if row is None:
             return None
         up, down = (row["status"].count(state) for state in ("U", "D"))
         return Links(up, down) if up + down else None
 
     def partition(self) -> str | None:
-        mode = self._ask(self.library.amdsmi_get_gpu_compute_partition, self.handle)
+        mode = self._ask(self.smi.amdsmi_get_gpu_compute_partition, self.handle)
         return None if mode is None else mode.replace(WHOLE, "")
 
     def memory(self) -> Memory | None:
-        library, kind = self.library, self.library.AmdSmiMemoryType.VRAM
-        used = self._ask(library.amdsmi_get_gpu_memory_usage, self.handle, kind)
-        total = self._ask(library.amdsmi_get_gpu_memory_total, self.handle, kind)
+        smi, kind = self.smi, self.smi.AmdSmiMemoryType.VRAM
+        used = self._ask(smi.amdsmi_get_gpu_memory_usage, self.handle, kind)
+        total = self._ask(smi.amdsmi_get_gpu_memory_total, self.handle, kind)
         return None if used is None or total is None else Memory(used, total)
 
     def processes(self) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ class AmdSmiGpu:
         """None where it does not tell: most of its calls are not for guests and partitions."""
         try:
             return call(*arguments)
-        except self.library.AmdSmiException:
+        except self.smi.AmdSmiException:
             return None
 
 
