@@ -98,7 +98,8 @@ def test_an_interface_that_leads_nowhere_is_found_beside_the_one_that_leads_to_t
     dead_end: str,
 ) -> None:
     results, _ = examined(
-        *("--network=podman", f"--network={dead_end}", "--env=NCCL_SOCKET_IFNAME=eth1"),
+        *("--network=podman:interface_name=eth0", f"--network={dead_end}:interface_name=eth1"),
+        "--env=NCCL_SOCKET_IFNAME=eth1",
         *("--env=RAY_WORKER=1", "--env=ROLLCALL_HEAD_ADDRESS=10.88.0.1"),
     )
     result = results["fabric.interface"]
