@@ -3,8 +3,10 @@
 Both sides run the same trainer with the same flags and checkpoints on three nodes of this machine
 (the loopback addresses 127.0.0.2 to 127.0.0.4). The other side is what the guides leave to the
 user: `ray start` on each node, and `until ray job submit …; do :; done`, which submits again at
-once; a node that died is started again at once on both sides. A new step is one that no attempt
-had finished before. The value is the worst of the ratios, each divided by its target.
+once; a node that died is started again at once on both sides. Its trainer keeps no snapshots with
+peers, so that a lost rank ends the job, as in other trainers. A new step is one that no attempt had
+finished before; the one that was in flight at the fault, and may yet end, does not count. The value
+is the worst of the ratios, each divided by its target.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ class Loop:
             *(ray_program(), "job", "submit"),
             *("--address", f"http://{head}:{self.layout.ports + 1}", "--"),
             *(sys.executable, "-m", "trainer", *job(self.data), "--load_checkpoint"),
+            *("--peer_snapshot", "off"),
             *("--run_dir", str(self.layout.run.root)),
         ]
         self._run("loop", NODES, ["bash", "-c", f"until {shlex.join(submit)}; do :; done"])
@@ -194,11 +197,12 @@ def measure(
         side = start(layout, data, stack)
         for fault in faults:
             settle(side)
-            before, seen = step_of(layout), len(list(read_events(layout.run.journal)))
+            seen = len(list(read_events(layout.run.journal)))
             began = time.monotonic()
             at = datetime.now(UTC)
             FAULTS[fault](side)
-            until_step(layout, before + 1)
+            before = step_of(layout)
+            until_step(layout, before + 2)
             seconds = time.monotonic() - began
             told = told_since(layout, seen, at)
             print(f"{root.name}: {fault} {seconds:.1f} s, from step {before}; {told}", flush=True)
