@@ -1,17 +1,18 @@
 """Time from a fault to the next new training step, against Ray's defaults and a shell loop.
 
-Both sides run the same trainer with the same flags and checkpoints on three nodes of this machine
-(the loopback addresses 127.0.0.2 to 127.0.0.4). The other side is what the guides leave to the
-user: `ray start` on each node, and `until ray job submit …; do :; done`, which submits again at
-once; a node that died is started again at once on both sides. Its trainer keeps no snapshots with
-peers, so that a lost rank ends the job, as in other trainers. A new step is one that no attempt had
-finished before; the one that was in flight at the fault, and may yet end, does not count. The value
-is the worst of the ratios, each divided by its target.
+Both sides run the same trainer with the same flags and checkpoints in three containers, with the
+repository mounted into them. The other side is what the guides leave to the user: `ray start` on
+each node, and `until ray job submit …; do :; done`, which submits again at once; a container that
+was killed is started again at once on both sides. Its trainer keeps no snapshots with peers, so
+that a lost rank ends the job, as in other trainers. A new step is one that no attempt had finished
+before; the one that was in flight at the fault, and may yet end, does not count. The value is the
+worst of the ratios, each divided by its target.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -20,117 +21,81 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import psutil
 
-from bench.boot import listens, ray_start, under_tini
 from bench.result import report
-from entrypoint.demo import Layout, free_ports, inherited
-from entrypoint.process import NODE_MARK, Process, kill, marked
-from entrypoint.ray_node import ray_program
-from trainer.contract import Progress, read_events
+from entrypoint.process import NODE_MARK, kill, marked
+from tests.container.conftest import missing
+from tests.container.podman import IMAGE, Container, podman
+from trainer.contract import Progress, RunFiles, read_events
 
-NODES = 3
+REPOSITORY = Path(__file__).parents[1]
+WORKERS = ("worker-1", "worker-2")
 HEAD, VICTIM = 0, 2
 CPUS = 4
 """Of each node: what is lost with one has room on the others."""
 TIMEOUT_SECONDS = 240.0
 SETTLED_STEPS = 8
 """Finished after a fault, before the next one."""
-MARK = f"bench-recovery-{os.getpid()}"
 
 RATIOS = {"driver": 0.6, "worker": 1 / 3, "frozen": 1 / 4}
 """Fault → the most that ours may take, as a share of the loop's time."""
 SECONDS = {"engine": 5.0, "head": 30.0}
 """Fault → the most seconds that ours may take; the loop is not asked."""
 
-
-class Side(Protocol):
-    layout: Layout
-
-    def start(self, number: int) -> None:
-        """A node, as its platform starts it."""
-
-    def processes(self, number: int) -> list[psutil.Process]:
-        """All that runs on a node."""
+JOB = (
+    *("--pretrain", "/data/model", "--prompt_data", "/data/train.jsonl"),
+    *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
+    *("--rollout_batch_size", "16", "--train_batch_size", "16", "--generate_max_len", "4"),
+    *("--micro_train_batch_size", "16", "--num_episodes", "100000", "--max_steps", "100000"),
+    *("--vllm_num_engines", "2", "--save_steps", "1", "--max_ckpt_num", "2"),
+)
 
 
-@dataclass
-class Ours:
-    layout: Layout
-    data: Path
-    stack: ExitStack
-    nodes: dict[int, Process] = field(default_factory=dict)
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the container of a node is started with."""
 
-    def start(self, number: int) -> None:
-        env = self.layout.node(number) | {"ROLLCALL_NUM_CPUS": str(CPUS)}
-        self.nodes[number] = Process(
-            f"node-{number}",
-            [
-                *(*under_tini(), sys.executable, "-m", "entrypoint", "up"),
-                *(["--", *job(self.data)] if number == HEAD else []),
-            ],
-            env=inherited() | env | {NODE_MARK: f"{MARK}-{number}", "OMP_NUM_THREADS": "1"},
-            log_to=self.layout.root / f"node-{number}.log",
-        )
-
-    def processes(self, number: int) -> list[psutil.Process]:
-        env = self.layout.node(number)
-        of_ray = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [*marked(f"{MARK}-{number}"), *marked(of_ray)]
+    name: str
+    env: dict[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    """Instead of the image's."""
 
 
-@dataclass
-class Loop:
-    layout: Layout
-    data: Path
-    stack: ExitStack
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Containers at work on one run."""
 
-    def start(self, number: int) -> None:
-        head = self.layout.node(HEAD)["ROLLCALL_NODE_ADDRESS"]
-        role = "--head" if number == HEAD else f"--address={head}:{self.layout.ports}"
-        self._run(f"ray-{number}", number, ray_start(self.layout, number, role, CPUS))
-        if number == HEAD:
-            while not listens(head, self.layout.ports + 1):
-                time.sleep(0.05)
+    name: str
+    run: RunFiles
+    nodes: list[Container] = field(default_factory=list)
 
-    def submit(self) -> None:
-        """The shell loop, on the head's machine but no process of the node."""
-        head = self.layout.node(HEAD)["ROLLCALL_NODE_ADDRESS"]
-        submit = [
-            *(ray_program(), "job", "submit"),
-            *("--address", f"http://{head}:{self.layout.ports + 1}", "--"),
-            *(sys.executable, "-m", "trainer", *job(self.data), "--load_checkpoint"),
-            *("--peer_snapshot", "off"),
-            *("--run_dir", str(self.layout.run.root)),
-        ]
-        self._run("loop", NODES, ["bash", "-c", f"until {shlex.join(submit)}; do :; done"])
+    def mark(self, number: int) -> str:
+        """By which the processes of a node are found."""
+        return f"{self.name}-{number}"
 
     def processes(self, number: int) -> list[psutil.Process]:
-        return marked(f"{MARK}-{number}")
+        """All that runs in a container."""
+        mark = self.mark(number)
+        return [*marked(mark), *marked(f"{mark}@/tmp/ray")]
 
-    def _run(self, name: str, number: int, command: list[str]) -> Process:
-        # Else process titles overwrite the mark, and agents live on to slow the next run.
-        env = {NODE_MARK: f"{MARK}-{number}", "SPT_NOENV": "1", "OMP_NUM_THREADS": "1"}
-        log_to = self.layout.root / f"{name}.log"
-        return Process(name, command, env=inherited() | env, log_to=log_to)
+    def step(self) -> int:
+        progress = Progress.read(self.run.progress)
+        return progress.step if progress else 0
 
-
-def job(data: Path) -> list[str]:
-    return [
-        *("--pretrain", str(data / "model"), "--prompt_data", str(data / "train.jsonl")),
-        *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
-        *("--rollout_batch_size", "16", "--train_batch_size", "16", "--generate_max_len", "4"),
-        *("--micro_train_batch_size", "16", "--num_episodes", "100000", "--max_steps", "100000"),
-        *("--vllm_num_engines", "2", "--save_steps", "1", "--max_ckpt_num", "2"),
-    ]
+    def restart(self, number: int) -> None:
+        self.nodes[number].kill()
+        self.nodes[number].start_again()
 
 
 def main() -> int:
@@ -140,6 +105,8 @@ def main() -> int:
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
     options = parser.parse_args()
+    if reason := missing():
+        raise SystemExit(f"it needs containers: {reason}")
     signal.signal(signal.SIGTERM, ended)
     found: dict[str, dict[str, list[float]]] = {"ours": {}, "loop": {}}
     with tempfile.TemporaryDirectory(prefix="rollcall-recovery-") as directory:
@@ -167,79 +134,117 @@ def prepared(root: Path) -> Path:
     return data
 
 
-def ours(layout: Layout, data: Path, stack: ExitStack) -> Side:
-    side = Ours(layout, data, stack)
-    for number in range(NODES):
-        side.start(number)
-    return side
+@contextmanager
+def ours(root: Path, data: Path) -> Iterator[Cluster]:
+    """The image as users start it."""
+    env = {"ROLLCALL_NUM_CPUS": str(CPUS), "EXPECTED_WORKERS": "2", "ROLLCALL_HEAD_ADDRESS": "head"}
+    head = Node("head", {**env, "RAY_WORKER": "0"}, words=("--", *JOB))
+    workers = (Node(name, {**env, "RAY_WORKER": "1"}) for name in WORKERS)
+    with started(root, data, (head, *workers)) as cluster:
+        yield cluster
 
 
-def loop(layout: Layout, data: Path, stack: ExitStack) -> Side:
-    side = Loop(layout, data, stack)
-    for number in range(NODES):
-        side.start(number)
-    side.submit()
-    return side
+@contextmanager
+def loop(root: Path, data: Path) -> Iterator[Cluster]:
+    """Ray as the guides start it, and a shell loop on the head that submits."""
+    submit = [
+        *("ray", "job", "submit", "--", "python", "-m", "trainer", *JOB, "--load_checkpoint"),
+        *("--peer_snapshot", "off", "--run_dir", "/checkpoints"),
+    ]
+
+    def node(name: str, role: str) -> Node:
+        ray = f"ray start {role} --num-cpus={CPUS} --disable-usage-stats --block"
+        until = f"until {ray}; do sleep 0.2; done"
+        return Node(name, words=("bash", "-c", until), entrypoint=("tini", "--"))
+
+    head = node("head", "--head --dashboard-host=0.0.0.0")
+    workers = (node(name, "--address=head:6379") for name in WORKERS)
+    with started(root, data, (head, *workers)) as cluster:
+        ready = "until ray job list; do sleep 0.2; done"
+        again = f"{ready}; until {shlex.join(submit)}; do :; done"
+        podman("exec", "--detach", cluster.nodes[HEAD].id, "bash", "-c", again)
+        yield cluster
+
+
+@contextmanager
+def started(root: Path, data: Path, nodes: Sequence[Node]) -> Iterator[Cluster]:
+    """A network with a container for each node; removed at the end, consoles kept in `root`."""
+    cluster = Cluster(f"bench-{uuid.uuid4().hex[:8]}", RunFiles(root / "run"))
+    cluster.run.root.mkdir(parents=True)
+    podman("network", "create", cluster.name)
+    try:
+        for number, node in enumerate(nodes):
+            # Process titles would overwrite the mark.
+            mark = cluster.mark(number)
+            env = {NODE_MARK: mark, "ROLLCALL_NODE_NAME": mark, "SPT_NOENV": "1"}
+            options = [
+                *(f"--hostname={node.name}", f"--network-alias={node.name}", "--shm-size=512m"),
+                *(f"--network={cluster.name}", "--pids-limit=-1", "--workdir=/repository"),
+                *(f"--volume={REPOSITORY}:/repository:ro", "--env=PYTHONPATH=/repository"),
+                "--env=OMP_NUM_THREADS=1",
+                *(f"--volume={cluster.run.root}:/checkpoints", f"--volume={data}:/data:ro"),
+                *(f"--env={key}={value}" for key, value in {**env, **node.env}.items()),
+            ]
+            if node.entrypoint:
+                options.append(f"--entrypoint={json.dumps(node.entrypoint)}")
+            name = f"{cluster.name}-{node.name}"
+            cluster.nodes.append(Container.start(name, *options, IMAGE, *node.words))
+        yield cluster
+    finally:
+        for container in cluster.nodes:
+            (root / f"{container.name}.log").write_text(container.said)
+            container.remove()
+        podman("network", "rm", "--force", cluster.name, check=False)
 
 
 def measure(
-    start: Callable[[Layout, Path, ExitStack], Side],
+    start: Callable[[Path, Path], AbstractContextManager[Cluster]],
     root: Path,
     data: Path,
     faults: list[str],
     into: dict[str, list[float]],
 ) -> None:
     """One fault after the other on one run; seconds of each are added to `into`."""
-    layout = Layout(root, free_ports())
-    layout.run.root.mkdir(parents=True)
-    with ExitStack() as stack:
-        stack.callback(clean_up, layout)
-        side = start(layout, data, stack)
+    with start(root, data) as cluster:
         for fault in faults:
-            settle(side)
-            seen = len(list(read_events(layout.run.journal)))
-            began = time.monotonic()
-            at = datetime.now(UTC)
-            FAULTS[fault](side)
-            before = step_of(layout)
-            until_step(layout, before + 2)
+            settle(cluster)
+            seen = len(list(read_events(cluster.run.journal)))
+            began, at = time.monotonic(), datetime.now(UTC)
+            FAULTS[fault](cluster)
+            before = cluster.step()
+            until_step(cluster, before + 2)
             seconds = time.monotonic() - began
-            told = told_since(layout, seen, at)
+            told = told_since(cluster, seen, at)
             print(f"{root.name}: {fault} {seconds:.1f} s, from step {before}; {told}", flush=True)
             into.setdefault(fault, []).append(seconds)
             if fault == "frozen":
-                kill(side.processes(VICTIM))
-                side.start(VICTIM)
+                cluster.restart(VICTIM)
 
 
-def settle(side: Side) -> None:
+def settle(cluster: Cluster) -> None:
     """Until some more steps are finished and all nodes are at work again."""
-    until_step(side.layout, step_of(side.layout) + SETTLED_STEPS)
+    until_step(cluster, cluster.step() + SETTLED_STEPS)
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not all(any("raylet" in name(p) for p in side.processes(n)) for n in range(NODES)):
+    numbers = range(len(cluster.nodes))
+    while not all(any("raylet" in name(p) for p in cluster.processes(n)) for n in numbers):
         if time.monotonic() > deadline:
             raise SystemExit("a node did not come back")
         time.sleep(0.5)
     time.sleep(5.0)
 
 
-def step_of(layout: Layout) -> int:
-    progress = Progress.read(layout.run.progress)
-    return progress.step if progress else 0
-
-
-def until_step(layout: Layout, step: int) -> None:
+def until_step(cluster: Cluster, step: int) -> None:
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while step_of(layout) < step:
+    while cluster.step() < step:
         if time.monotonic() > deadline:
-            tails = [path.read_text()[-3000:] for path in sorted(layout.root.glob("*.log"))]
+            tails = [node.said[-3000:] for node in cluster.nodes]
             raise SystemExit("\n".join([*tails, f"no step {step} within {TIMEOUT_SECONDS:g} s"]))
         time.sleep(0.02)
 
 
-def told_since(layout: Layout, seen: int, began: datetime) -> str:
+def told_since(cluster: Cluster, seen: int, began: datetime) -> str:
     """What the journal tells of the way to the new step, each with its seconds."""
-    events = list(read_events(layout.run.journal))[seen:]
+    events = list(read_events(cluster.run.journal))[seen:]
     told = []
     for event in events:
         seconds = (datetime.fromisoformat(event["at"]) - began).total_seconds()
@@ -247,36 +252,26 @@ def told_since(layout: Layout, seen: int, began: datetime) -> str:
     return ", ".join(told)
 
 
-def kill_driver(side: Side) -> None:
-    kill([p for p in side.processes(HEAD) if [*words(p)][1:3] == ["-m", "trainer"]])
+def kill_driver(cluster: Cluster) -> None:
+    kill([p for p in cluster.processes(HEAD) if [*words(p)][1:3] == ["-m", "trainer"]])
 
 
-def kill_engine(side: Side) -> None:
-    found = [p for n in range(NODES) for p in side.processes(n) if name(p) == "ray::engine-1"]
-    kill(found)
+def kill_engine(cluster: Cluster) -> None:
+    numbers = range(len(cluster.nodes))
+    kill([p for n in numbers for p in cluster.processes(n) if name(p) == "ray::engine-1"])
 
 
-def kill_worker(side: Side) -> None:
-    kill(side.processes(VICTIM))
-    side.start(VICTIM)
-
-
-def freeze_worker(side: Side) -> None:
-    for process in side.processes(VICTIM):
+def freeze_worker(cluster: Cluster) -> None:
+    for process in cluster.processes(VICTIM):
         process.suspend()
 
 
-def kill_head(side: Side) -> None:
-    kill(side.processes(HEAD))
-    side.start(HEAD)
-
-
-FAULTS: dict[str, Callable[[Side], None]] = {
+FAULTS: dict[str, Callable[[Cluster], None]] = {
     "driver": kill_driver,
-    "worker": kill_worker,
+    "worker": lambda cluster: cluster.restart(VICTIM),
     "frozen": freeze_worker,
     "engine": kill_engine,
-    "head": kill_head,
+    "head": lambda cluster: cluster.restart(HEAD),
 }
 
 
@@ -290,13 +285,6 @@ def words(process: psutil.Process) -> list[str]:
 def name(process: psutil.Process) -> str:
     """Its program, or the title that it has given itself."""
     return Path((words(process) or [""])[0]).name.split(" ")[0]
-
-
-def clean_up(layout: Layout) -> None:
-    for number in range(NODES + 1):
-        node = layout.node(number)
-        of_ray = f"{node['ROLLCALL_NODE_NAME']}@{node['ROLLCALL_RAY_TEMP_DIR']}"
-        kill([*marked(f"{MARK}-{number}"), *marked(of_ray)])
 
 
 def conclude(found: dict[str, dict[str, list[float]]], rounds: int) -> int:
