@@ -169,9 +169,10 @@ def until_a_checkpoint(stage: Stage) -> None:
 
 def until_the_roll_call(stage: Stage) -> None:
     """A worker is missing, and the head waits for it."""
-    rolls = len(stage.events("failure"))
+    failures = len(stage.events("failure"))
     stage.kill(SECOND)
-    stage.event("failure", within=60, after=rolls)
+    stage.send("driver", KILL)  # or the job does without
+    stage.event("failure", within=60, after=failures)
     time.sleep(2.0)
 
 

@@ -87,10 +87,16 @@ class Stage(Cluster):
         return True
 
     def is_whole(self) -> bool:
-        """Whether every worker is on the head's roll, with its Ray, and stays there."""
+        """Whether every worker is on the head's roll, with its Ray, and stays there.
+
+        The roll may still know a worker that was just killed, and Ray's daemon starts after it is
+        told of the new one.
+        """
         for pause in (1.0, 1.0, 0.0):
             asked = self.ask("status", "--json")
             if asked.returncode or json.loads(asked.stdout)["present"] < len(self.nodes) - 1:
+                return False
+            if not all(self.named(number, "raylet") for number in self.nodes):
                 return False
             time.sleep(pause)
         return True
