@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
@@ -139,8 +140,17 @@ class Attempt:
                 self._wrong_start = wrong
                 self._say_stop(f"{wrong}: ended, so that it saves nothing")
                 self._kill()
+            else:
+                self._tell_where_it_begins(events)
         elif progress is not None and (sentence := self.newcomers()):
             self._grow(progress.checkpoint or 0, sentence)
+
+    def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """In the job's own words: only it knows what the nodes still held in memory."""
+        for event in events:
+            if event["kind"] == "resume":
+                self._line.end()
+                log.info("%s", event["sentence"])
 
     def _grow(self, saved: int, sentence: str) -> None:
         """Stop at the first checkpoint after newcomers are there: a job that does not save when it

@@ -108,10 +108,26 @@ FINAL = {
 """What another try cannot change."""
 
 
+def start(on_disk: int, in_memory: int = 0) -> str | None:
+    """Where an attempt will begin, as far as that is known before it has; None: at the beginning.
+
+    `on_disk`: step of the newest whole checkpoint, `in_memory`: the newest that the nodes were
+    known to hold; 0 where there is none.
+    """
+    if in_memory > on_disk:
+        return f"step {in_memory} or a later one, in the nodes' memory"
+    return f"step {on_disk}" if on_disk else None
+
+
 def decide(
-    failure: FailureClass, history: History, from_step: int, faulty_worker: str | None = None
+    failure: FailureClass,
+    history: History,
+    from_step: int,
+    faulty_worker: str | None = None,
+    *,
+    in_memory: int = 0,
 ) -> Decision:
-    """`from_step`: the newest whole checkpoint's step, 0 where there is none.
+    """`from_step`, `in_memory`: as `start` has them.
 
     `faulty_worker`: the one whose GPU failed, where that is known.
     """
@@ -123,7 +139,8 @@ def decide(
     if failure in FINAL:
         exit_code, sentence = FINAL[failure]
         return Stop("failed", exit_code, sentence)
-    where = f"resuming from step {from_step}" if from_step else "starting again from the beginning"
+    beginning = start(from_step, in_memory)
+    where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
     if failure is FailureClass.GROWN:
         return Grow(f"every worker is there again: {where} with all of them")
     if failure in ADVICE:

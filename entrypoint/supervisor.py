@@ -86,11 +86,14 @@ class Supervisor:
     """The workers that the last roll had; None before the first of this life."""
     _unseen_since: float | None = None
     """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
+    _first_on_ray: int = field(init=False)
+    """The first attempt on this Ray: what nodes held in memory before went with theirs."""
 
     def __post_init__(self) -> None:
         self._job = self.settings
         self._track = restart.Track(self.settings.max_restarts)
         self._hang = HangWatch(self.settings.hang_timeout, self.recipe.outage(self.settings))
+        self._first_on_ray = self.journal.attempts() + 1
 
     def run(self) -> Outcome:
         try:
@@ -213,6 +216,7 @@ class Supervisor:
     def _begin_anew(self) -> None:
         # The workers' Ray would take a minute to notice that the head's is another one.
         self.control.begin_anew()
+        self._first_on_ray = self.journal.attempts() + 1
         self.cluster.revive()
 
     def _newcomers(self) -> str | None:
@@ -231,10 +235,11 @@ class Supervisor:
         self.control.phase = "training"
         self.control.ask_for_stacks(0)
         fitting = self._job.job[len(self.settings.job) :]
+        start = restart.start(resume_from or 0, self._in_memory())
         self.journal.record(
             "attempt",
             f"attempt {number} starts"
-            + (f" from step {resume_from}" if resume_from else "")
+            + (f" from {start}" if start else "")
             + (f" with {' '.join(fitting)}" if fitting else ""),
             submission_id=submission,
             resume_from=resume_from or 0,
@@ -280,7 +285,8 @@ class Supervisor:
         sign = failures.sign_of(ending, failure)
         faulty = self.control.worker_at(sign.address) if sign and sign.address else None
         from_step = self.recipe.latest(self.settings.run_dir) or 0
-        return restart.decide(failure, history, from_step, faulty)
+        in_memory = 0 if ending.status == "LOST" else self._in_memory()
+        return restart.decide(failure, history, from_step, faulty, in_memory=in_memory)
 
     def _prepare(
         self,
@@ -326,5 +332,15 @@ class Supervisor:
             raise StorageLostError(str(error)) from None
 
     def _step(self) -> int:
-        progress = Progress.read(RunFiles(self.settings.run_dir).progress)
+        progress = self._progress()
         return progress.step if progress else 0
+
+    def _in_memory(self) -> int:
+        """The newest step that the nodes were known to hold; 0 where they hold none."""
+        progress = self._progress()
+        if progress is None or progress.attempt < self._first_on_ray:
+            return 0
+        return progress.in_memory or 0
+
+    def _progress(self) -> Progress | None:
+        return Progress.read(RunFiles(self.settings.run_dir).progress)

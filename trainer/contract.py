@@ -149,6 +149,8 @@ class Progress:
     eta_seconds: float = 0.0
     checkpoint: int | None = None
     """Step of the newest whole checkpoint."""
+    in_memory: int | None = None
+    """The newest step that two nodes were known to hold in memory; one after it may be there."""
     at: str = field(default_factory=lambda: timestamp())
 
     def as_dict(self) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def train(
     beginning = resume.begin(config, team, data.stream, peers)
     state = beginning.run
     rollouts = ahead.begin(config, team.engines, data.stream, reward, beginning)
-    recorder = Recorder(config, config.total_steps(len(data.stream)), state)
+    total_steps = config.total_steps(len(data.stream))
+    recorder = Recorder(config, total_steps, state, lambda: peers.whole if peers else None)
     keeping = Keeping(config, team, recorder.saved, peers)
     try:
         disk = Disk(config.checkpoints)

@@ -38,6 +38,8 @@ class Recorder:
     total_steps: int
     state: RunState
     """Where the attempt starts, then the newest that was told."""
+    in_memory: Callable[[], int | None] = lambda: None
+    """The newest step that other nodes hold in memory."""
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
@@ -53,12 +55,7 @@ class Recorder:
             self._tensorboard = TensorBoard(self.config.use_tensorboard, self.state.step)
         step = self.state.step
         self._checkpoint = step or None
-        sentence = (
-            f"Training goes on after step {step} of {self.total_steps}."
-            if step
-            else f"Training starts: {self.total_steps} steps to go."
-        )
-        self._event("resume", sentence, step=step)
+        self._event("resume", beginning(step, self.total_steps, self._finished_before()), step=step)
 
     @property
     def wandb_id(self) -> str | None:
@@ -124,6 +121,7 @@ class Recorder:
             step_seconds=self._last.seconds,
             eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),
             checkpoint=self._checkpoint,
+            in_memory=self.in_memory(),
         ).write(self.config.files.progress)
 
     def close(self, exit_code: int) -> None:
@@ -136,6 +134,10 @@ class Recorder:
         """A sign of life: what follows may take as long as a start."""
         self._done(step, "repair")
 
+    def _finished_before(self) -> int:
+        before = Progress.read(self.config.files.progress)
+        return before.step if before else 0
+
     def _done(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
 
@@ -146,6 +148,19 @@ class Recorder:
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
         teller(self.config.files.journal)(kind, sentence, **details)
+
+
+def beginning(step: int, total_steps: int, finished: int) -> str:
+    """Pure: where an attempt begins, and what that costs; `finished`: steps before it."""
+    where = (
+        f"Training goes on after step {step} of {total_steps}"
+        if step
+        else f"Training starts: {total_steps} steps to go"
+    )
+    if finished > step:
+        again = "1 step is" if finished == step + 1 else f"{finished - step} steps are"
+        return f"{where}; {again} done again, as nothing holds what came of them."
+    return f"{where}: no finished step is lost." if step else f"{where}."
 
 
 class Stopwatch:

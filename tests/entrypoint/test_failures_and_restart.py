@@ -222,6 +222,22 @@ def test_progress_renews_the_budget_however_many_failures_there_were(failure: F)
     assert "from step 7" in decision.sentence
 
 
+@pytest.mark.parametrize(
+    ("on_disk", "in_memory", "told"),
+    [
+        (0, 0, "the job died: starting again from the beginning"),
+        (40, 0, "the job died: resuming from step 40"),
+        (40, 42, "the job died: resuming from step 42 or a later one, in the nodes' memory"),
+        (0, 2, "the job died: resuming from step 2 or a later one, in the nodes' memory"),
+        (45, 44, "the job died: resuming from step 45"),
+    ],
+)
+def test_the_sentence_tells_of_the_newest_of_what_disk_and_memory_hold(
+    on_disk: int, in_memory: int, told: str
+) -> None:
+    assert decide(F.UNKNOWN, history(), on_disk, in_memory=in_memory).sentence == told
+
+
 def test_restarts_without_progress_end_when_the_budget_is_spent() -> None:
     assert isinstance(decide(F.UNKNOWN, history(fruitless=3), 0), Resume)
     decision = decide(F.UNKNOWN, history(fruitless=4), 0)

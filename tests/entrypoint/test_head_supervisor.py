@@ -49,6 +49,38 @@ def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -
     assert len(set(world.jobs.ids)) == 2
 
 
+def test_what_the_nodes_hold_in_memory_is_told_of_until_their_ray_has_ended(tmp_path: Path) -> None:
+    def ray_ends(world: World) -> JobInfo:
+        ends(DIED, at_step=44, in_memory=43)(world)
+        world.inbox.put(RayEnded(1))
+        time.sleep(0.7)
+        return DIED
+
+    died = ends(DIED, at_step=42, in_memory=41)
+    world = World(tmp_path, died, ray_ends, ends(FINISHED, at_step=50))
+    world.supervisor.recipe = Saves(40)
+    assert world.lives().name == "finished"
+    held = "step 41 or a later one, in the nodes' memory"
+    assert world.sentences("decision") == [
+        f"the job died: resuming from {held}",
+        "a node was lost: resuming from step 40",
+    ]
+    assert world.sentences("attempt")[1:] == [
+        f"attempt 2 starts from {held}",
+        "attempt 3 starts from step 40",
+    ]
+
+
+class Saves(AnyCommand):
+    """A job whose newest checkpoint is of one step for ever."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def latest(self, run_dir: Path) -> int | None:
+        return self._step
+
+
 def test_attempts_without_progress_exhaust_the_budget(tmp_path: Path) -> None:
     world = World(tmp_path, *[ends(DIED)] * 5, ROLLCALL_MAX_RESTARTS="2")
     outcome = world.lives()

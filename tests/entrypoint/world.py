@@ -173,7 +173,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ends(info: JobInfo, *, at_step: int | None = None, says: Sequence[str] = ()) -> Act:
+def ends(
+    info: JobInfo,
+    *,
+    at_step: int | None = None,
+    in_memory: int | None = None,
+    says: Sequence[str] = (),
+) -> Act:
     """A job that makes progress to `at_step`, saves there, says its last lines, and ends."""
 
     def act(world: World) -> JobInfo:
@@ -182,10 +188,11 @@ def ends(info: JobInfo, *, at_step: int | None = None, says: Sequence[str] = ())
                 step=at_step,
                 total_steps=100,
                 samples=at_step,
-                attempt=1,
+                attempt=len(world.jobs.submitted),
                 reward=0.0,
                 reward_first=0.0,
                 checkpoint=at_step,
+                in_memory=in_memory,
             )
             progress.write(world.run.progress)
         for line in says:

@@ -17,6 +17,7 @@ import wandb
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
 from trainer.contract import Phase, newest_checkpoint
+from trainer.record import beginning
 from trainer.stop import Stopped, StopRequest
 from trainer.types import TrainingError
 
@@ -96,6 +97,22 @@ def failing_at(*places: int) -> RewardFunction:
         ]
 
     return reward
+
+
+@pytest.mark.parametrize(
+    ("step", "finished", "told"),
+    [
+        (0, 0, "Training starts: 60 steps to go."),
+        (42, 42, "Training goes on after step 42 of 60: no finished step is lost."),
+        (41, 42, "Training goes on after step 41 of 60; 1 step is done again, as nothing holds"),
+        (40, 42, "Training goes on after step 40 of 60; 2 steps are done again, as nothing holds"),
+        (0, 3, "Training starts: 60 steps to go; 3 steps are done again, as nothing holds"),
+    ],
+)
+def test_an_attempt_says_where_it_begins_and_what_is_lost(
+    step: int, finished: int, told: str
+) -> None:
+    assert beginning(step, 60, finished).startswith(told)
 
 
 def test_a_failed_reward_is_left_out_and_never_a_zero(tiny: Tiny, run_dir: Path) -> None:

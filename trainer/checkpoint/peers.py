@@ -210,10 +210,6 @@ class Peers:
         if not self._said:
             self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
 
-    def abandon(self) -> None:
-        """What is under way comes to nothing: a rank has died."""
-        self._pending = []
-
     def end(self) -> None:
         """Let all holders of this run go, whoever started them."""
         self.on, self._pending = False, []
