@@ -31,6 +31,7 @@ ENDS = ("failure", "outcome", "start")
 GROW = "grow"
 REPAIRS = ("engine-replaced", "engine-left-out", "rank-replaced", "reward-server")
 """Kinds of events that tell of a loss that ended no attempt."""
+GOES_BACK = ("resume", "rank-replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Report:
         raise NothingToReportError("its journal has no events")
     first, last = events[0], events[-1]
     wall = last.seconds_after(first)
-    seconds = _seconds(events)
+    seconds = _seconds(events, [event for event in whole if event.kind in GOES_BACK])
     return Report(
         began=first.at.isoformat(),
         ended=last.at.isoformat(),
@@ -145,8 +146,8 @@ def _event(row: Mapping[str, Any]) -> Event | None:
         return None
 
 
-def _seconds(events: Sequence[Event]) -> dict[str, float]:
-    resumed = [event for event in events if event.kind == "resume"]
+def _seconds(events: Sequence[Event], resumed: Sequence[Event]) -> dict[str, float]:
+    """`resumed`: those that say from which step a run goes on."""
     used: dict[str, float] = {}
     for before, event in pairwise(events):
         for use, seconds in _uses(before, event, resumed).items():
@@ -165,7 +166,7 @@ def _uses(before: Event, event: Event, resumed: Sequence[Event]) -> dict[str, fl
 
 
 def _again(step: Event, resumed: Sequence[Event]) -> bool:
-    """Whether a later attempt went on from before this step."""
+    """Whether the run went on from before this step later."""
     number = step.details["step"]
     return any(one.at > step.at and one.details["step"] < number for one in reversed(resumed))
 

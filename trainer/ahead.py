@@ -37,6 +37,8 @@ from trainer.writers import Writers
 
 A_LOOK = 0.02
 """Seconds that a look at what has come may wait for something."""
+KEPT = 4
+"""Batches that were given and may be asked for again: snapshots are a step or two behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ class Ahead:
         self._refused = 0
         """Groups without a signal, since the last batch."""
         self._version = self._taken = step
-        self._given: list[Group] = []
-        """What the trainer was given last."""
+        self._given: dict[int, list[Group]] = {}
+        """What the trainer was given last: of each step."""
 
     def batch(self, step: int) -> Batch:
         """The samples of `step`, in the order in which their prompts were dealt.
@@ -110,18 +112,25 @@ class Ahead:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
             if not self._look():
                 self._wait()
-        self._given = [self._groups.pop(number) for number in chosen]
-        samples = [sample for group in self._given for sample in group.samples]
+        given = [self._groups.pop(number) for number in chosen]
+        self._given = {n: self._given[n] for n in list(self._given)[1 - KEPT :]} | {step: given}
+        samples = [sample for group in given for sample in group.samples]
         rewards.require_one(samples)
         metrics = self._metrics(samples, step)
         self._taken, self._refused = step, 0
         return Batch(samples, metrics)
 
+    @property
+    def oldest(self) -> int:
+        """The first step that can be the newest again."""
+        return self._taken - len(self._given)
+
     def go_back(self, step: int) -> None:
-        """`step` is the newest again: the next one is to be made of the samples it had."""
-        if self._taken > step:
-            self._groups = {group.number: group for group in self._given} | self._groups
-            self._taken = step
+        """`step` is the newest again: those after it are to be made of the samples they had."""
+        again = [self._given.pop(taken) for taken in list(self._given) if taken > step]
+        back = {group.number: group for groups in again for group in groups}
+        self._groups = back | self._groups
+        self._taken = min(self._taken, step)
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ from trainer.checkpoint import best, resume
 from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import ExitCode
+from trainer.contract import ExitCode, newest_checkpoint
 from trainer.data import Data
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
@@ -81,7 +81,8 @@ def train(
     try:
         disk = Disk(config.checkpoints)
         sources: list[Source] = [Memory(peers), disk] if peers else [disk]
-        repair = Repair(team, sources, teller(config.files.journal))
+        fresh = state if state.step == 0 else None
+        repair = Repair(team, sources, teller(config.files.journal), fresh)
         run = _Run(config, team, data, reward, recorder, rollouts, keeping, repair)
         state = run.to_the_end(state, stop)
     except BaseException as error:
@@ -91,6 +92,14 @@ def train(
         raise
     recorder.close(ExitCode.FINISHED)
     return state
+
+
+class _WentBackError(Exception):
+    """The run goes on from an older state, the newest that was held when a process was lost."""
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__(state.step)
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,55 +115,79 @@ class _Run:
     repair: Repair
 
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
+        try:
+            self._mended(state, lambda state: self._publish(state.step))
+        except _WentBackError as back:
+            state = back.state
+        while True:
+            try:
+                return self._go_on(state, stop)
+            except _WentBackError as back:
+                state = back.state
+
+    def _go_on(self, state: RunState, stop: StopRequest) -> RunState:
+        """To the end. Raises _WentBackError where steps are to be done again."""
         total = self.recorder.total_steps
-        self._mended(state, lambda state: self._publish(state.step))
         if state.step == 0:
             state = self._mended(state, self._evaluate)
         if stop.requested:
+            self._save(state)
             raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
         for step in range(state.step + 1, total + 1):
             state = self._mended(state, partial(self._step, step=step))
-            self.repair.progress()
+            self.repair.progress(step)
             last, stopping = step == total, stop.requested
             if last or _due(step, self.config.eval_steps):
                 state = self._mended(state, self._evaluate)
             save = last or _due(step, self.config.save_steps) or stopping
-            self._mended(state, partial(self._keep, save=save))
+            self._mended(state, partial(self._keep, save=save, finish=last or stopping))
             if stopping and not last:
-                self.keeping.finish()
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
-        self.keeping.finish()
-        self._export()
+        self._mended(state, self._export)
         return state
 
-    def _keep(self, state: RunState, *, save: bool) -> None:
+    def _save(self, state: RunState) -> None:
+        """Where it came from the memory of nodes, which will not be held any longer."""
+        if state.step not in (0, newest_checkpoint(self.config.checkpoints, checksums=False)):
+            self._mended(state, partial(self._keep, save=True, finish=True))
+
+    def _keep(self, state: RunState, *, save: bool, finish: bool) -> None:
         under_way = self.ahead.in_flight if self.ahead else None
         self.keeping.after(state, save=save, in_flight=under_way)
+        if finish:
+            self.keeping.finish()
 
     def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
-        """What `act` comes to, from `state` again where a process is lost under it."""
+        """What `act` comes to, from `state` again where a process is lost under it.
+
+        Raises _WentBackError where an older state is all that is left.
+        """
         while True:
             try:
                 return act(state)
             except LostWorkerError as loss:
-                self._go_back(state, loss)
+                found = self._go_back(state, loss)
+                if found.step < state.step:
+                    self.recorder.goes_back(found.step)
+                    raise _WentBackError(found) from None
 
-    def _go_back(self, state: RunState, loss: LostWorkerError) -> None:
-        """Everything is as it was when `state` was the newest."""
+    def _go_back(self, state: RunState, loss: LostWorkerError) -> RunState:
+        """The newest state that is held, at most `state`; everything is as it was then."""
         self.recorder.repairs(state.step + 1)
         self.keeping.salvage()
-        if self.ahead:
-            self.ahead.go_back(state.step)
-        else:
-            self.data.stream.load_state_dict(state.prompts)
         while True:
             try:
-                self.repair.mend(loss, state.step)
-                return self._publish(state.step)
+                state = self.repair.mend(loss, state, self.ahead.oldest if self.ahead else 0)
+                if self.ahead:
+                    self.ahead.go_back(state.step)
+                else:
+                    self.data.stream.load_state_dict(state.prompts)
+                self._publish(state.step)
+                return state
             except LostWorkerError as another:
                 loss = another
 
-    def _export(self) -> None:
+    def _export(self, state: RunState) -> None:
         self.team.policy.together(Policy.export, self.config.exported).result()
         if self.team.critic and self.config.save_value_network:
             self.team.critic.together(Critic.export, self.config.exported_critic).result()

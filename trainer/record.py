@@ -134,6 +134,10 @@ class Recorder:
         """A sign of life: what follows may take as long as a start."""
         self._done(step, "repair")
 
+    def goes_back(self, step: int) -> None:
+        """What comes after `step` is done again."""
+        self._lines = JsonLines(self.config.files.metrics, step)
+
     def _finished_before(self) -> int:
         before = Progress.read(self.config.files.progress)
         return before.step if before else 0

@@ -1,7 +1,8 @@
 """A process of a model is lost: its group starts anew, and the run goes back to before the step.
 
 Driver, engines and the other groups stay as they are. A step is a function of (state, seed, step):
-done again from the same state it is the same step.
+done again from the same state it is the same step. Where nothing holds the last finished step, as
+its copy was still under way, the run goes back to the newest that is held.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trainer.actors.base import Learner
 from trainer.actors.group import Group
 from trainer.budget import Budget
-from trainer.contract import checkpoint_path, fault_of
+from trainer.checkpoint.write import RunState
+from trainer.contract import checkpoint_path, fault_of, steps_on_disk
 from trainer.engine_pool import ROLE as ENGINE
 from trainer.engine_pool import Patience
 from trainer.events import Tell
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """Where the state of finished steps is kept."""
 
-    def holds(self, step: int) -> bool:
-        """Whether it has what all learners were after `step`, whole."""
+    def newest(self, steps: range) -> RunState | None:
+        """The run after the newest of these steps of which it has all learners' state, whole."""
 
     def restore(self, team: Team, step: int) -> None:
-        """Give it to all ranks of all learners."""
+        """Give it to all ranks of all learners. Raises SnapshotLostError where it has gone."""
 
     def __str__(self) -> str:
         """In the words of a sentence: from ..."""
@@ -45,8 +47,12 @@ class Disk:
 
     checkpoints: Path
 
-    def holds(self, step: int) -> bool:
-        return fault_of(checkpoint_path(self.checkpoints, step)) is None
+    def newest(self, steps: range) -> RunState | None:
+        for step in steps_on_disk(self.checkpoints):
+            directory = checkpoint_path(self.checkpoints, step)
+            if step in steps and fault_of(directory) is None:
+                return RunState.read(directory)
+        return None
 
     def restore(self, team: Team, step: int) -> None:
         directory = checkpoint_path(self.checkpoints, step)
@@ -62,9 +68,9 @@ class Memory:
 
     peers: Peers
 
-    def holds(self, step: int) -> bool:
+    def newest(self, steps: range) -> RunState | None:
         snapshot = self.peers.newest()
-        return snapshot is not None and snapshot.step == step
+        return snapshot.driver.run if snapshot and snapshot.step in steps else None
 
     def restore(self, team: Team, step: int) -> None:
         snapshot = self.peers.newest()
@@ -89,11 +95,11 @@ class Plan:
     renewed: tuple[str, ...] = ()
     """Roles whose processes are started anew."""
     restored: bool = False
-    """Whether all learners are given the state of the last finished step."""
+    """Whether all learners are given the state of the step that is gone back to."""
 
 
 def plan(lost: str, learners: Sequence[str], step: int) -> Plan:
-    """`lost`: the role of what was lost; `step`: the last finished one.
+    """`lost`: the role of what was lost; `step`: the finished one that learners go back to.
 
     A frozen model is what it was once it is loaded. Before the first step so are the learners;
     later, one that was updated in the step in flight goes back with the one that was lost.
@@ -106,34 +112,86 @@ def plan(lost: str, learners: Sequence[str], step: int) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Point:
+    """Where the run can go on from."""
+
+    run: RunState
+    source: Source | None = None
+    """None: every learner starts as it began."""
+
+
+@dataclass(slots=True)
 class Repair:
     team: Team
     sources: Sequence[Source]
     tell: Tell
+    fresh: RunState | None = None
+    """The run before its first step; None where this attempt did not begin there."""
     patience: Patience = field(default_factory=Patience)
     budget: Budget = field(default_factory=Budget)
+    _furthest: int = 0
 
-    def mend(self, loss: LostWorkerError, step: int) -> None:
-        """Bring every model to where it was after `step`; the engines still want its weights.
+    def mend(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RunState:
+        """Bring every model to where it was at `state`, or at the newest state that is held.
 
-        Raises BeyondRepairError where no state of that step is at hand, no node has room, or the
-        same was repaired too often, and LostWorkerError where more is lost meanwhile.
+        Returns that state; the engines still want its weights. `oldest`: the first step that the
+        rollouts can go back to.
+
+        Raises BeyondRepairError where no such state is at hand, no node has room, or the same was
+        repaired too often, and LostWorkerError where more is lost meanwhile.
         """
         began = time.monotonic()
         self.budget.spend(loss.role, loss)
-        planned = plan(loss.role, list(self.team.learners), step)
-        source = self._source(loss, step) if planned.restored else None
-        for role in planned.renewed:
+        if loss.role in self.team.learners:
+            point = self._go_back(loss, state, oldest)
+            self._say(loss, point, state, time.monotonic() - began)
+            return point.run
+        for role in plan(loss.role, (), state.step).renewed:
             self._renew(role, loss)
-        if source:
-            source.restore(self.team, step)
-        if planned.renewed:
-            self._say(loss, planned, source, step, time.monotonic() - began)
+            self._say(loss, _Point(state), state, time.monotonic() - began)
+        return state
 
-    def progress(self) -> None:
-        """A step is finished."""
-        self.budget.renew()
-        self.team.engines.budget.renew()
+    def progress(self, step: int) -> None:
+        """A step is finished; only one that never was before shows that repairs were of use."""
+        if step > self._furthest:
+            self._furthest = step
+            self.budget.renew()
+            self.team.engines.budget.renew()
+
+    def _go_back(self, loss: LostWorkerError, state: RunState, oldest: int) -> _Point:
+        sources, up = list(self.sources), set[str]()
+        while True:
+            point = self._newest(loss, sources, state, oldest)
+            planned = plan(loss.role, list(self.team.learners), point.run.step)
+            for role in [role for role in planned.renewed if role not in up]:
+                self._renew(role, loss)
+                up.add(role)
+            if point.source is None:
+                return point
+            try:
+                point.source.restore(self.team, point.run.step)
+                return point
+            except SnapshotLostError:
+                sources.remove(point.source)  # another may have it, or an older one
+
+    def _newest(
+        self, loss: LostWorkerError, sources: Sequence[Source], state: RunState, oldest: int
+    ) -> _Point:
+        """Of those that hold the same step, the first."""
+        if state.step == 0:
+            return _Point(state)
+        found, above = None, max(1, oldest)
+        for source in sources:
+            if run := source.newest(range(above, state.step + 1)):
+                same = run.step == state.step
+                found, above = _Point(state if same else run, source), run.step + 1
+        if found is None and self.fresh and oldest == 0:
+            found = _Point(self.fresh)
+        if found is None:
+            raise BeyondRepairError(
+                f"{loss}. No state from step {max(1, oldest)} on is at hand"
+            ) from None
+        return found
 
     @property
     def _groups(self) -> dict[str, Group[Any]]:
@@ -142,12 +200,6 @@ class Repair:
             "reward": self.team.reward,
         }
         return dict(self.team.learners) | {role: group for role, group in frozen.items() if group}
-
-    def _source(self, loss: LostWorkerError, step: int) -> Source:
-        for source in self.sources:
-            if source.holds(step):
-                return source
-        raise BeyondRepairError(f"{loss}. The state after step {step} is not at hand") from None
 
     def _renew(self, role: str, loss: LostWorkerError) -> None:
         """Start all of its processes, and wait until they are up."""
@@ -159,16 +211,18 @@ class Repair:
         if not group.started(self.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
-    def _say(
-        self, loss: LostWorkerError, planned: Plan, source: Source | None, step: int, seconds: float
-    ) -> None:
-        renewed = " and ".join(planned.renewed)
-        where = f"from {source} " if source else ""
+    def _say(self, loss: LostWorkerError, point: _Point, state: RunState, seconds: float) -> None:
+        step = point.run.step
+        all_anew = loss.role in self.team.learners and not point.source
+        renewed = " and ".join(self.team.learners) if all_anew else loss.role
+        again = f"step {step + 1} is" if step == state.step else f"steps from {step + 1} on are"
+        where = f"from {point.source} " if point.source else ""
         self.tell(
             "rank-replaced",
-            f"The {loss.role} lost a process ({loss.how}): {renewed} started anew, and step "
-            f"{step + 1} is done {where}again after {seconds:.1f} s.",
+            f"The {loss.role} lost a process ({loss.how}): {renewed} started anew, and {again} "
+            f"done {where}again after {seconds:.1f} s.",
             role=loss.role,
             step=step,
+            finished=state.step,
             seconds=round(seconds, 3),
         )

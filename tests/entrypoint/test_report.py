@@ -121,6 +121,16 @@ def test_an_attempt_that_ended_for_more_workers_is_no_failure() -> None:
     assert told.failures == []
 
 
+def test_a_step_that_a_lost_rank_took_with_it_is_training_only_once() -> None:
+    clock = Clock()
+    clock.begins(1)
+    clock.steps(1, 1, 2)
+    clock.then(5, "rank-replaced", 1, step=1)
+    clock.steps(1, 2, 3)
+    record = report.read(clock.rows)
+    assert (record.seconds["training"], record.seconds["steps done again"]) == (305, 100)
+
+
 def test_time_goes_to_what_it_was_spent_on() -> None:
     record = report.read(fails_once().rows)
     assert record.seconds == {
@@ -319,7 +329,7 @@ def test_a_long_run_is_read_in_no_time() -> None:
 
 def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> None:
     clock = fails_once()
-    clock.then(1, "rank-replaced", 2)
+    clock.then(1, "rank-replaced", 2, step=4)
     told = report.read(clock.rows)
     assert [(one.attempt, one.kind) for one in told.repairs] == [(2, "rank-replaced")]
     assert len(told.failures) == 1

@@ -242,6 +242,9 @@ def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_d
     assert not {index for index, _ in first} & {index for index, _ in second}
     ahead.go_back(1)
     assert numbers(2) == second
+    assert ahead.oldest == 0
+    ahead.go_back(0)
+    assert [numbers(1), numbers(2)] == [first, second]
 
 
 def test_what_the_reward_function_raises_ends_the_run(tiny: Tiny, run_dir: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.harness import Tiny, events, share_of
+from tests.trainer.harness import Tiny, events, metric_rows, share_of
 from tests.trainer.test_repair import Dead
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer import data, loop, team
@@ -137,12 +137,59 @@ def test_all_engines_that_die_at_once_are_waited_for(
     assert len(events(config, "engine-replaced")) == 2
 
 
-def test_a_lost_rank_whose_state_is_nowhere_ends_the_attempt_and_says_so(
-    forgetful: Tiny, run_dir: Path
+@pytest.mark.parametrize(
+    ("role", "call", "made"),
+    [
+        ("policy", 3, [1, 2, 3, 3, 4]),
+        pytest.param("critic", 3, [1, 2, 3, 3, 4], marks=MORE),
+        pytest.param("policy", 1, [1, 1, 2, 3, 4], marks=MORE),
+        pytest.param("policy", 4, [1, 2, 3, 4, 4], marks=MORE),
+    ],
+)
+def test_a_rank_that_dies_between_the_end_of_a_step_and_its_copy_costs_that_step_alone(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    role: str,
+    call: int,
+    made: list[int],
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death(role, "snapshot", call))
+    assert leaves_of(config, STEPS) == undisturbed
+    assert [e["details"]["step"] for e in events(config, "step")] == made
+    assert [row["step"] for row in metric_rows(config) if "train/reward" in row] == [1, 2, 3, 4]
+    (repaired,) = events(config, "rank-replaced")
+    assert (repaired["details"]["step"], repaired["details"]["finished"]) == (call - 1, call)
+
+
+@MORE
+def test_where_nothing_is_held_the_run_begins_again_in_the_same_attempt(
+    forgetful: Tiny, run_dir: Path, undisturbed: dict[str, bytes]
 ) -> None:
     config = configure(forgetful, run_dir, save_steps=STEPS)
-    with pytest.raises(BeyondRepairError, match=r"^policy-0 is lost.*after step 2 is not at hand"):
-        run(config, Death("policy", "update", 3))
+    run(config, Death("policy", "update", 3))
+    assert leaves_of(config, STEPS) == undisturbed
+    assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 1, 2, 3, 4]
+
+
+def test_a_rank_that_dies_after_each_step_is_given_up_though_steps_are_finished(
+    forgetful: Tiny, run_dir: Path
+) -> None:
+    config = configure(forgetful, run_dir)
+    with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):
+        run(config, Death("policy", "snapshot", 2, times=9))
+    assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 2, 2, 2]
+
+
+@MORE
+def test_a_policy_that_dies_as_the_final_model_is_written_is_replaced_and_writes_it(
+    forgetful: Tiny, run_dir: Path
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death("policy", "export", 1))
+    assert (config.exported / "config.json").exists()
+    assert len(events(config, "rank-replaced")) == 1
 
 
 @MORE

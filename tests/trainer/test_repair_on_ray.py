@@ -17,8 +17,14 @@ from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at
 from tests.trainer.test_on_ray import start, wait_until
 from tests.trainer.test_resume_to_the_bit import leaves_of
+from trainer import data, layout, loop, placement, team
+from trainer.actors.ray_group import RayLauncher
+from trainer.checkpoint.keeping import Keeping
+from trainer.checkpoint.peers import Peers
+from trainer.checkpoint.write import DriverState
 from trainer.config import Config, parse
 from trainer.contract import ExitCode
+from trainer.stop import StopRequest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -103,6 +109,58 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
     alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
     train(alone, reward_function(str(flags["remote_rm_url"])))
     assert_the_same(config, alone)
+
+
+@pytest.mark.parametrize("lost_in", ["copy", "hand-over"])
+def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_in: str
+) -> None:
+    flags |= {"save_steps": STEPS, "advantage_estimator": "group_norm", "init_kl_coef": 0}
+    config = parse(to_argv(flags | {"max_steps": 12}))
+    copy, begin = Keeping._copy, Peers.begin
+
+    def strike(step: int) -> None:
+        if step == 7 and not events(config, "rank-replaced"):
+            for process in processes_of("policy-0"):
+                process.kill()
+                process.wait(10)
+
+    def copies(keeping: Keeping, step: int) -> None:
+        strike(step)
+        copy(keeping, step)
+
+    def hands_over(peers: Peers, driver: DriverState, learners: Any) -> None:
+        begin(peers, driver, learners)
+        strike(driver.run.step)
+
+    if lost_in == "copy":
+        monkeypatch.setattr(Keeping, "_copy", copies)
+    else:
+        monkeypatch.setattr(Peers, "begin", hands_over)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with cluster_at(*[{"num_cpus": 2, "node_name": f"node-{n}"} for n in range(2)]):
+        train_on_ray(config)
+    (repaired,) = events(config, "rank-replaced")
+    assert repaired["details"]["step"] in ((6,) if lost_in == "copy" else (6, 7))
+    assert "from the nodes' memory" in repaired["sentence"]
+    again = [7] if repaired["details"]["step"] == 6 else []
+    made = [event["details"]["step"] for event in events(config, "step")]
+    assert made == [*range(1, 8), *again, *range(8, 13)]
+    alone = parse(to_argv(flags | {"max_steps": 12, "run_dir": tmp_path / "alone"}))
+    train(alone, reward_function(str(flags["remote_rm_url"])))
+    assert leaves_of(config, 12) == leaves_of(alone, 12)
+
+
+def train_on_ray(config: Config) -> None:
+    """As the program does, with this process as the driver of the cluster that it is in."""
+    config.files.root.mkdir(parents=True)
+    prompts, wanted = data.load(config), layout.of(config)
+    launcher = RayLauncher(placement.reserve(wanted), config.dist_timeout)
+    crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    peers = Peers(config)
+    reward = reward_function(config.remote_rm_url)
+    loop.train(config, crew, prompts, reward, StopRequest(), peers)
+    peers.end()
 
 
 def finish(running: subprocess.Popen[str]) -> None:

@@ -67,6 +67,8 @@ class Keeping:
         self._peers = peers
         self._under_way: _UnderWay | None = None
         self._said_that_it_waits = False
+        self._owed = False
+        """Whether the last checkpoint came to nothing, and the next step is to have one."""
 
     def after(
         self, state: RunState, *, save: bool, in_flight: Callable[[], InFlight] | None = None
@@ -75,6 +77,7 @@ class Keeping:
 
         Raises OSError where a checkpoint could not be written, be it the one before.
         """
+        save = save or self._owed
         self._settle(wait=save)
         if self._peers:
             self._peers.settle()
@@ -98,7 +101,7 @@ class Keeping:
             self._peers.settle()
 
     def salvage(self) -> None:
-        """Complete what is under way if that can be done: the run ends for another reason."""
+        """Complete what is under way if that can be done: what comes next has another reason."""
         with suppress(Exception):
             if self._under_way:
                 self._commit(self._under_way)
@@ -146,10 +149,11 @@ class Keeping:
             self._commit(under_way)
 
     def _commit(self, under_way: _UnderWay) -> None:
-        self._under_way = None  # it is tried once
+        self._under_way, self._owed = None, True  # it is tried once
         files = [file for part in under_way.shares for file in part.result()]
         keep = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
         write.commit(under_way.directory, under_way.driver, files, keep)
+        self._owed = False
         self._saved(
             Saved(
                 under_way.driver.run.step,

@@ -58,7 +58,8 @@ def all_events(journal: Path) -> list[Event]:
 
 def steps(events: Iterable[Event]) -> Iterator[str]:
     """No step is skipped or made twice: an attempt counts on from a step that was saved, or is held
-    in memory since it was finished, and is over when the next one has begun."""
+    in memory since it was finished, and is over when the next one has begun. One that replaces a
+    rank says which finished step it counts on from."""
     saved, finished, at, newest = {0}, set[int](), dict[int, int](), 0
     for event in events:
         kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
@@ -73,6 +74,10 @@ def steps(events: Iterable[Event]) -> Iterator[str]:
         elif kind == "resume":
             if step not in saved:
                 yield f"attempt {attempt} resumes from step {step}, which was never saved"
+            at[attempt] = step
+        elif kind == "rank-replaced":
+            if step not in saved | finished or step > at.get(attempt, 0):
+                yield f"attempt {attempt} goes back to step {step}, which was never finished"
             at[attempt] = step
         elif kind == "step":
             if attempt != newest:

@@ -91,6 +91,14 @@ def test_a_step_that_was_only_held_in_memory_may_be_gone_on_from(told: Told) -> 
     assert sentence == "attempt 2 restores step 9, which was never finished"
 
 
+def test_a_step_that_was_lost_with_a_rank_may_be_made_again_once_that_is_said(told: Told) -> None:
+    told("step", step=3)("rank-replaced", step=2)("step", step=3)("step", step=4)
+    assert list(checker.steps(told.events)) == []
+    told("rank-replaced", step=5)("step", step=6)
+    (sentence,) = checker.steps(told.events)
+    assert sentence == "attempt 1 goes back to step 5, which was never finished"
+
+
 def test_an_attempt_that_goes_on_beside_the_next_one_is_found(told: Told) -> None:
     told.fails().goes(2, 3)("step", step=3, attempt=1)
     (sentence,) = checker.steps(told.events)
