@@ -29,7 +29,13 @@ HEAD_LOST = "head_lost"
 ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
 GROW = "grow"
-REPAIRS = ("engine-replaced", "engine-left-out", "rank-replaced", "reward-server")
+REPAIRS = (
+    "engine-replaced",
+    "engine-left-out",
+    "engine-returned",
+    "rank-replaced",
+    "reward-server",
+)
 """Kinds of events that tell of a loss that ended no attempt."""
 GOES_BACK = ("resume", "rank-replaced")
 

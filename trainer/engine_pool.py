@@ -2,7 +2,8 @@
 
 An engine that has died, or no longer answers, is killed and started anew. Until the new one has the
 policy's weights, those that are left do its work, the share that it was at included: a share that
-is written as a whole is the same to the bit whoever writes it.
+is written as a whole is the same to the bit whoever writes it. One that no node has a place for is
+left out, and taken back once there is a place again; for that nobody waits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -54,6 +56,8 @@ class _Loss:
     """Samples that it was at."""
     started: bool = False
     """Whether the new one is on its way."""
+    left_out: bool = False
+    """Whether no place was found for it at first."""
 
     @property
     def how(self) -> str:
@@ -90,7 +94,8 @@ class EnginePool:
         self._missing: dict[int, _Loss] = {}
         self._joining: dict[int, _Loss] = {}
         """Replaced, and being given their first weights."""
-        self._left_out: set[int] = set()
+        self._left_out: dict[int, _Loss] = {}
+        """Those that no place was found for; `started` once there is one."""
         self._served: set[int] = set()
         """Those that have had weights."""
 
@@ -101,7 +106,7 @@ class EnginePool:
     @property
     def present(self) -> list[int]:
         """The engines that have weights, or are to get them now."""
-        gone = self._missing.keys() | self._left_out
+        gone = self._missing.keys() | self._left_out.keys()
         return [worker for worker in range(len(self._group)) if worker not in gone]
 
     @property
@@ -229,11 +234,21 @@ class EnginePool:
         if not (self._at_once and self.present):
             for worker in list(self._missing):
                 self._await(worker)
-        self._joining = {
-            worker: self._missing.pop(worker)
-            for worker in list(self._missing)
-            if self._group.up(worker, 0)
-        }
+        up = [worker for worker in self._missing if self._group.up(worker, 0)]
+        self._joining = {worker: self._missing.pop(worker) for worker in up}
+        self._joining |= {worker: self._left_out.pop(worker) for worker in self._returned()}
+
+    def _returned(self) -> list[int]:
+        """Those left out that have started again; where a place is found, one begins to."""
+        for worker, loss in self._left_out.items():
+            if loss.started and self._group.stranded(worker):
+                loss.started = False
+            if not loss.started and self._group.found(worker):
+                with suppress(NoSeatError):  # it was lost again just now
+                    self._group.renew([worker])
+                    loss.started = True
+        started = [worker for worker, loss in self._left_out.items() if loss.started]
+        return [worker for worker in started if self._group.up(worker, 0)]
 
     def _await(self, worker: int) -> None:
         """Until it has started, or failed to."""
@@ -255,8 +270,20 @@ class EnginePool:
         """Everyone present has the newest weights."""
         self._served = set(self.present)
         for worker, loss in self._joining.items():
-            if worker in self.present:
-                seconds = time.monotonic() - loss.at
+            if worker not in self.present:
+                continue
+            seconds = time.monotonic() - loss.at
+            if loss.left_out:
+                self._tell(
+                    "engine-returned",
+                    f"{ROLE}-{worker} is back {seconds:.1f} s after it was lost ({loss.how}), as "
+                    f"there is a place for it again: the run goes on with {self.shares} of "
+                    f"{len(self._group)} engines.",
+                    engine=worker,
+                    engines=self.shares,
+                    seconds=round(seconds, 3),
+                )
+            else:
                 self._tell(
                     "engine-replaced",
                     f"{ROLE}-{worker} was replaced {seconds:.1f} s after it was lost ({loss.how}); "
@@ -284,8 +311,8 @@ class EnginePool:
             self._group.renew([worker])
             loss.started = True
         except NoSeatError as error:
-            del self._missing[worker]
-            self._left_out.add(worker)
+            loss.left_out = True
+            self._left_out[worker] = self._missing.pop(worker)
             if not self.shares:
                 raise BeyondRepairError(f"no engine is left: {loss.why}; {error}") from None
             self._tell(

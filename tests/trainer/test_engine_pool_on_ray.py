@@ -5,6 +5,7 @@ What they write is their node and process: whose work it was is what counts here
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -61,12 +62,17 @@ class Run:
         while any(place == node for place, _ in self.write()):
             assert time.monotonic() < deadline
 
-    def mend(self, events: int) -> list[tuple[str, dict[str, Any]]]:
-        """What was told, once so much was: weights come again and again, as in a run."""
+    def mend(self, events: int, longest: float = math.inf) -> list[tuple[str, dict[str, Any]]]:
+        """What was told, once so much was: weights come again and again, as in a run.
+
+        `longest`: seconds that a step may wait for it.
+        """
         deadline = time.monotonic() + 60
         while len(self.told) < events:
             assert time.monotonic() < deadline, self.told
+            begun = time.monotonic()
             self.pool.welcome()
+            assert time.monotonic() - begun < longest
             self.pool.committed()
             time.sleep(0.2)
         told, self.told[:] = list(self.told), []
@@ -168,3 +174,9 @@ def test_where_no_slot_is_free_the_run_goes_on_with_the_engines_that_are_left(ru
     assert (kind, details["engine"], details["engines"]) == ("engine-left-out", engine, 1)
     assert run.pool.shares == 1
     assert len(run.pool.generate(SHARES, SAMPLING)) == 2
+
+    found = run.cluster.add_node(num_cpus=2, node_name="d")
+    ((kind, details),) = run.mend(1, longest=1.0)
+    assert (kind, details["engine"], details["engines"]) == ("engine-returned", engine, 2)
+    assert run.pool.shares == 2
+    assert {node for node, _ in run.write()} == {head, found.node_id}

@@ -17,7 +17,13 @@ from trainer.engine_pool import EnginePool
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
 from trainer.repair import Plan, plan
-from trainer.types import BeyondRepairError, EngineFailedError, LostWorkerError, Sampling
+from trainer.types import (
+    BeyondRepairError,
+    EngineFailedError,
+    LostWorkerError,
+    NoSeatError,
+    Sampling,
+)
 
 BOTH = ["policy", "critic"]
 
@@ -73,6 +79,9 @@ class Mortal(LocalGroup[Any]):
         super().__init__([HFEngine(settings(tiny)) for _ in range(count)])
         self._tiny, self._dying, self._error = tiny, list(dying), error
         self.renewed: list[int] = []
+        self.places = count
+        """How many nodes have one for an engine."""
+        self.starting: set[int] = set()
 
     def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
         if method.__name__ == "generate" and worker in self._dying:
@@ -80,7 +89,15 @@ class Mortal(LocalGroup[Any]):
             return Dead(self._error)
         return super().send(worker, method, *args, **kwargs)
 
+    def found(self, worker: int) -> bool:
+        return self.places == len(self)
+
+    def up(self, worker: int, seconds: float) -> bool:
+        return worker not in self.starting
+
     def renew(self, workers: Sequence[int]) -> None:
+        if self.places < len(self):
+            raise NoSeatError("no living node has 1 GPU free")
         self.renewed += workers
         for worker in workers:
             self._workers[worker] = HFEngine(settings(self._tiny))
@@ -117,6 +134,32 @@ def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit
     (event,) = told
     assert event[0] == "engine-replaced"
     assert (event[1]["engine"], event[1]["samples"]) == (1, 4)
+
+
+def test_an_engine_that_was_left_out_is_taken_back_once_there_is_a_place_and_nobody_waits(
+    tiny: Tiny,
+) -> None:
+    actor, told = LocalGroup([policy(tiny)]), list[tuple[str, dict[str, Any]]]()
+    group = Mortal(tiny, 3, [1], LostWorkerError("engine-1 is lost", "engine", "it died"))
+    pool = EnginePool(group, tell=lambda kind, _, **more: told.append((kind, more)))
+    publish.weights(actor, pool, 1)
+    group.places = 2
+    pool.generate(SHARES, SAMPLING)
+    publish.weights(actor, pool, 2)
+    assert (pool.present, pool.shares) == ([0, 2], 2)
+    assert told.pop() == ("engine-left-out", {"engine": 1, "engines": 2})
+
+    group.places = 3
+    group.starting.add(1)
+    publish.weights(actor, pool, 3)
+    assert (pool.present, pool.shares) == ([0, 2], 2), "it loads its model"
+    group.starting.clear()
+    publish.weights(actor, pool, 4)
+    assert (pool.present, pool.shares) == ([0, 1, 2], 3)
+    assert group.renewed == [1]
+    ((kind, details),) = told
+    assert (kind, details["engine"], details["engines"]) == ("engine-returned", 1, 3)
+    assert {one.version for share in pool.generate(SHARES, SAMPLING) for one in share} == {4}
 
 
 def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> None:

@@ -125,6 +125,10 @@ class Group(ABC, Generic[W_co]):
         """Whether the node that it is to run on is lost."""
         return False
 
+    def found(self, worker: int) -> bool:
+        """Whether there is a place again for one that had none: asks, and waits for nothing."""
+        return False
+
     def end(self, workers: Sequence[int]) -> None:
         """Kill these, so that they hold no GPU."""
 

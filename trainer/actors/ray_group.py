@@ -206,6 +206,9 @@ class RayGroup(Group[W_co]):
     def stranded(self, worker: int) -> bool:
         return self._seating.lost(self._recipe.role, worker)
 
+    def found(self, worker: int) -> bool:
+        return self._seating.found(self._recipe.role, worker)
+
     def end(self, workers: Sequence[int]) -> None:
         for worker in workers:
             ray.kill(self._hosts[worker])

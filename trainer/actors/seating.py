@@ -1,7 +1,7 @@
 """Where each process of a run sits: in the bundles that were planned for it, or in spare ones.
 
 Spare bundles are taken when a node is lost: on any living node that has as much free. Processes
-that shared a bundle share the spare one.
+that shared a bundle share the spare one. Who finds none can have them asked for, and goes on.
 """
 
 from __future__ import annotations
@@ -39,11 +39,23 @@ class _Place:
     """Ray's id of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Spare bundles that may come."""
+
+    group: Any
+    """Ray's placement group."""
+    nodes: frozenset[str]
+    """Those that were alive then."""
+
+
 class Seating:
     def __init__(self, planned: Placement) -> None:
         self._planned = planned
         self._moved: dict[int, _Place] = {}
         """Bundle of the plan → the spare one in its place."""
+        self._asked: dict[tuple[int, ...], _Asked] = {}
+        """Bundles of the plan → the spare ones that were asked for in their place."""
 
     def options(self, role: str, number: int) -> dict[str, Any]:
         """Ray's options for the actor that sits there.
@@ -73,41 +85,82 @@ class Seating:
 
     def node(self, role: str, number: int) -> str:
         """The name of the node that it is on."""
-        place = self._places(self._planned.seat(role, number))[0]
+        place = self._of(role, number)[0]
         return next((r["NodeName"] for r in ray.nodes() if r["NodeID"] == place.node), place.node)
 
     def lost(self, role: str, number: int) -> bool:
         """Whether the node that it is on is lost."""
-        (node,) = {place.node for place in self._places(self._planned.seat(role, number))}
-        row = placement.living_nodes().get(node)
-        return row is None or not _reachable(row)
+        nodes, living = {place.node for place in self._of(role, number)}, placement.living_nodes()
+        return not all(node in living and _reachable(living[node]) for node in nodes)
 
     def secure(self, role: str, number: int) -> None:
         """Take spare bundles where those that it has are lost.
 
-        Raises NoSeatError where no living node has them free.
+        Raises NoSeatError where no living node has them free, or they were given out one by one.
         """
         if not self.lost(role, number):
+            if len({place.group.id for place in self._of(role, number)}) > 1:
+                raise NoSeatError(f"what {role}-{number} had together lies apart by now")
             return
         seat = self._planned.seat(role, number)
-        bundles = [dict(seat.resources)] * len(seat.bundles)
-        there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
-        group = placement_group(
-            bundles,
-            strategy="STRICT_PACK",
-            bundle_label_selector=[{"ray.io/node-id": f"in({', '.join(there)})"}] * len(bundles),
-        )
+        for waiting in list(self._asked):  # whoever can be done without comes after this one
+            self._withdraw(waiting)
+        group = self._ask(seat)
         if not group.wait(SPARE_SECONDS):
             remove_placement_group(group)
-            wanted = ", ".join(f"{n * len(bundles):g} {name}" for name, n in seat.resources.items())
-            raise NoSeatError(f"no living node has {wanted} free for {role}-{number}")
-        nodes = placement_group_table(group)["bundles_to_node_id"]
+            raise NoSeatError(f"no living node has {_wanted(seat)} free for {role}-{number}")
+        self._take(seat, group)
+
+    def found(self, role: str, number: int) -> bool:
+        """Whether there is a place for it by now. Waits for nothing: what is asked for at one call
+        may be there at the next."""
+        if not self.lost(role, number):
+            return True
+        seat, nodes = self._planned.seat(role, number), frozenset(placement.living_nodes())
+        asked = self._asked.get(seat.bundles)
+        if asked is None or asked.nodes != nodes:  # it was asked of others than there are now
+            self._withdraw(seat.bundles)
+            self._asked[seat.bundles] = _Asked(self._ask(seat), nodes)
+            return False
+        if placement_group_table(asked.group)["state"] != "CREATED":
+            return False
+        del self._asked[seat.bundles]
+        self._take(seat, asked.group)
+        return True
+
+    def _ask(self, seat: Seat) -> Any:
+        """The placement group of spare bundles, on one of the nodes that can be reached."""
+        there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
+        selector = {"ray.io/node-id": f"in({', '.join(there)})"}
+        return placement_group(
+            [dict(seat.resources)] * len(seat.bundles),
+            strategy="STRICT_PACK",
+            bundle_label_selector=[selector] * len(seat.bundles),
+        )
+
+    def _withdraw(self, bundles: tuple[int, ...]) -> None:
+        if asked := self._asked.pop(bundles, None):
+            remove_placement_group(asked.group)
+
+    def _take(self, seat: Seat, group: Any) -> None:
+        nodes, living = placement_group_table(group)["bundles_to_node_id"], placement.living_nodes()
         for index, bundle in enumerate(seat.bundles):
+            before = self._moved.get(bundle)
+            if before and not (before.node in living and _reachable(living[before.node])):
+                remove_placement_group(before.group)  # Ray would give its bundles another node
             self._moved[bundle] = _Place(group, index, nodes[index])
+
+    def _of(self, role: str, number: int) -> list[_Place]:
+        return self._places(self._planned.seat(role, number))
 
     def _places(self, seat: Seat) -> list[_Place]:
         planned = (_Place(self._planned.group, bundle, seat.node) for bundle in seat.bundles)
         return [self._moved.get(place.index, place) for place in planned]
+
+
+def _wanted(seat: Seat) -> str:
+    count = len(seat.bundles)
+    return ", ".join(f"{n * count:g} {name}" for name, n in seat.resources.items())
 
 
 def _reachable(row: Mapping[str, Any]) -> bool:
