@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from tests.trainer.harness import Tiny, events, metric_rows, train
-from trainer.checkpoint import retention, state
+from trainer.checkpoint import export, retention, state
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.retention import OnDisk, Retention
 from trainer.config import Config
@@ -23,6 +25,7 @@ from trainer.contract import (
     fault_of,
     newest_checkpoint,
     read_events,
+    sha256,
     steps_on_disk,
     write_manifest,
 )
@@ -164,6 +167,39 @@ def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_bef
     assert capsys.readouterr().out.count("The next checkpoint waits until") == 1
     for event in events(config, "checkpoint"):
         assert event["details"]["stall_seconds"] < 0.4 < event["details"]["seconds"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_training_goes_on_while_the_exported_model_of_its_own_step_is_written(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+) -> None:
+    flags = {"advantage_estimator": "group_norm", "init_kl_coef": 0, "save_hf_ckpt": True}
+    config = tiny.config(run_dir, max_steps=3, save_steps=2, disable_ds_ckpt=alone, **flags)
+    made: list[int] = []
+
+    def slowly(model: Any, tokenizer: Any, directory: Path, **weights: Any) -> None:
+        if directory != config.exported:
+            time.sleep(0.5)
+            assert newest_checkpoint(config.checkpoints) in (None, 2), "it is confirmed last"
+            assert not directory.exists()
+            made.append(len(events(config, "step")))
+        write(model, tokenizer, directory, **weights)
+
+    write = export.write
+    monkeypatch.setattr(export, "write", slowly)
+    train(config)
+    assert made == [3, 3]
+    if alone:
+        assert load_file(config.checkpoints / "global_step_2_hf/model.safetensors")
+        return
+    directory = checkpoint_path(config.checkpoints, 2)
+    assert all(e["details"]["stall_seconds"] < 0.4 for e in events(config, "checkpoint"))
+    listed = json.loads((directory / MANIFEST).read_text())["files"]
+    model = directory / "hf" / "model.safetensors"
+    assert listed["hf/model.safetensors"]["sha256"] == sha256(model)
+    trained = torch.load(directory / "policy.pt", weights_only=True)["model"]
+    for name, tensor in load_file(model).items():
+        assert torch.equal(tensor, trained[name])
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_step(

@@ -97,6 +97,15 @@ class Policy(Learner, Protocol):
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model, with its tokeniser, to `directory`."""
 
+    def hold(self) -> None:
+        """Copy what `export` would write now, for `export_held`."""
+
+    def export_held(self, directory: Path) -> list[Written]:
+        """Write that copy, which is then let go; may be asked for beside other work.
+
+        Returns the files, by their names in `directory`; on ranks that do not lead none.
+        """
+
 
 class Critic(Learner, Protocol):
     def values(self, sequences: Sequences) -> FloatArray:

@@ -21,8 +21,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
-BEHIND = 2
-"""Calls that a worker takes at a time beside its work: a share for the disk, one for a peer."""
+BEHIND = 3
+"""Calls that a worker takes at a time beside its work: a share for the disk, one for a peer, and an
+exported model."""
 
 
 LOOK_SECONDS = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,6 +175,16 @@ class Training:
         if self._average:
             return self._average.tensors
         return self.weights()
+
+    def copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """In the CPU's memory, where no update reaches them; what is a copy stays as it is."""
+        averaged = self._average.tensors if self._average else {}
+        own = self._model.state_dict(keep_vars=True) | averaged
+        living = {tensor.data_ptr() for tensor in (*own.values(), *self._model.parameters())}
+        return {
+            name: tensor.detach().to("cpu", copy=tensor.data_ptr() in living)
+            for name, tensor in tensors.items()
+        }
 
     def snapshot(self, step: int, needed: Sequence[int]) -> int:
         """Copy this rank's share of the state. Returns its bytes."""

@@ -58,6 +58,8 @@ class PolicyActor:
         )
         self._objective = objective
         self._rank = rank
+        self._held: dict[str, Tensor] = {}
+        """A copy of the weights that is to be written."""
         dtype = torch.bfloat16 if settings.model.mixed_precision else None
         self._outbox = Outbox(dtype, settings.sync_port)
         if rank.leads and _is_offered_as_it_is(settings, device):
@@ -134,8 +136,24 @@ class PolicyActor:
         with self._training.awake():
             result = lora.merged(self._model, self._training.result())
             if self._rank.leads:
-                tokenizer = AutoTokenizer.from_pretrained(self._source)
-                export.write(self._model, tokenizer, directory, weights=result)
+                self._write(result, directory)
+
+    def hold(self) -> None:
+        with self._training.awake():
+            result = lora.merged(self._model, self._training.result())
+            if self._rank.leads:
+                self._held = self._training.copied(result)
+
+    def export_held(self, directory: Path) -> list[Written]:
+        if not self._rank.leads:
+            return []
+        held, self._held = self._held, {}
+        self._write(held, directory)
+        return export.written(directory)
+
+    def _write(self, weights: dict[str, Tensor], directory: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        export.write(self._model, tokenizer, directory, weights=weights)
 
 
 def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trainer.contract import sync_directory
+from trainer.contract import Written, sha256, sync_directory
 
 
 def write(
@@ -41,3 +41,11 @@ def write(
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync_directory(directory.parent)
+
+
+def written(directory: Path) -> list[Written]:
+    """The files of what was exported there, with their checksums."""
+    return [
+        Written(path.name, path.stat().st_size, sha256(path))
+        for path in sorted(directory.iterdir())
+    ]

@@ -2,15 +2,16 @@
 
 A step waits for nothing but the copy out of the training processes. Each of these then writes its
 share in a thread; when all are durable, the driver confirms the checkpoint at the next boundary
-between two steps. Until then it does not exist. Peers get their shares of the same copy.
+between two steps. Until then it does not exist. Peers get their shares of the same copy; a Hugging
+Face model is written of one of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,11 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     driver: DriverState
-    directory: Path
+    directory: Path | None
+    """Of the checkpoint; None where there is to be none but the Hugging Face model."""
     shares: list[Pending[list[Written]]]
+    exported: list[Pending[list[list[Written]]]]
+    """The Hugging Face model, where one is wanted: its files, from the first rank."""
     stall_seconds: float
     since: float
 
@@ -83,15 +87,14 @@ class Keeping:
             self._peers.settle()
         since = time.monotonic()
         to_disk = save and not self._config.disable_ds_ckpt
-        if to_disk or (self._peers and self._peers.on):
+        copied = to_disk or (self._peers is not None and self._peers.on)
+        driver = DriverState(state, in_flight().dump() if in_flight and copied else None)
+        if copied:
             self._copy(state.step)
-            driver = DriverState(state, in_flight().dump() if in_flight else None)
             if self._peers:
                 self._peers.begin(driver, self._team.learners)
-        if to_disk:
-            self._begin(driver, since)
-        elif save:
-            self._export(self._config.checkpoints / f"global_step_{state.step}_hf")
+        if to_disk or (save and self._config.save_hf_ckpt):
+            self._begin(driver, since, to_disk=to_disk)
 
     def finish(self) -> None:
         """Complete what is under way. Raises OSError."""
@@ -117,26 +120,28 @@ class Keeping:
         for copied in [group.together(Learner.snapshot, step, needed) for group in groups]:
             copied.result()
 
-    def _begin(self, driver: DriverState, since: float) -> None:
+    def _begin(self, driver: DriverState, since: float, *, to_disk: bool) -> None:
         fence.check(fence.mine())  # a later head's checkpoint may lie there
-        directory = write.begin(self._config.checkpoints, driver.run.step)
-        shares = [
-            group.behind(Learner.save, driver.run.step, directory)
-            for group in self._team.learners.values()
-        ]
-        self._export(directory / write.EXPORTED)
-        stall = time.monotonic() - since
-        self._under_way = _UnderWay(driver, directory, shares, stall, since)
-
-    def _export(self, directory: Path) -> None:
+        directory, shares, exported = None, [], []
         if self._config.save_hf_ckpt:
-            self._team.policy.together(Policy.export, directory).result()
+            self._team.policy.together(Policy.hold).result()
+        step = driver.run.step
+        if to_disk:
+            directory = write.begin(self._config.checkpoints, step)
+            groups = self._team.learners.values()
+            shares = [group.behind(Learner.save, step, directory) for group in groups]
+        if self._config.save_hf_ckpt:
+            alone = self._config.checkpoints / f"global_step_{step}_hf"
+            to = directory / write.EXPORTED if directory else alone
+            exported = [self._team.policy.behind(Policy.export_held, to)]
+        stall = time.monotonic() - since
+        self._under_way = _UnderWay(driver, directory, shares, exported, stall, since)
 
     def _settle(self, *, wait: bool) -> None:
         under_way = self._under_way
         if under_way is None:
             return
-        ready = all(part.ready(0) for part in under_way.shares)
+        ready = all(part.ready(0) for part in (*under_way.shares, *under_way.exported))
         if wait and not ready and not self._said_that_it_waits:
             self._said_that_it_waits = True
             step = under_way.driver.run.step
@@ -151,9 +156,15 @@ class Keeping:
     def _commit(self, under_way: _UnderWay) -> None:
         self._under_way, self._owed = None, True  # it is tried once
         files = [file for part in under_way.shares for file in part.result()]
-        keep = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
-        write.commit(under_way.directory, under_way.driver, files, keep)
+        exported = [one for part in under_way.exported for rank in part.result() for one in rank]
+        if under_way.directory:
+            below = (replace(one, name=f"{write.EXPORTED}/{one.name}") for one in exported)
+            keep = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
+            write.commit(under_way.directory, under_way.driver, [*files, *below], keep)
+            self._tell(under_way, files)
         self._owed = False
+
+    def _tell(self, under_way: _UnderWay, files: Sequence[Written]) -> None:
         self._saved(
             Saved(
                 under_way.driver.run.step,
