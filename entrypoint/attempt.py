@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
@@ -15,6 +15,7 @@ from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
+from entrypoint.oom_kills import OomWatch
 from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
 from entrypoint.signs import Signs
@@ -25,6 +26,28 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 LAST_STATUS_SECONDS = 20.0
+HEAR_SECONDS = 1.0
+"""For the workers to say how it stands with them; they are asked at once."""
+
+
+class Nodes(Protocol):
+    """What an attempt asks of the head's control port."""
+
+    def ask_for_stacks(self, attempt: int) -> None:
+        """Have the workers write theirs, too."""
+        ...
+
+    def is_leaving(self, worker: str) -> bool:
+        """Whether a worker that asked to leave still waits for the job to end."""
+        ...
+
+    def oom_kills(self) -> Mapping[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        ...
+
+    def hear_all(self, timeout: float) -> None:
+        """Have all workers say how it stands with them at this moment."""
+        ...
 
 
 @dataclass(slots=True)
@@ -42,13 +65,11 @@ class Attempt:
     jobs: JobClient
     inbox: Inbox
     hang: HangWatch
-    ask_for_stacks: Callable[[int], None]
-    """Have the workers write theirs, too."""
-    is_leaving: Callable[[str], bool]
-    """Whether a worker that asked to leave still waits for the job to end."""
+    nodes: Nodes
     newcomers: Callable[[], str | None]
     """In a sentence: workers that this attempt began without are there."""
     _signs: Signs = field(init=False)
+    _kills: OomWatch = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
     _stop_asked: bool = False
     _hung: str | None = None
@@ -63,10 +84,12 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._signs = Signs(self._step, self.recipe.evidence)
+        self._kills = OomWatch(
+            lambda: {**self.nodes.oom_kills(), self.settings.node_name: oom_kills.count()}
+        )
 
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
-        ended_before = oom_kills.count()
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -74,6 +97,9 @@ class Attempt:
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
         self._watch()
         info, step = self._last_status(), self._step()
+        if info.status != "SUCCEEDED":
+            self.nodes.hear_all(HEAR_SECONDS)
+            self._look_for_kills()
         return Ending(
             status=info.status,
             exit_code=info.driver_exit_code,
@@ -82,7 +108,6 @@ class Attempt:
             signs=self._signs.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,
-            oom_kills=oom_kills.count() - ended_before,
             stop_asked=self._stop_asked,
             hung=self._hung,
             wrong_start=self._wrong_start,
@@ -113,9 +138,9 @@ class Attempt:
                 case StopAsked(why):
                     self._stop_asked = True
                     self._stop(why)
-                case WorkerLeaves(worker, why) if self.is_leaving(worker) and not self._ending:
-                    self._leaving = f"{worker} leaves: {why}"
-                    self._stop(self._leaving)
+                case WorkerLeaves(worker, why) if not self._ending:
+                    self._let_go(worker, why)
+            self._look_for_kills()
             progress = self._progress()
             if progress is not None and progress != before:
                 self._line.show(progress)
@@ -129,7 +154,7 @@ class Attempt:
         self._hung = self.hang.look(progress, self._phase())
         if self._hung:
             stacks_in = stacks.path_of(self._run, self.number)
-            self.ask_for_stacks(self.number)
+            self.nodes.ask_for_stacks(self.number)
             count = stacks.collect(self.settings, stacks_in)
             self._say_stop(f"{self._hung}; stacks of {count} processes are in {stacks_in.name}")
             self._kill()
@@ -144,6 +169,16 @@ class Attempt:
                 self._tell_where_it_begins(events)
         elif progress is not None and (sentence := self.newcomers()):
             self._grow(progress.checkpoint or 0, sentence)
+
+    def _let_go(self, worker: str, why: str) -> None:
+        if self.nodes.is_leaving(worker):
+            self._leaving = f"{worker} leaves: {why}"
+            self._stop(self._leaving)
+
+    def _look_for_kills(self) -> None:
+        for node, kills in self._kills.look().items():
+            self._line.end()
+            self.journal.record("oom-kill", self._signs.killed(node, kills), node=node, kills=kills)
 
     def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:
         """In the job's own words: only it knows what the nodes still held in memory."""

@@ -122,6 +122,17 @@ class Control:
         self._stacks_of = attempt
         self._in_loop(self._answer_running)
 
+    def oom_kills(self) -> dict[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        return self._register.oom_kills()
+
+    def hear_all(self, timeout: float) -> None:
+        """Have all workers that are present say how it stands with them at this moment."""
+        since = time.monotonic()
+        self._in_loop(self._answer_running)
+        while not self._register.heard_since(since) and time.monotonic() - since < timeout:
+            time.sleep(0.02)
+
     def announce(self, outcome: str, exit_code: int) -> None:
         """Answer every worker's question, now and from now on."""
         self._outcome = {"outcome": outcome, "exit_code": exit_code}
@@ -222,8 +233,8 @@ class Control:
 
         An open question is the worker's sign of life, so it ends as soon as its asker is gone.
         """
-        node = request.query_params.get("node", "")
-        entry = self._register.asks(node)
+        node, kills = (request.query_params.get(name, "") for name in ("node", "oom_kills"))
+        entry = self._register.asks(node, int(kills) if kills.isdecimal() else None)
         if entry is None:
             return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
         hung_up = True

@@ -29,12 +29,14 @@ class FailureClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A line of the job's log that points to a class."""
+    """A line of the job's log, or what the cluster saw, that points to a class."""
 
     failure: FailureClass
     line: str
     address: str | None = None
     """The node that said it, where that is not the head."""
+    node: str | None = None
+    """Its name, where the cluster said it and not the log."""
     step: int = 0
     """Finished steps of the run when it was read."""
 
@@ -50,13 +52,11 @@ class Ending:
     message: str = ""
     """Ray's last word on the job."""
     signs: tuple[Sign, ...] = ()
-    """What the job's log pointed to shortly before the end, each class once."""
+    """What log and cluster pointed to shortly before the end, each class once."""
     step: int = 0
     """Finished steps of the whole run."""
     silent_seconds: float = 0.0
     """Between its last sign of life and the moment when its end was known."""
-    oom_kills: int = 0
-    """Processes on the head that the kernel ended for want of memory during the attempt."""
     stop_asked: bool = False
     hung: str | None = None
     """The sentence of the hang watch, where that ended the attempt."""
@@ -126,8 +126,6 @@ def classify(ending: Ending) -> FailureClass:
 
 def _seen(ending: Ending) -> set[FailureClass]:
     seen = {sign.failure for sign in ending.signs}
-    if ending.oom_kills:
-        seen.add(FailureClass.HOST_OOM)
     if ending.lost_nodes or ending.status == "LOST" or ending.error_type in SUPERVISOR_LOST:
         seen.add(FailureClass.NODE_LOST)
     return seen
@@ -144,8 +142,6 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
         return "; ".join(ending.lost_nodes)
     if sign := sign_of(ending, failure):
         return sign.line.strip()
-    if failure is FailureClass.HOST_OOM and ending.oom_kills:
-        return f"the kernel ended {ending.oom_kills} processes on the head for want of memory"
     if number := _ended_by(ending.exit_code):
         return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
     if ending.signs:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from entrypoint import wait
+from entrypoint import oom_kills, wait
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
 from entrypoint.ray_node import host_port
 from entrypoint.roll import QUESTION_SECONDS, Card
@@ -81,7 +81,10 @@ class HeadClient:
         while True:
             try:
                 answer = self.ask(
-                    "GET", "/v1/outcome", params={"node": node}, timeout=OUTCOME_TIMEOUT_SECONDS
+                    "GET",
+                    "/v1/outcome",
+                    params={"node": node, "oom_kills": oom_kills.count()},
+                    timeout=OUTCOME_TIMEOUT_SECONDS,
                 )
             except (wait.NotYetError, WrongTokenError) as error:
                 failures += 1

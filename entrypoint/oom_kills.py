@@ -1,8 +1,9 @@
-"""How many processes of this container the kernel has ended for want of memory."""
+"""How many processes of a container the kernel has ended for want of memory, on every node."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -11,7 +12,7 @@ COUNTERS = ("memory.events", "memory/memory.oom_control")
 
 
 def count(cgroup: Path = CGROUP) -> int:
-    """So far; 0 where the kernel does not tell."""
+    """On this node so far; 0 where the kernel does not tell."""
     for name in COUNTERS:
         try:
             text = (cgroup / name).read_text()
@@ -20,3 +21,24 @@ def count(cgroup: Path = CGROUP) -> int:
         if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
             return int(match[1])
     return 0
+
+
+def sentence(node: str, kills: int) -> str:
+    processes = "a process" if kills == 1 else f"{kills} processes"
+    return f"{node} was out of memory, and the kernel killed {processes} there"
+
+
+class OomWatch:
+    """What is new since it was last asked, from the moment on in which it is made."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """`counts`: node → its kills so far."""
+        self._counts = counts
+        self._seen = dict(counts())
+
+    def look(self) -> dict[str, int]:
+        """Node → its kills since, of those where there were any."""
+        now = self._counts()
+        new = {node: kills - self._seen.get(node, 0) for node, kills in now.items()}
+        self._seen = dict(now)
+        return {node: kills for node, kills in new.items() if kills > 0}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ class Register:
         self._leaving: set[str] = set()
         self._dismissed: dict[tuple[str, str], tuple[str, str]] = {}
         """Name and address to why, and the life in which the node was sent away."""
+        self._oom_counts: dict[str, int] = {}
+        """What each worker's kernel has counted, as it said last."""
+        self._oom_kills: Counter[str] = Counter()
+        """Of them those since it first said so."""
 
     def check_in(self, card: Card, source: str) -> Answer:
         """`source`: where the connection came from; "" where that says nothing."""
@@ -53,6 +58,7 @@ class Register:
             news = known is None or known.card.joined != card.joined or not known.present(now)
             if wait := self._not_yet(card, now):
                 return Answer(ask_again=wait, news=news)
+            self._count(card.node, card.oom_kills)
             return Answer(refusal=self._take(card, source, now), news=news)
 
     def new_differences(self) -> list[str]:
@@ -117,13 +123,31 @@ class Register:
             if entry is not None:
                 self._dismissed[worker, entry.card.address] = why, entry.card.examined
 
-    def asks(self, node: str) -> roll.Entry | None:
-        """A node's open question is its sign of life; None where it has not checked in."""
+    def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
+        """A node's open question is its sign of life; None where it has not checked in.
+
+        `oom_kills`: as its card has them.
+        """
         with self._lock:
             entry = self._entries.get(node)
             if entry is not None:
                 entry.asking += 1
+                entry.asked_at = time.monotonic()
+                if oom_kills is not None:
+                    self._count(node, oom_kills)
             return entry
+
+    def heard_since(self, moment: float) -> bool:
+        """Whether all that ask and are present have asked since then, a monotonic clock's time."""
+        with self._lock:
+            now = time.monotonic()
+            asking = [e.asked_at for e in self._entries.values() if e.asked_at and e.present(now)]
+            return all(asked_at >= moment for asked_at in asking)
+
+    def oom_kills(self) -> dict[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        with self._lock:
+            return dict(self._oom_kills)
 
     def asked(self, entry: roll.Entry, *, hung_up: bool) -> None:
         """The question was answered, or its asker is gone."""
@@ -156,6 +180,12 @@ class Register:
                 "differences": list(self._differences),
                 "nodes": [entry.as_dict(now) for _, entry in sorted(self._entries.items())],
             }
+
+    def _count(self, node: str, oom_kills: int) -> None:
+        """A container that was started anew counts from 0."""
+        before = self._oom_counts.get(node, oom_kills)
+        self._oom_kills[node] += max(0, oom_kills - before)
+        self._oom_counts[node] = oom_kills
 
     def _not_yet(self, card: Card, now: float) -> str | None:
         """Why this node is to ask again; with the lock held."""

@@ -126,10 +126,11 @@ def decide(
     faulty_worker: str | None = None,
     *,
     in_memory: int = 0,
+    short_of_memory: str | None = None,
 ) -> Decision:
     """`from_step`, `in_memory`: as `start` has them.
 
-    `faulty_worker`: the one whose GPU failed, where that is known.
+    `faulty_worker`: the one whose GPU failed, where that is known; `short_of_memory`: the node.
     """
     if failure is FailureClass.FINISHED:
         return Stop("finished", ExitCode.FINISHED, "the job has finished")
@@ -144,7 +145,7 @@ def decide(
     if failure is FailureClass.GROWN:
         return Grow(f"every worker is there again: {where} with all of them")
     if failure in ADVICE:
-        return _once_more(failure, history, where)
+        return _once_more(failure, history, where, short_of_memory)
     if history.fruitless > history.max_restarts:
         return Stop(
             "failed",
@@ -192,11 +193,12 @@ def unreachable(
     return [Resume("the nodes do not reach each other: trying again", delayed=True)]
 
 
-def _once_more(failure: FailureClass, history: History, where: str) -> Decision:
+def _once_more(failure: FailureClass, history: History, where: str, node: str | None) -> Decision:
+    what = f"out of memory ({failure})" + (f" on {node}" if node else "")
     if history.same_class > 1:
         return Stop(
             "failed",
             ExitCode.JOB_FAILED,
-            f"out of memory ({failure}) twice in a row: {ADVICE[failure]}",
+            f"{what}, twice in a row: {ADVICE[failure]}",
         )
-    return Resume(f"out of memory ({failure}): {where} once; {ADVICE[failure]}")
+    return Resume(f"{what}: {where} once; {ADVICE[failure]}")

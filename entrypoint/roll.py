@@ -48,6 +48,8 @@ class Card:
     """What it reads of the head's lease in its run directory; on the head's card, what is there."""
     clock: float | None = None
     """Its time as it sends this, seconds of the epoch."""
+    oom_kills: int = 0
+    """Processes that the kernel has ended in its container so far, for want of memory."""
 
     @property
     def has(self) -> str:
@@ -79,6 +81,8 @@ class Card:
                 raise ValueError(f"{name}: an object is needed")
         if not isinstance(row.get("clock", 0.0), int | float | None):
             raise ValueError("clock: seconds of the epoch are needed")
+        if not isinstance(row.get("oom_kills", 0), int):
+            raise ValueError("oom_kills: a number is needed")
         known = {f.name for f in fields(cls)}
         return cls(**{"versions": {}, **{k: v for k, v in row.items() if k in known}})
 
@@ -103,6 +107,8 @@ class Entry:
     seen_at: float
     asking: int = 0
     """Open outcome questions of this node."""
+    asked_at: float = 0.0
+    """When the newest of them was asked."""
     hung_up: bool = False
     """Whether its last question ended with its connection, as it does when the node dies."""
     source: str = ""

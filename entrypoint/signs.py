@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from entrypoint import xid
+from entrypoint import oom_kills, xid
 from entrypoint.failures import FailureClass, Sign
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -129,12 +129,19 @@ class Signs:
 
     def read(self, line: str) -> None:
         text, address = _spoken(line)
-        failure = self._hint(line) or _sign_of(text)
-        if failure is None:
-            return
-        step, known = self._step_now(), self._first.get(failure)
-        if known is None or not _counts(known, step):
-            self._first[failure] = Sign(failure, text[:LONGEST_LINE], address, step)
+        if failure := self._hint(line) or _sign_of(text):
+            self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
+
+    def killed(self, node: str, kills: int) -> str:
+        """The kernel has ended so many processes there for want of memory. In a sentence."""
+        told = oom_kills.sentence(node, kills)
+        self._add(Sign(FailureClass.HOST_OOM, told, node=node, step=self._step_now()))
+        return told
+
+    def _add(self, found: Sign) -> None:
+        known = self._first.get(found.failure)
+        if known is None or not _counts(known, found.step):
+            self._first[found.failure] = found
 
     def at(self, step: int) -> tuple[Sign, ...]:
         """Those that count when the job ends with so many finished steps."""

@@ -257,8 +257,7 @@ class Supervisor:
             self.jobs,
             self.inbox,
             self._hang,
-            self.control.ask_for_stacks,
-            self.control.is_leaving,
+            self.control,
             self._newcomers,
         )
         ending = attempt.run(command)
@@ -286,7 +285,14 @@ class Supervisor:
         faulty = self.control.worker_at(sign.address) if sign and sign.address else None
         from_step = self.recipe.latest(self.settings.run_dir) or 0
         in_memory = 0 if ending.status == "LOST" else self._in_memory()
-        return restart.decide(failure, history, from_step, faulty, in_memory=in_memory)
+        return restart.decide(
+            failure,
+            history,
+            from_step,
+            faulty,
+            in_memory=in_memory,
+            short_of_memory=sign.node if sign else None,
+        )
 
     def _prepare(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from entrypoint import lease, ray_node, run_token, stacks, wait
+from entrypoint import lease, oom_kills, ray_node, run_token, stacks, wait
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
 from entrypoint.preflight.versions import inventory, of_collectives, versions
@@ -194,6 +194,7 @@ class _Membership:
         )
 
     def _now(self, card: Card) -> Card:
-        """With what holds at this moment alone: the clock, the lease that is to be seen."""
+        """With what holds at this moment alone: the clock, the lease to be seen, kills."""
         storage = lease.holder(RunFiles(self.settings.run_dir).leases)
-        return replace(card, storage=storage, clock=time.time())
+        kills = oom_kills.count()
+        return replace(card, storage=storage, clock=time.time(), oom_kills=kills)

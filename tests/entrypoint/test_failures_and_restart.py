@@ -36,6 +36,8 @@ def ending_of(case: dict[str, Any]) -> Ending:
     signs = Signs(lambda: step)
     for line in case["log"].splitlines():
         signs.read(line)
+    for node, kills in case.get("oom_kills", {}).items():
+        signs.killed(node, kills)
     return Ending(
         status="FAILED",
         exit_code=case.get("exit_code"),
@@ -43,7 +45,6 @@ def ending_of(case: dict[str, Any]) -> Ending:
         message=case["log"],
         signs=signs.at(step + case.get("steps_later", 0)),
         step=step,
-        oom_kills=case.get("oom_kills", 0),
     )
 
 

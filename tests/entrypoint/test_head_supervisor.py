@@ -97,6 +97,22 @@ def test_progress_renews_the_budget(tmp_path: Path) -> None:
     assert len(world.jobs.submitted) == 7
 
 
+def test_a_worker_whose_memory_ran_out_is_named_and_so_is_what_happened(tmp_path: Path) -> None:
+    def loses_a_rank(world: World) -> JobInfo:
+        world.check_in("a", "127.0.0.3", oom_kills=8)
+        line = "RuntimeError: Read error [10.0.0.2]:1: Connection reset by peer, gloo/transport"
+        return ends(DIED, at_step=5, says=[line])(world)
+
+    world = World(tmp_path, loses_a_rank, ends(FINISHED, at_step=9), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", oom_kills=7))
+    assert world.lives().name == "finished"
+    told = "a was out of memory, and the kernel killed a process there"
+    assert world.sentences("oom-kill") == [told]
+    assert world.sentences("failure") == [f"host_oom: {told}"]
+    (decision,) = world.sentences("decision")
+    assert decision.startswith("out of memory (host_oom) on a: resuming from step 5 once; give the")
+
+
 def test_a_job_that_is_used_wrongly_is_not_tried_again(tmp_path: Path) -> None:
     world = World(tmp_path, ends(JobInfo("FAILED", "--qqq: unknown flag", driver_exit_code=64)))
     assert world.lives().exit_code is ExitCode.USAGE

@@ -145,9 +145,15 @@ class World:
         return outcome
 
     def check_in(
-        self, name: str, address: str, *, joined: bool = True, seen_by_ray: bool = True
+        self,
+        name: str,
+        address: str,
+        *,
+        joined: bool = True,
+        seen_by_ray: bool = True,
+        oom_kills: int = 0,
     ) -> None:
-        card = Card(node=name, address=address, versions={})
+        card = Card(node=name, address=address, versions={}, oom_kills=oom_kills)
         HeadClient("127.0.0.1", self.port, TOKEN).check_in(card, joined=joined)
         if joined and seen_by_ray:
             self.nodes.add(address)
