@@ -13,6 +13,7 @@ from types import TracebackType
 from entrypoint import process, ray_node, run_token, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
+from entrypoint.gathering import Gathering
 from entrypoint.inbox import Inbox, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
@@ -120,18 +121,20 @@ def _lead(
         control,
         Services(settings, is_head=True, env=env, tell=tell_service) as services,
     ):
-        supervisor = Supervisor(
+        recipe = recipes.load(settings.recipe)
+        gathering = Gathering(
             settings,
-            recipes.load(settings.recipe),
+            recipe,
             journal,
             control,
             services,
             cluster,
             CollectiveCheck(settings, ray_node.host_port(address, settings.ray_port), env),
-            JobClient(cluster.dashboard, token),
             inbox,
             minimum=role.min_workers,
         )
+        jobs = JobClient(cluster.dashboard, token)
+        supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
         try:
             cluster.wait_ready()
             outcome = supervisor.run()

@@ -109,7 +109,7 @@ def test_where_fewer_are_not_allowed_a_lost_worker_is_waited_for_until_the_deadl
     tmp_path: Path,
 ) -> None:
     world = two_workers(tmp_path, loses("b", ends(DIED)), ROLLCALL_ROLL_TIMEOUT="1s")
-    world.supervisor.minimum = 2
+    world.gathering.minimum = 2
     assert "b has been silent" in world.lives().sentence
     assert len(world.jobs.submitted) == 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from entrypoint import wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
+from entrypoint.gathering import Gathering
 from entrypoint.head_client import HeadClient
 from entrypoint.inbox import Inbox, WorkerLeaves
 from entrypoint.job import JobInfo
@@ -108,7 +109,7 @@ class World:
             on_check_in=lambda card, refusal: None,
             on_leave=lambda worker, why: self.inbox.put(WorkerLeaves(worker, why)),
         )
-        self.supervisor = Supervisor(
+        self.gathering = Gathering(
             self.settings,
             RECIPE,
             self.journal,
@@ -116,9 +117,17 @@ class World:
             Services(self.settings, is_head=True, env={}, tell=print),
             self,
             CollectiveCheck(self.settings, "127.0.0.2:1", os.environ, ["true"]),
-            self.jobs,  # type: ignore[arg-type]
             self.inbox,
             minimum=minimum,
+        )
+        self.supervisor = Supervisor(
+            self.settings,
+            RECIPE,
+            self.journal,
+            self.control,
+            self.gathering,
+            self.jobs,  # type: ignore[arg-type]
+            self.inbox,
         )
 
     def alive(self) -> set[str]:

@@ -1,0 +1,203 @@
+"""The nodes of a run, brought to where a job can be submitted: before and between its attempts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from entrypoint import restart, wait
+from entrypoint.collective_check import CollectiveCheck
+from entrypoint.control import Control
+from entrypoint.inbox import Inbox
+from entrypoint.journal import Journal
+from entrypoint.preflight.check import Verdict
+from entrypoint.recipes.base import Recipe
+from entrypoint.roll import RollState
+from entrypoint.services import Services
+from entrypoint.settings import PreflightMode, Settings
+
+log = logging.getLogger(__name__)
+
+NODE_TIMEOUTS = 2.0
+"""So many times as long as Ray itself may take to see that a node is gone, it is waited for."""
+
+
+class RollIncompleteError(Exception):
+    """Too few workers at the deadline; the sentence names who is missing."""
+
+
+class UnplaceableError(Exception):
+    """The nodes of the roll cannot hold the job; says every shortfall."""
+
+
+class Cluster(Protocol):
+    """What the supervisor asks of the head's Ray."""
+
+    def alive(self) -> set[str]:
+        """Addresses of the living nodes. Raises NotYetError while Ray cannot say."""
+        ...
+
+    def revive(self) -> None:
+        """Start the head's Ray anew where it ended."""
+        ...
+
+
+@dataclass(slots=True)
+class Gathering:
+    """`gather` before each attempt, `prepare` after one."""
+
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    control: Control
+    services: Services
+    cluster: Cluster
+    collective: CollectiveCheck
+    inbox: Inbox
+    minimum: int
+    """With fewer workers than this at the roll's deadline, the run does not start."""
+    job: Settings = field(init=False)
+    """The settings, with the job's arguments as the nodes that are there allow."""
+    present: tuple[str, ...] | None = None
+    """The workers that the last roll had; None before the first of this life."""
+    first_on_ray: int = field(init=False)
+    """The first attempt on this Ray: what nodes held in memory before went with theirs."""
+    _unseen_since: float | None = None
+    """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
+
+    def __post_init__(self) -> None:
+        self.job = self.settings
+        self.first_on_ray = self.journal.attempts() + 1
+
+    def gather(self) -> restart.Stop | None:
+        """Until the roll is complete and its nodes reach each other; the end of the run where they
+        never do. Raises what the waits raise."""
+        failures = 0
+        while True:
+            self.collective.warm_up(self.control.cards()[0], self.control.roll().expected)
+            self._call_the_roll()
+            self.control.phase = "collective check"
+            answer = self.collective.ask(self.control.cards(), self.inbox.stop)
+            if answer is None:
+                return None
+            verdict = answer.verdict
+            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=answer.faulty)
+            if verdict is not Verdict.FAIL or self.settings.preflight is PreflightMode.WARN:
+                return None
+            failures += 1
+            workers = [node for node in answer.faulty if node in self.control.roll().present]
+            budget = self.settings.max_restarts
+            for decision in restart.unreachable(answer.sentence, workers, failures, budget):
+                if isinstance(decision, restart.Stop):
+                    return decision
+                self.record(decision)
+                self.prepare(decision, failures)
+
+    def prepare(self, decision: restart.Answer, failures: int, *, ray_lost: bool = False) -> None:
+        """Do what was decided; `failures`: in a row.
+
+        Raises InterruptedWaitError where the node is asked to stop meanwhile.
+        """
+        self.control.phase = "recovering"
+        if isinstance(decision, restart.Replace):
+            self.control.dismiss(decision.worker, decision.sentence)
+            return
+        if ray_lost:
+            self._begin_anew()
+        if isinstance(decision, restart.Resume) and decision.delayed:
+            pause = wait.backoff(failures)
+            log.info("waiting %.1f s before the next attempt", pause)
+            if self.inbox.stop.wait(pause):
+                raise wait.InterruptedWaitError("asked to stop between two attempts")
+
+    def record(self, decision: restart.Answer) -> None:
+        answer = type(decision).__name__.lower()
+        self.journal.record("decision", decision.sentence, answer=answer)
+
+    def newcomers(self) -> str | None:
+        """In a sentence, once the roll is complete and was not as the attempt began."""
+        state = self.control.roll()
+        before = self.present or ()
+        if not state.complete or len(before) >= state.expected:
+            return None
+        return f"{', '.join(sorted(set(state.present) - set(before)))} joined"
+
+    def _call_the_roll(self) -> None:
+        """Until the expected workers are there, by their word and by Ray's, and services answer.
+
+        Where it was complete before, it does not wait that long for a worker that is lacking.
+        """
+        self.control.phase = "roll call"
+        before = self.present is not None or self.journal.attempts() > 0
+        began = time.monotonic() if before else math.inf
+        try:
+            state = wait.until(
+                "the roll",
+                lambda: self._whole_roll(waited=time.monotonic() - began),
+                timeout=self.settings.roll_timeout,
+                stop=self.inbox.stop,
+                longest_pause=0.3,
+            )
+        except wait.GaveUpError:
+            state = self.control.roll()
+            if not state.enough(self.minimum):
+                raise RollIncompleteError(f"the roll is incomplete: {state}") from None
+            log.warning("starting with fewer workers than expected: %s", state)
+        self.present, expected = state.present, state.expected
+        self.journal.record("roll", str(state), present=list(state.present), expected=expected)
+        self._fit()
+        self.services.wait_ready(self.inbox.stop)
+
+    def _fit(self) -> None:
+        """The job as these nodes can hold it."""
+        offers = [card.offer for card in self.control.cards()]
+        whole = self.control.roll().complete
+        self.job = self.settings if whole else self.recipe.fitted(self.settings, offers)
+        if lacking := self.recipe.needs(self.job, offers):
+            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
+
+    def _whole_roll(self, waited: float) -> RollState:
+        self.control.let_go()
+        state = self.control.roll()
+        there = len(state.present)
+        # Those that were lacking before are not waited for a second time.
+        as_before = self.present is not None and there >= len(self.present)
+        patience = 0.0 if as_before else self.settings.replace_timeout
+        shrink = restart.with_fewer(
+            there, state.expected, self.minimum, waited=waited, patience=patience
+        )
+        if not state.complete and shrink is None:
+            self._unseen_since = None
+            raise wait.NotYetError(str(state))
+        try:
+            alive, nodes = len(self.cluster.alive()), 1 + there
+            if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
+                raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        except wait.NotYetError as unseen:
+            self._lose_patience(str(unseen))
+            raise
+        self._unseen_since = None
+        if shrink is not None and not as_before:
+            self.record(shrink)
+        return state
+
+    def _lose_patience(self, unseen: str) -> None:
+        """The nodes are there by their own word. Where Ray does not see it for long, a daemon of
+        its own hangs, on whichever node, and none of their ends will tell."""
+        now = time.monotonic()
+        self._unseen_since = self._unseen_since or now
+        waited = now - self._unseen_since
+        if waited < NODE_TIMEOUTS * self.settings.node_timeout:
+            return
+        self._unseen_since = None
+        self.journal.record("ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes")
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        # The workers' Ray would take a minute to notice that the head's is another one.
+        self.control.begin_anew()
+        self.first_on_ray = self.journal.attempts() + 1
+        self.cluster.revive()
