@@ -13,7 +13,6 @@ next ones are; `newest` is what can be restored, by this attempt or by the one a
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import RayError
 
 from trainer import shared
 from trainer.actors.base import Learner
 from trainer.actors.group import Group, Pending
-from trainer.checkpoint.holder import Bytes, Holder, NoRoomError, TornError, digest_of, pieces
+from trainer.checkpoint import ring
+from trainer.checkpoint.holder import Bytes, NoRoomError, TornError, digest_of, pieces
+from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import write_atomically
 from trainer.events import teller
 from trainer.types import SnapshotLostError
 
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
     from trainer.checkpoint.snapshot import Space
     from trainer.checkpoint.state import State
 
-SHARE_OF_MEMORY = 0.5
-"""Of what Ray counts as a node's memory: the budget where no flag gives one."""
-PATIENCE_SECONDS = 120.0
-"""For one answer of a holder, which gives up a silent stream after half of it."""
 LOOK_SECONDS = 20.0
 """For all of them to say what they hold, at the start of an attempt."""
 MANY = 3
@@ -73,8 +68,8 @@ class Targets:
     """Role → its ranks."""
     run_state: str
     in_flight: bytes | None
-    ring: tuple[tuple[str, Any], ...]
-    """Ray's id of each node with its holder; a share goes to its own node and to the next."""
+    ring: Ring
+    """A share goes to its own node's holder and to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +98,11 @@ def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
         contents=space.contents,
         digests=tuple(digest_of(data[a:b]) for a, b in pieces(size)),
     )
-    own, other = _neighbours(to.ring, ray.get_runtime_context().get_node_id())
+    own, other = ring.neighbours(to.ring, ray.get_runtime_context().get_node_id())
     try:
         if own is not None:
-            _answer(own.attach.remote(sheet, space.address))
-        _answer(other.receive.remote(sheet, space.source))
+            ring.answer(own.attach.remote(sheet, space.address))
+        ring.answer(other.receive.remote(sheet, space.source))
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
     except (RayError, TornError, OSError) as error:
@@ -141,8 +136,8 @@ class Peers:
         self._tell = teller(config.files.journal)
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
-        self._namespace = _namespace(config)
-        self._ring: tuple[tuple[str, Any], ...] = ()
+        self._namespace = ring.namespace_of(config)
+        self._ring: Ring = ()
         self._pending: list[Pending[list[Receipt]]] = []
         self._step = 0
         self._said = False
@@ -151,11 +146,11 @@ class Peers:
         """The newest step that is held twice."""
         self.on = config.peer_snapshot == "auto"
         if not self.on or not config.load_checkpoint:
-            self._release()
+            ring.release(self._namespace)
 
     def newest(self) -> Snapshot | None:
         """The newest whole snapshot that the living holders have together."""
-        holders = _holders(self._namespace)
+        holders = ring.holders(self._namespace)
         asked = {name: holder.sheets.remote() for name, holder in holders.items()}
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOOK_SECONDS)
         found: dict[str, list[Sheet]] = {}
@@ -202,7 +197,7 @@ class Peers:
             self._give_up(fault)
             return
         try:
-            _answers(holder.keep.remote(self._attempt, self._step) for _, holder in self._ring)
+            ring.answers(holder.keep.remote(self._attempt, self._step) for _, holder in self._ring)
         except RayError as error:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
@@ -213,11 +208,7 @@ class Peers:
     def end(self) -> None:
         """Let all holders of this run go, whoever started them."""
         self.on, self._pending = False, []
-        self._release()
-
-    def _release(self) -> None:
-        for holder in _holders(self._namespace).values():
-            ray.kill(holder)
+        ring.release(self._namespace)
 
     def _ready(self) -> bool:
         """With a ring of holders, one on each living node."""
@@ -226,17 +217,8 @@ class Peers:
             if len(nodes) < 2:
                 self._off("there is no other node")
                 return False
-            ordered = sorted(nodes.values(), key=lambda row: (row["NodeName"], row["NodeID"]))
-            self._ring = tuple(
-                (row["NodeID"], _start(self._namespace, row["NodeID"], self._budget(row)))
-                for row in ordered
-            )
+            self._ring = ring.build(self._namespace, nodes.values(), self._memory)
         return self.on
-
-    def _budget(self, row: Mapping[str, Any]) -> float:
-        if self._memory is not None:
-            return self._memory * 1e9
-        return SHARE_OF_MEMORY * float(row["Resources"].get("memory", 0.0))
 
     def _give_up(self, fault: Receipt) -> None:
         self._failed += 1
@@ -255,7 +237,7 @@ class Peers:
 
     def _tell_of_memory(self, size: int) -> None:
         self._said = True
-        held = max(_answers(holder.held.remote() for _, holder in self._ring))
+        held = max(ring.answers(holder.held.remote() for _, holder in self._ring))
         self._say(
             f"Peer snapshots: the {size / 1e9:.3f} GB of each step lie on two of {len(self._ring)} "
             f"nodes; a node holds {2 * held / 1e9:.3f} GB at most."
@@ -263,52 +245,6 @@ class Peers:
 
     def _say(self, sentence: str) -> None:
         self._tell("peers", sentence)
-
-
-def _namespace(config: Config) -> str:
-    """Of this run's holders: a run directory that was made anew has others."""
-    mark = config.files.peers
-    if not mark.exists():
-        write_atomically(mark, uuid.uuid4().hex)
-    return f"peers-{hashlib.sha256(f'{mark}{mark.read_text()}'.encode()).hexdigest()[:16]}"
-
-
-def _holders(namespace: str) -> dict[str, Any]:
-    """Name → each living holder of the run."""
-    found = {}
-    for row in ray.util.list_named_actors(all_namespaces=True):
-        if row["namespace"] == namespace:
-            try:
-                found[row["name"]] = ray.get_actor(row["name"], namespace)
-            except ValueError:  # it has died since
-                continue
-    return found
-
-
-def _start(namespace: str, node: str, budget: float) -> Any:
-    """The holder on a node: the one that is there, or a new one."""
-    options: dict[str, Any] = {
-        "name": f"holder-{node}",
-        "namespace": namespace,
-        "lifetime": "detached",
-        "get_if_exists": True,
-        "num_cpus": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
-        # It is none of the attempt's processes: whoever ends those must not end it.
-        "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
-    }
-    holder = ray.remote(Holder).options(**options).remote(budget)
-    holder.allow.remote(budget)
-    return holder
-
-
-def _neighbours(ring: tuple[tuple[str, Any], ...], node: str) -> tuple[Any | None, Any]:
-    """The holder of the node itself, if it has one, and that of the next."""
-    names = [name for name, _ in ring]
-    if node not in names:
-        return None, ring[0][1]
-    place = names.index(node)
-    return ring[place][1], ring[(place + 1) % len(ring)][1]
 
 
 def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:
@@ -329,22 +265,10 @@ def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:
 
 def _mapped_or_fetched(sheet: Sheet, holder: Any, here: str) -> Bytes:
     size = sheet.contents.bytes
-    if _answer(holder.node.remote()) == here:
-        segment = shared.attach(_answer(holder.address.remote(sheet.key)))
+    if ring.answer(holder.node.remote()) == here:
+        segment = shared.attach(ring.answer(holder.address.remote(sheet.key)))
         return np.frombuffer(segment, np.uint8, count=size)
     data = np.empty(size, np.uint8)
     for start, end in pieces(size):
-        data[start:end] = _answer(holder.piece.remote(sheet.key, start, end - start))
+        data[start:end] = ring.answer(holder.piece.remote(sheet.key, start, end - start))
     return data
-
-
-def _answer(reference: Any) -> Any:
-    """Raises RayError where there is none, and what the holder raised."""
-    try:
-        return ray.get(reference, timeout=PATIENCE_SECONDS)
-    except RayTaskError as error:
-        raise error.cause from None
-
-
-def _answers(references: Iterable[Any]) -> list[Any]:
-    return [_answer(reference) for reference in list(references)]
