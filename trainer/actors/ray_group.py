@@ -2,143 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import ray
-from ray.exceptions import RayError, RayTaskError
 
-from trainer import stream
 from trainer.actors.base import Rank
-from trainer.actors.group import BEHIND, Group, Pending, build
+from trainer.actors.group import BEHIND, Group, Pending
+from trainer.actors.host import Host
 from trainer.actors.liveness import Liveness
-from trainer.actors.outcome import received
+from trainer.actors.remote import Behind, OfAllRanks, Remote
 from trainer.actors.seating import Seating
 from trainer.placement import Placement
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-class _Remote(Generic[T]):
-    def __init__(self, reference: Any, role: str, worker: int) -> None:
-        self.reference = reference
-        self._role, self._worker = role, worker
-
-    def result(self) -> T:
-        return cast(T, received(self.reference, self._role, self._worker))
-
-    def ready(self, seconds: float) -> bool:
-        done, _ = ray.wait([self.reference], timeout=seconds, fetch_local=False)
-        return bool(done)
-
-    @property
-    def handle(self) -> T:
-        # Ray replaces a reference among the arguments by its value, in the callee.
-        return cast(T, self.reference)
-
-
-class _OfAllRanks(Generic[T]):
-    """One call on all ranks: it fails with the first of them, and when one no longer answers."""
-
-    def __init__(self, references: Sequence[Any], role: str, liveness: Liveness) -> None:
-        self._references = references
-        self._role = role
-        self._liveness = liveness
-
-    def result(self) -> list[T]:
-        waiting = list(self._references)
-        self._liveness.begin()
-        while waiting:
-            done, waiting = ray.wait(waiting, num_returns=1, timeout=self._liveness.interval)
-            for reference in done:
-                self._check(reference)
-            self._liveness.check()
-        return [ray.get(reference) for reference in self._references]
-
-    def ready(self, seconds: float) -> bool:
-        waiting = list(self._references)
-        _, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        if late:
-            self._liveness.blame(f"within {seconds:g} s")
-        return not late
-
-    def _check(self, reference: Any) -> None:
-        """Raises where the call failed: names the rank that is at fault if it has gone silent."""
-        try:
-            received(reference, self._role, self._references.index(reference))
-        except RayTaskError as error:
-            self._liveness.blame(f"while another failed ({str(error).splitlines()[-1]})")
-            raise
-
-    @property
-    def handle(self) -> list[T]:
-        return cast(list[T], self._references)
-
-
-class _Behind(_OfAllRanks[T]):
-    """One that is looked at now and then: a rank that is busy with something else is not silent."""
-
-    def ready(self, seconds: float) -> bool:
-        waiting = list(self._references)
-        done, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        return not late or any(_failed(reference) for reference in done)
-
-
-def _failed(reference: Any) -> bool:
-    try:
-        ray.get(reference)
-    except RayError:
-        return True
-    return False
-
-
-class _Host:
-    """The Ray actor that holds a worker of any role."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._worker: Any = None
-        self._meeting: Any = None
-
-    def meet(self, timeout: float) -> tuple[str, int]:
-        """Where the ranks of this worker's model find each other; asked of the first alone."""
-        from trainer.actors.rendezvous import Meeting
-
-        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
-        address: tuple[str, int] = self._meeting.address
-        return address
-
-    def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
-        from trainer.actors import rendezvous
-
-        rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
-
-    def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
-        """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
-        address = ray.util.get_node_ip_address()
-        os.environ.setdefault(stream.ADDRESS, address)
-        self._worker = build(actor, args)
-        return f"node {address}, process {os.getpid()}"
-
-    def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """`built` is what came of `build`: where that failed, so does this, with its error."""
-        return getattr(self._worker, method)(*args, **kwargs)
-
-    @ray.method(concurrency_group="behind")  # type: ignore[untyped-decorator]
-    def call_behind(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same in a thread of its own."""
-        return getattr(self._worker, method)(*args, **kwargs)
-
-    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def alive(self) -> None:
-        """Answers while the worker computes; not where its process has been stopped."""
-
-    def __repr__(self) -> str:
-        return self._name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +58,7 @@ class RayGroup(Group[W_co]):
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         reference = self._call(worker, method.__name__, args, kwargs)
-        return _Remote(reference, self._recipe.role, worker)
+        return Remote(reference, self._recipe.role, worker)
 
     def together(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
@@ -187,18 +67,18 @@ class RayGroup(Group[W_co]):
         stored = args if len(self) == 1 else tuple(map(_stored, args))
         workers = range(len(self))
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
-        return _OfAllRanks(calls, self._recipe.role, self._liveness)
+        return OfAllRanks(calls, self._recipe.role, self._liveness)
 
     @property
     def role(self) -> str:
         return self._recipe.role
 
     def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
-        references = [cast(_Remote[Any], one).reference for one in pending]
+        references = [cast(Remote[Any], one).reference for one in pending]
         ray.wait(references, timeout=seconds, fetch_local=False)
 
     def alive(self, worker: int) -> Pending[None]:
-        return _Remote(self._hosts[worker].alive.remote(), self._recipe.role, worker)
+        return Remote(self._hosts[worker].alive.remote(), self._recipe.role, worker)
 
     def up(self, worker: int, seconds: float) -> bool:
         return bool(ray.wait([self._built[worker]], timeout=seconds)[0])
@@ -227,7 +107,7 @@ class RayGroup(Group[W_co]):
             actor.call_behind.remote(built, method.__name__, *args, **kwargs)
             for actor, built in zip(self._hosts, self._built, strict=True)
         ]
-        return _Behind(calls, self._recipe.role, self._liveness)
+        return Behind(calls, self._recipe.role, self._liveness)
 
     def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         return self._hosts[worker].call.remote(self._built[worker], method, *args, **kwargs)
@@ -250,7 +130,7 @@ class RayGroup(Group[W_co]):
 
     def _host(self, worker: int) -> Any:
         name = f"{self._recipe.role}-{worker}"
-        kind = type(name, (_Host,), {})  # processes are titled by it: ps and py-spy show the role
+        kind = type(name, (Host,), {})  # processes are titled by it: ps and py-spy show the role
         # Ray keeps the name of one that was killed for a while.
         unique = f"{name} ({self._lives + 1})" if self._lives else name
         actor = ray.remote(concurrency_groups={"health": 1, "behind": BEHIND})(kind).options(
