@@ -29,21 +29,29 @@ def cluster_of(*nodes: Node) -> Iterator[str]:
 
 
 @contextmanager
-def cluster_at(*nodes: Node) -> Iterator[Cluster]:
-    # Ray's socket names must be short: pytest's own directories are too deep.
+def short_directory() -> Iterator[Path]:
+    """For Ray, whose socket names must be short: pytest's own directories are too deep."""
     directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def cluster_at(*nodes: Node) -> Iterator[Cluster]:
     head, *workers = nodes
     cluster = Cluster(shutdown_at_exit=False)
-    try:
-        cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
-        for worker in workers:
-            cluster.add_node(**worker)
-        ray.init(address=cluster.address, log_to_driver=False)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+    with short_directory() as directory:
+        try:
+            cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
+            for worker in workers:
+                cluster.add_node(**worker)
+            ray.init(address=cluster.address, log_to_driver=False)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
 
 
 def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 import torch
 
 from tests.trainer.harness import Tiny, events, to_argv, train
+from tests.trainer.nodes import short_directory
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path, newest_checkpoint
 
@@ -29,14 +28,11 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def ray_directory() -> Iterator[Path]:
-    # Ray's socket names must be short: pytest's own directories are too deep.
-    directory = Path(tempfile.mkdtemp(prefix="ray-"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
+    with short_directory() as directory:
+        yield directory
 
 
-@pytest.fixture
-def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+def flags_of(tiny: Tiny, run_dir: Path, **more: Any) -> dict[str, Any]:
     return {
         "pretrain": tiny.model,
         "prompt_data": tiny.prompts,
@@ -56,7 +52,13 @@ def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
         "actor_learning_rate": 1e-3,
         "critic_learning_rate": 1e-3,
         "vllm_num_engines": 2,
+        **more,
     }
+
+
+@pytest.fixture
+def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+    return flags_of(tiny, run_dir)
 
 
 def start(

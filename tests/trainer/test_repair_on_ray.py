@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ import pytest
 
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import cluster_at
-from tests.trainer.test_on_ray import start, wait_until
+from tests.trainer.nodes import cluster_at, short_directory
+from tests.trainer.test_on_ray import flags_of, start, wait_until
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer import data, layout, loop, placement, team
 from trainer.actors.ray_group import RayLauncher
@@ -43,10 +41,8 @@ def reward_func(queries, prompts, labels):
 
 @pytest.fixture
 def ray_directory() -> Iterator[Path]:
-    # Ray's socket names must be short: pytest's own directories are too deep.
-    directory = Path(tempfile.mkdtemp(prefix="ray-"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
+    with short_directory() as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -66,25 +62,7 @@ def begin(ray_directory: Path) -> Iterator[Begin]:
 
 @pytest.fixture
 def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
-    return {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
-        "rollout_batch_size": 4,
-        "n_samples_per_prompt": 2,
-        "train_batch_size": 4,
-        "micro_train_batch_size": 2,
-        "micro_rollout_batch_size": 4,
-        "generate_max_len": 3,
-        "max_steps": STEPS,
-        "save_steps": 1,
-        "actor_learning_rate": 1e-3,
-        "critic_learning_rate": 1e-3,
-        "vllm_num_engines": 2,
-    }
+    return flags_of(tiny, run_dir, max_steps=STEPS, save_steps=1)
 
 
 def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
