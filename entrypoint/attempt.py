@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 LAST_STATUS_SECONDS = 20.0
+LATE_SECONDS = 30.0
+"""Beyond its time to save, until a job that was to end is killed; then until Ray must know."""
 HEAR_SECONDS = 1.0
 """For the workers to say how it stands with them; they are asked at once."""
 
@@ -81,6 +85,10 @@ class Attempt:
     _begun: bool = False
     """Whether its first step was looked at."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
+    _newest: Progress | None = None
+    _asked_at: float | None = None
+    """When it was first asked to end, or killed; a monotonic clock's seconds."""
+    _killed_at: float | None = None
 
     def __post_init__(self) -> None:
         self._signs = Signs(self._step, self.recipe.evidence)
@@ -117,8 +125,18 @@ class Attempt:
 
     def _follow(self) -> None:
         log_to = self._run.logs / f"attempt-{self.number}.log"
-        self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
+        try:
+            self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
+        except Exception:  # whatever it is, the job goes on, and its end must be known
+            log.exception("the job's log is not followed any more")
+            self._await_end()
         self.inbox.put(JobEnded(self.submission))
+
+    def _await_end(self) -> None:
+        while not self._ray_lost.wait(TICK_SECONDS):
+            with suppress(wait.NotYetError):
+                if self.jobs.info(self.submission).ended:
+                    return
 
     def _read(self, line: str) -> None:
         self._signs.read(redact(line, self.settings.secrets))
@@ -146,6 +164,8 @@ class Attempt:
                 self._line.show(progress)
             if not self._ending:
                 self._look(progress, before)
+            elif self._does_not_end():
+                break
         self._line.end()
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
@@ -208,7 +228,10 @@ class Attempt:
         return RunFiles(self.settings.run_dir)
 
     def _progress(self) -> Progress | None:
-        return Progress.read(self._run.progress)
+        """The newest that could be read: where storage does not answer, the job's end will tell."""
+        with suppress(OSError):
+            self._newest = Progress.read(self._run.progress)
+        return self._newest
 
     def _phase(self) -> Phase | None:
         phase = Phase.read(self._run.phase)
@@ -219,12 +242,28 @@ class Attempt:
         return progress.step if progress else 0
 
     def _stop(self, why: str) -> None:
+        self._asked_at = self._asked_at or time.monotonic()
         self._say_stop(f"{why}: asking the job to save and to stop")
         threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
+
+    def _does_not_end(self) -> bool:
+        """Where it has had its time to end, it is killed; where even that is not heard of, Ray has
+        gone with it."""
+        now = time.monotonic()
+        if self._killed_at is None:
+            patience = self.settings.grace_seconds + LATE_SECONDS
+            if self._asked_at is not None and now - self._asked_at > patience:
+                self._say_stop(f"the job has not ended for {patience:.0f} s: killing it")
+                self._kill()
+        elif now - self._killed_at > LATE_SECONDS:
+            log.warning("the job was killed, and Ray does not say that it has ended")
+            self._ray_lost.set()
+        return self._ray_lost.is_set()
 
     def _kill(self) -> None:
         """With no time to save: it reaches no step boundary, or must not. What was not found is
         Ray's to end."""
+        self._killed_at = time.monotonic()
         mark, number = self.settings.node_mark, str(self.number)
         if drivers := process.marked(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)
@@ -237,7 +276,9 @@ class Attempt:
 
     def _last_status(self) -> JobInfo:
         if self._ray_lost.is_set():
-            return JobInfo("LOST", "Ray on the head ended")
+            silent = self._killed_at is not None
+            why = "Ray does not say how the job ended" if silent else "Ray on the head ended"
+            return JobInfo("LOST", why)
 
         def ended() -> JobInfo:
             info = self.jobs.info(self.submission)

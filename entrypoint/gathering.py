@@ -11,7 +11,7 @@ from typing import Protocol
 from entrypoint import restart, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
-from entrypoint.inbox import Inbox
+from entrypoint.inbox import Inbox, RayEnded
 from entrypoint.journal import Journal
 from entrypoint.preflight.check import Verdict
 from entrypoint.recipes.base import Recipe
@@ -38,6 +38,10 @@ class Cluster(Protocol):
 
     def alive(self) -> set[str]:
         """Addresses of the living nodes. Raises NotYetError while Ray cannot say."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether the head's Ray has ended by itself."""
         ...
 
     def revive(self) -> None:
@@ -104,7 +108,6 @@ class Gathering:
         self.control.phase = "recovering"
         if isinstance(decision, restart.Replace):
             self.control.dismiss(decision.worker, decision.sentence)
-            return
         if ray_lost:
             self._begin_anew()
         if isinstance(decision, restart.Resume) and decision.delayed:
@@ -161,6 +164,9 @@ class Gathering:
 
     def _whole_roll(self, waited: float) -> RollState:
         self.control.let_go()
+        if self.cluster.ended():
+            self.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
+            self._begin_anew()
         state = self.control.roll()
         there = len(state.present)
         # Those that were lacking before are not waited for a second time.
@@ -201,3 +207,4 @@ class Gathering:
         self.control.begin_anew()
         self.first_on_ray = self.journal.attempts() + 1
         self.cluster.revive()
+        self.inbox.forget(RayEnded)  # it is told of the one that is no more

@@ -183,6 +183,9 @@ class HeadRay:
     def alive(self) -> set[str]:
         return ray_node.alive_nodes(self.dashboard, self.token)
 
+    def ended(self) -> bool:
+        return self._node is not None and not self._node.running
+
     def _answers(self) -> None:
         self.alive()
 

@@ -72,9 +72,14 @@ class HeadClient:
 
     def watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> None:
         """Keep one question open at the head, from a thread, until it has an answer or is gone."""
-        threading.Thread(
-            target=lambda: put(self._watch(node, incarnation, put)), name="watch-head", daemon=True
-        ).start()
+
+        def watch() -> None:
+            try:
+                put(self._watch(node, incarnation, put))
+            except (ValueError, KeyError, TypeError) as error:  # whoever answers is not the head
+                put(HeadLost(f"what it answers cannot be read: {error!r}"))
+
+        threading.Thread(target=watch, name="watch-head", daemon=True).start()
 
     def _watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> Message:
         failures, stacks_of = 0, 0

@@ -80,11 +80,11 @@ class Inbox:
         except queue.Empty:
             return None
 
-    def forget(self) -> None:
-        """Drop what is left of an earlier membership; a request to stop stays."""
+    def forget(self, *kinds: type[Message]) -> None:
+        """Drop what is left of earlier times, or of these kinds; a request to stop stays."""
         kept = []
         while (message := self.take(timeout=0)) is not None:
-            if isinstance(message, StopAsked):
+            if isinstance(message, StopAsked) or (kinds and not isinstance(message, kinds)):
                 kept.append(message)
         for message in kept:
             self._queue.put(message)

@@ -91,6 +91,10 @@ class RayNode:
         except wait.GaveUpError as error:
             raise RayFailedError(f"{error}\n{self._process.tail()}") from None
 
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
     def says_started(self) -> None:
         """A probe: `ray start` prints this line once the node's daemons are registered."""
         if "Ray runtime started" not in self._process.tail(40):
@@ -183,9 +187,9 @@ def alive_nodes(dashboard: str, token: str) -> set[str]:
         )
         answer.raise_for_status()
         rows = answer.json()["data"]["result"]["result"]
-    except (httpx.HTTPError, ValueError, KeyError) as error:
+        return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None
-    return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
 
 
 def remove_stale(mark: str) -> None:

@@ -64,7 +64,7 @@ class Supervisor:
                     return Outcome.of(stop)
                 before = self._step()
                 ending = self._attempt()
-                decision = self._decide(ending, gained=self._step() > before)
+                decision = self._decide(ending, gained=ending.step > before)
                 if isinstance(decision, restart.Stop):
                     return Outcome.of(decision)
                 self.gathering.record(decision)

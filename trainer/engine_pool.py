@@ -88,6 +88,8 @@ class EnginePool:
         and then it is waited for: its GPU is another's meanwhile."""
         self.patience = patience
         self.budget = Budget()
+        self.before_waiting: Callable[[], None] = lambda: None
+        """Called where all will wait for an engine to load its model."""
         self._group = group
         self._tell = tell
         self._at_once = at_once
@@ -142,12 +144,13 @@ class EnginePool:
         `remade`: samples that are begun anew where one is lost. `blame` is asked about one that is
         late or has failed: it raises where another is at fault.
         """
-        found = {}
+        found, until = {}, time.monotonic() + seconds
         for worker, pending in asked.items():
             if worker not in self.present:
                 continue
             try:
-                found[worker] = self._answer(worker, pending, seconds, what, blame)
+                left = max(0.0, until - time.monotonic())
+                found[worker] = self._answer(worker, pending, left, seconds, what, blame)
             except (LostWorkerError, EngineFailedError) as error:
                 if isinstance(error, LostWorkerError) and error.role != ROLE:
                     raise
@@ -158,11 +161,12 @@ class EnginePool:
         self,
         worker: int,
         pending: Pending[T],
+        left: float,
         seconds: float,
         what: str,
         blame: Callable[[int], None],
     ) -> T:
-        if not pending.ready(seconds):
+        if not pending.ready(left):
             blame(worker)
             raise silent(worker, f"within {seconds:g} s: {what}")
         try:
@@ -252,6 +256,8 @@ class EnginePool:
 
     def _await(self, worker: int) -> None:
         """Until it has started, or failed to."""
+        if not self._group.up(worker, 0):
+            self.before_waiting()
         deadline = time.monotonic() + self.patience.start
         while not self._group.up(worker, LOOK_SECONDS):
             if time.monotonic() > deadline:

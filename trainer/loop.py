@@ -77,6 +77,7 @@ def train(
     rollouts = ahead.begin(config, team.engines, data.stream, reward, beginning)
     total_steps = config.total_steps(len(data.stream))
     recorder = Recorder(config, total_steps, state, lambda: peers.whole if peers else None)
+    team.engines.before_waiting = lambda: recorder.repairs(recorder.state.step + 1)
     keeping = Keeping(config, team, recorder.saved, peers)
     try:
         disk = Disk(config.checkpoints)
@@ -169,6 +170,7 @@ class _Run:
                 found = self._go_back(state, loss)
                 if found.step < state.step:
                     self.recorder.goes_back(found.step)
+                    self.keeping.goes_back(found.step)
                     raise _WentBackError(found) from None
 
     def _go_back(self, state: RunState, loss: LostWorkerError) -> RunState:

@@ -218,6 +218,19 @@ def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
     head.control.announce("finished", 0)
 
 
+def test_what_is_no_answer_of_a_head_ends_a_membership_and_not_the_watch(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Message] = []
+    client = head.client()
+    monkeypatch.setattr(
+        client, "ask", lambda *_, **__: httpx.Response(200, text="<html>log in</html>")
+    )
+    client.watch("a", "first", said.append)
+    eventually(lambda: bool(said))
+    assert isinstance(said[0], HeadLost)
+
+
 def test_a_worker_that_was_stopped_is_not_waited_for_to_be_heard(head: Head) -> None:
     head.client().check_in(card("a"), joined=True)
     with asking(head, "a"):

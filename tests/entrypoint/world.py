@@ -93,6 +93,7 @@ class World:
         self.inbox = Inbox()
         self.nodes = {"127.0.0.2"}
         self.revived = 0
+        self.ray_ended = False
         self._lives = False
         self._timers: list[threading.Timer] = []
         self.when_revived: Callable[[], None] = lambda: None
@@ -133,8 +134,12 @@ class World:
     def alive(self) -> set[str]:
         return self.nodes
 
+    def ended(self) -> bool:
+        return self.ray_ended
+
     def revive(self) -> None:
         self.revived += 1
+        self.ray_ended = False
         self.later(0.3, self.when_revived)
 
     def lives(self) -> Outcome:

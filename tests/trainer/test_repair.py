@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,6 +161,48 @@ def test_an_engine_that_was_left_out_is_taken_back_once_there_is_a_place_and_nob
     ((kind, details),) = told
     assert (kind, details["engine"], details["engines"]) == ("engine-returned", 1, 3)
     assert {one.version for share in pool.generate(SHARES, SAMPLING) for one in share} == {4}
+
+
+class Silent:
+    """The outcome of a call that is never answered."""
+
+    handle = None
+
+    def __init__(self, waits: list[float]) -> None:
+        self._waits = waits
+
+    def ready(self, seconds: float) -> bool:
+        self._waits.append(seconds)
+        time.sleep(seconds)
+        return False
+
+    def result(self) -> Any:
+        raise AssertionError("nobody may wait for it")
+
+
+def test_engines_that_do_not_answer_are_waited_for_together(tiny: Tiny) -> None:
+    group = Mortal(tiny, 3, [], LostWorkerError("it is lost", "engine"))
+    pool = EnginePool(group)
+    publish.weights(LocalGroup([policy(tiny)]), pool, 1)
+    waits: list[float] = []
+    asked: dict[int, Pending[Any]] = {engine: Silent(waits) for engine in range(3)}
+    assert pool.answers(asked, 0.3, "saying where they are") == {}
+    assert sum(waits) <= 0.3
+    assert group.renewed == [0, 1, 2]
+
+
+def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny) -> None:
+    group = Mortal(tiny, 1, [0], LostWorkerError("it is lost", "engine"))
+    pool, said = EnginePool(group, at_once=False), list[bool]()
+    pool.before_waiting = lambda: (said.append(True), group.starting.clear())[0]
+    actor = LocalGroup([policy(tiny)])
+    publish.weights(actor, pool, 1)
+    with pytest.raises(LostWorkerError):
+        pool.generate(SHARES, SAMPLING)
+    assert said == []
+    group.starting.add(0)
+    publish.weights(actor, pool, 1)
+    assert said == [True]
 
 
 def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> None:

@@ -109,12 +109,14 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
 
     def hands_over(peers: Peers, driver: DriverState, learners: Any) -> None:
         begin(peers, driver, learners)
-        strike(driver.run.step)
+        under[driver.run.step] = peers._attempt
+        if lost_in == "hand-over":
+            strike(driver.run.step)
 
+    under: dict[int, str] = {}
     if lost_in == "copy":
         monkeypatch.setattr(Keeping, "_copy", copies)
-    else:
-        monkeypatch.setattr(Peers, "begin", hands_over)
+    monkeypatch.setattr(Peers, "begin", hands_over)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with cluster_at(*[{"num_cpus": 2, "node_name": f"node-{n}"} for n in range(2)]):
         train_on_ray(config)
@@ -122,6 +124,7 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     assert repaired["details"]["step"] in ((6,) if lost_in == "copy" else (6, 7))
     assert "from the nodes' memory" in repaired["sentence"]
     again = [7] if repaired["details"]["step"] == 6 else []
+    assert (under[6] != under[8]) is bool(again), "no share of the lost step meets one of the new"
     made = [event["details"]["step"] for event in events(config, "step")]
     assert made == [*range(1, 8), *again, *range(8, 13)]
     alone = parse(to_argv(flags | {"max_steps": 12, "run_dir": tmp_path / "alone"}))

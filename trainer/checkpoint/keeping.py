@@ -112,6 +112,11 @@ class Keeping:
             if self._peers:
                 self._peers.settle()
 
+    def goes_back(self, step: int) -> None:
+        """The steps after `step` are made again."""
+        if self._peers:
+            self._peers.branch_off(step)
+
     def _copy(self, step: int) -> None:
         needed = [self._under_way.driver.run.step] if self._under_way else []
         if self._peers and self._peers.whole is not None:

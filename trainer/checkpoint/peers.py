@@ -27,7 +27,7 @@ from trainer import shared
 from trainer.actors.base import Learner
 from trainer.actors.group import Group, Pending
 from trainer.checkpoint import ring
-from trainer.checkpoint.holder import Bytes, NoRoomError, TornError, digest_of, pieces
+from trainer.checkpoint.holder import Bytes, NoRoomError, digest_of, pieces
 from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
@@ -105,8 +105,8 @@ def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
         ring.answer(other.receive.remote(sheet, space.source))
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
-    except (RayError, TornError, OSError) as error:
-        return Receipt(size, str(error).splitlines()[0])
+    except Exception as error:  # training can do without a snapshot
+        return Receipt(size, (str(error) or repr(error)).splitlines()[0])
     return Receipt(size)
 
 
@@ -198,12 +198,19 @@ class Peers:
             return
         try:
             ring.answers(holder.keep.remote(self._attempt, self._step) for _, holder in self._ring)
+            if not self._said:
+                self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
         except RayError as error:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
         self.whole, self._failed = self._step, 0
-        if not self._said:
-            self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
+
+    def branch_off(self, step: int) -> None:
+        """The run went back to `step`: no share of a later one that was made before fits to those
+        to come."""
+        self._attempt = uuid.uuid4().hex
+        if self.whole is not None and self.whole > step:
+            self.whole = None
 
     def end(self) -> None:
         """Let all holders of this run go, whoever started them."""
@@ -236,8 +243,9 @@ class Peers:
         self._say(f"Peer snapshots are off: {why}.")
 
     def _tell_of_memory(self, size: int) -> None:
-        self._said = True
+        """Raises RayError."""
         held = max(ring.answers(holder.held.remote() for _, holder in self._ring))
+        self._said = True
         self._say(
             f"Peer snapshots: the {size / 1e9:.3f} GB of each step lie on two of {len(self._ring)} "
             f"nodes; a node holds {2 * held / 1e9:.3f} GB at most."
