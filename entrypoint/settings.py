@@ -10,12 +10,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from entrypoint import parsers as parse
 from entrypoint import wandb_key
+from entrypoint.choices import (
+    RECIPES,
+    DebugRay,
+    PreflightMode,
+    ServiceOn,
+    debug_ray,
+    recipe,
+)
 from entrypoint.contradictions import contradictions
 from entrypoint.parsers import PortRange
 from entrypoint.platforms.detect import detect
@@ -23,7 +30,6 @@ from entrypoint.platforms.facts import Facts
 from entrypoint.reader import Reader
 from entrypoint.variables import (
     Fault,
-    ParseError,
     Secret,
     SettingsError,
     Variable,
@@ -44,50 +50,6 @@ __all__ = [
     "markdown",
     "table",
 ]
-
-RECIPES = ("builtin", "command")
-LATER_RECIPES = ("openrlhf", "verl", "search-r1", "trl")
-
-
-class DebugRay(StrEnum):
-    """Which of Ray's two debuggers is on."""
-
-    OFF = "off"
-    LEGACY = "legacy"
-    POST_MORTEM = "post-mortem"
-
-
-class PreflightMode(StrEnum):
-    """What a failed check does: stop the node, say so and go on, or nothing as none is run."""
-
-    STRICT = "strict"
-    WARN = "warn"
-    OFF = "off"
-
-
-class ServiceOn(StrEnum):
-    """Which nodes start a service that has a command."""
-
-    HEAD = "head"
-    EVERY = "every"
-
-
-def debug_ray(raw: str) -> DebugRay:
-    if raw.lower() in ("legacy", "post-mortem"):
-        return DebugRay(raw.lower())
-    try:
-        return DebugRay.LEGACY if parse.boolean(raw) else DebugRay.OFF
-    except ParseError:
-        raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
-
-
-def recipe(raw: str) -> str:
-    name = raw.lower()
-    if name in RECIPES:
-        return name
-    known = name in LATER_RECIPES
-    problem = "is not in this version" if known else "is no recipe"
-    raise ParseError(problem, f"give {parse.one_of(RECIPES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,15 +53,16 @@ class Team:
         return {"policy": self.policy, **critic}
 
 
-def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
-    """Start every actor; they load their models at the same time, while this returns."""
-    updates = total_steps * config.updates_per_step
-    policy = replace(
+def _policy(config: Config, updates: int) -> LearnerSettings:
+    return replace(
         _learner(config, config.pretrain, config.aggregation, _policy_schedule(config, updates)),
         ema_beta=config.ema_beta if config.enable_ema else None,
         sync_port=config.vllm_sync_port,
     )
-    policy_objective = PolicyObjective(
+
+
+def _policy_objective(config: Config) -> PolicyObjective:
+    return PolicyObjective(
         clip_range=config.clip_range,
         loss_type=config.policy_loss_type,
         dual_clip=config.dual_clip,
@@ -75,13 +76,19 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             threshold=config.correction_bounds,
         ),
     )
-    critic = _learner(
+
+
+def _critic(config: Config, updates: int) -> LearnerSettings:
+    return _learner(
         config,
         config.critic_pretrain or config.pretrain,
         "token",
         _critic_schedule(config, updates),
     )
-    engine = EngineSettings(
+
+
+def _engine(config: Config) -> EngineSettings:
+    return EngineSettings(
         model=config.pretrain,
         add_special_tokens=not config.apply_chat_template,
         prompt_max_len=config.prompt_max_len,
@@ -98,6 +105,12 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             enable_sleep=config.vllm_enable_sleep,
         ),
     )
+
+
+def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
+    """Start every actor; they load their models at the same time, while this returns."""
+    updates = total_steps * config.updates_per_step
+    policy = _policy(config, updates)
     launch = launcher.launch_ranks
     return Team(
         launch(
@@ -105,13 +118,13 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             "trainer.actors.policy:PolicyActor",
             config.policy_ranks,
             policy,
-            policy_objective,
+            _policy_objective(config),
         ),
         launch(
             "critic",
             "trainer.actors.critic:CriticActor",
             config.critic_ranks,
-            critic,
+            _critic(config, updates),
             CriticObjective(
                 value_clip=config.value_clip, value_head_prefix=config.value_head_prefix
             ),
@@ -128,7 +141,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
         else None,
         EnginePool(
             launcher.launch(
-                "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, engine
+                "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, _engine(config)
             ),
             tell=teller(config.files.journal),
             at_once=not config.vllm_enable_sleep,
