@@ -8,19 +8,19 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 
 from entrypoint import process, ray_node, run_token, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.gathering import Gathering
-from entrypoint.inbox import Inbox, RayEnded, StopAsked, WorkerLeaves
+from entrypoint.head_ray import HeadRay
+from entrypoint.inbox import Inbox, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
 from entrypoint.lease import HeldError, Lease
 from entrypoint.preflight import nodes
 from entrypoint.preflight.versions import inventory, of_collectives, versions
-from entrypoint.ray_node import RayNode
 from entrypoint.recipes import base as recipes
 from entrypoint.role import Head, head_address
 from entrypoint.roll import Card
@@ -49,7 +49,16 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
-            return _lead(settings, role, warnings, inbox, journal, lease.incarnation, token)
+            life = _Life(
+                settings=settings,
+                role=role,
+                warnings=warnings,
+                inbox=inbox,
+                journal=journal,
+                incarnation=lease.incarnation,
+                token=token,
+            )
+            return _lead(life)
     except (HeldError, fence.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
@@ -67,43 +76,57 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
     inbox.put(StopAsked(why))
 
 
-def _lead(
-    settings: Settings,
-    role: Head,
-    warnings: tuple[str, ...],
-    inbox: Inbox,
-    journal: Journal,
-    incarnation: str,
-    token: str,
-) -> int:
-    began = time.monotonic()
-    run = RunFiles(settings.run_dir)
-    named = head_address(settings)
-    address = ray_node.own_address(settings, named.value if named else None)
-    me = Card(
-        node=settings.node_name,
-        address=address,
-        versions=versions(settings),
-        inventory=inventory(settings, address),
-        resources=settings.resources,
-        warnings=warnings,
-        environment=of_collectives(settings.environ),
-        storage=incarnation,
-    )
-    try:
-        control = Control(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Life:
+    """What a head has to lead a run with, once it holds the lease."""
+
+    settings: Settings
+    role: Head
+    warnings: tuple[str, ...]
+    """Names of the preflight checks that did not pass."""
+    inbox: Inbox
+    journal: Journal
+    incarnation: str
+    token: str
+
+    def card(self) -> Card:
+        settings, named = self.settings, head_address(self.settings)
+        address = ray_node.own_address(settings, named.value if named else None)
+        return Card(
+            node=settings.node_name,
+            address=address,
+            versions=versions(settings),
+            inventory=inventory(settings, address),
+            resources=settings.resources,
+            warnings=self.warnings,
+            environment=of_collectives(settings.environ),
+            storage=self.incarnation,
+        )
+
+    def control(self, me: Card) -> Control:
+        """Raises OSError where its port is taken."""
+        inbox, journal = self.inbox, self.journal
+        return Control(
             me=me,
-            expected_workers=role.expected_workers,
-            incarnation=incarnation,
-            run=run,
-            token=token,
-            port=settings.control_port,
+            expected_workers=self.role.expected_workers,
+            incarnation=self.incarnation,
+            run=RunFiles(self.settings.run_dir),
+            token=self.token,
+            port=self.settings.control_port,
             on_stop=lambda why: inbox.put(StopAsked(why)),
             on_check_in=lambda card, refusal: say_check_in(journal, card, refusal),
             on_difference=lambda sentence: say_difference(journal, sentence),
-            left_out=nodes.left_out(settings),
+            left_out=nodes.left_out(self.settings),
             on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
         )
+
+
+def _lead(life: _Life) -> int:
+    began = time.monotonic()
+    settings, journal, inbox, token = life.settings, life.journal, life.inbox, life.token
+    me = life.card()
+    try:
+        control = life.control(me)
     except OSError as error:
         log.error(
             "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
@@ -112,28 +135,19 @@ def _lead(
         )
         return ExitCode.UNFIT
     env = ray_node.environment(settings, token)
-
-    def tell_service(sentence: str) -> None:
-        journal.record("service", sentence)
-
+    tell = partial(journal.record, "service")
     with (
         HeadRay(settings, me, token, inbox) as cluster,
         control,
-        Services(settings, is_head=True, env=env, tell=tell_service) as services,
+        Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
-        recipe = recipes.load(settings.recipe)
+        recipe, jobs = recipes.load(settings.recipe), JobClient(cluster.dashboard, token)
+        ray = ray_node.host_port(me.address, settings.ray_port)
+        collective = CollectiveCheck(settings, ray, env)
+        least = life.role.min_workers
         gathering = Gathering(
-            settings,
-            recipe,
-            journal,
-            control,
-            services,
-            cluster,
-            CollectiveCheck(settings, ray_node.host_port(address, settings.ray_port), env),
-            inbox,
-            minimum=role.min_workers,
+            settings, recipe, journal, control, services, cluster, collective, inbox, least
         )
-        jobs = JobClient(cluster.dashboard, token)
         supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
         try:
             cluster.wait_ready()
@@ -142,67 +156,11 @@ def _lead(
             outcome = Outcome("failed", ExitCode.RETRY, str(error))
         except wait.InterruptedWaitError as error:
             outcome = Outcome("stopped", ExitCode.STOPPED, str(error))
+        run = RunFiles(settings.run_dir)
         _conclude(outcome, run, journal, time.monotonic() - began)
         control.announce(outcome.name, outcome.exit_code)
         control.wait_until_told(TELL_WORKERS_SECONDS)
     return outcome.exit_code
-
-
-@dataclass(slots=True)
-class HeadRay:
-    """The head's Ray node, which can be started anew within one life of the entrypoint."""
-
-    settings: Settings
-    me: Card
-    token: str
-    inbox: Inbox
-    _node: RayNode | None = None
-
-    @property
-    def dashboard(self) -> str:
-        return f"http://{ray_node.host_port(self.me.address, self.settings.dashboard_port)}"
-
-    def __enter__(self) -> HeadRay:
-        self._start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._node is not None:
-            self._node.stop()
-
-    def wait_ready(self) -> None:
-        """Raises RayFailedError, InterruptedWaitError."""
-        assert self._node is not None
-        self._node.wait_ready(self._answers, self.inbox.stop)
-
-    def alive(self) -> set[str]:
-        return ray_node.alive_nodes(self.dashboard, self.token)
-
-    def ended(self) -> bool:
-        return self._node is not None and not self._node.running
-
-    def _answers(self) -> None:
-        self.alive()
-
-    def revive(self) -> None:
-        self.__exit__(None, None, None)
-        self._start()
-        self.wait_ready()
-
-    def _start(self) -> None:
-        self._node = RayNode(
-            self.settings,
-            ray_node.head_arguments(self.settings),
-            address=self.me.address,
-            gpus=int(self.me.inventory["gpus"]),
-            token=self.token,
-            on_exit=lambda code: self.inbox.put(RayEnded(code)),
-        )
 
 
 def _identify(settings: Settings, run: RunFiles, journal: Journal) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from entrypoint import oom_kills, roll
+from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
@@ -195,48 +195,6 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
     head.control.announce("finished", 0)
     eventually(lambda: len(said) == 4)
     assert said == [StacksAsked(3)] * 2 + [HeadSaid("finished", 0)] * 2
-
-
-def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = 3
-    monkeypatch.setattr(oom_kills, "count", lambda: killed)
-    client = head.client()
-    client.check_in(replace(card("a"), oom_kills=3), joined=True)
-    client.watch("a", "first", print)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
-    assert head.control.oom_kills() == {"a": 0}, "what was before it came is none of the run's"
-    killed = 5
-    begun = time.monotonic()
-    head.control.hear_all(5)
-    assert head.control.oom_kills() == {"a": 2}
-    assert time.monotonic() - begun < 2, "its question is not waited for"
-    client.check_in(card("a"), joined=True)  # a new container counts from 0
-    client.check_in(replace(card("a"), oom_kills=1), joined=True)
-    assert head.control.oom_kills() == {"a": 3}
-    head.control.announce("finished", 0)
-
-
-def test_what_is_no_answer_of_a_head_ends_a_membership_and_not_the_watch(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[Message] = []
-    client = head.client()
-    monkeypatch.setattr(
-        client, "ask", lambda *_, **__: httpx.Response(200, text="<html>log in</html>")
-    )
-    client.watch("a", "first", said.append)
-    eventually(lambda: bool(said))
-    assert isinstance(said[0], HeadLost)
-
-
-def test_a_worker_that_was_stopped_is_not_waited_for_to_be_heard(head: Head) -> None:
-    head.client().check_in(card("a"), joined=True)
-    with asking(head, "a"):
-        begun = time.monotonic()
-        head.control.hear_all(0.3)
-        assert time.monotonic() - begun < 1
 
 
 def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(

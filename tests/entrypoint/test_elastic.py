@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import wait
 from entrypoint.failures import Ending, FailureClass, classify
 from entrypoint.job import JobInfo
 from entrypoint.recipes.builtin import RECIPE
@@ -54,9 +53,7 @@ def test_an_attempt_that_was_ended_to_grow_is_no_failure() -> None:
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait, "backoff", lambda failures: 0.01 * failures)
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def loses(worker: str, then: Act) -> Act:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from entrypoint import oom_kills
 from entrypoint.failures import Ending, FailureClass, Sign, classify, evidence, sign_of
 from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
 from entrypoint.signs import PATTERNS, SIGNS, Signs, sign
@@ -170,15 +169,6 @@ def test_xid_154_names_its_action(words: str, wanted: XidAction) -> None:
 def test_the_xid_catalogue_gives_each_number_one_action() -> None:
     assert len(ACTIONS) == sum(map(len, CATALOGUE.values()))
     assert action("Xid is a word") is None
-
-
-def test_the_kernels_kills_are_counted_in_either_kind_of_cgroup(tmp_path: Path) -> None:
-    assert oom_kills.count(tmp_path) == 0
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory/memory.oom_control").write_text("oom_kill_disable 0\noom_kill 2\n")
-    assert oom_kills.count(tmp_path) == 2
-    (tmp_path / "memory.events").write_text("oom 9\noom_kill 3\noom_group_kill 0\n")
-    assert oom_kills.count(tmp_path) == 3
 
 
 def history(fruitless: int = 0, same_class: int = 1, max_restarts: int = 3) -> History:
