@@ -142,7 +142,13 @@ def starve(name: str) -> Act:
 
 
 def feed(name: str) -> Act:
+    """Ends what starves it, once the head has said that the kernel killed a process there."""
+
     def act(cluster: Containers) -> None:
+        def told() -> bool:
+            return any(e["details"]["node"] == name for e in cluster.events("oom-kill"))
+
+        cluster.until(told, f"{name} is said to be out of memory", within=20)
         node = cluster.nodes[name]
         for pid in node.pids("bytearray"):
             os.kill(pid, signal.SIGKILL)
