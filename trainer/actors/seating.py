@@ -7,6 +7,7 @@ that shared a bundle share the spare one. Who finds none can have them asked for
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from trainer.types import NoSeatError
 SPARE_SECONDS = 5.0
 """How long what is free may take to be given; what a dead process held is free after a second."""
 REACH_SECONDS = 2.0
+AGAIN_SECONDS = 30.0
+"""After so long it is asked of other nodes, where some could not be reached before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class _Asked:
     """Ray's placement group."""
     nodes: frozenset[str]
     """Those that were alive then."""
+    at: float
+    """A monotonic clock's seconds."""
 
 
 class Seating:
@@ -118,9 +123,10 @@ class Seating:
             return True
         seat, nodes = self._planned.seat(role, number), frozenset(placement.living_nodes())
         asked = self._asked.get(seat.bundles)
-        if asked is None or asked.nodes != nodes:  # it was asked of others than there are now
-            self._withdraw(seat.bundles)
-            self._asked[seat.bundles] = _Asked(self._ask(seat), nodes)
+        now = time.monotonic()
+        if asked is None or asked.nodes != nodes or now - asked.at > AGAIN_SECONDS:
+            self._withdraw(seat.bundles)  # it was asked of others than can be reached by now
+            self._asked[seat.bundles] = _Asked(self._ask(seat), nodes, now)
             return False
         if placement_group_table(asked.group)["state"] != "CREATED":
             return False
@@ -131,7 +137,7 @@ class Seating:
     def _ask(self, seat: Seat) -> Any:
         """The placement group of spare bundles, on one of the nodes that can be reached."""
         there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
-        selector = {"ray.io/node-id": f"in({', '.join(there)})"}
+        selector = {"ray.io/node-id": f"in({','.join(there)})"}  # a space would belong to a name
         return placement_group(
             [dict(seat.resources)] * len(seat.bundles),
             strategy="STRICT_PACK",
