@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StopA
 from entrypoint.role import Worker
 from entrypoint.settings import Settings
 from entrypoint.worker import _Membership
+from tests.entrypoint.test_up_stop import worker_that_waits
 
 
 def test_a_file_that_appears_is_a_request_to_stop(
@@ -53,28 +52,9 @@ def test_what_batch_systems_send_before_the_end_is_a_request_to_stop() -> None:
 
 def test_a_node_whose_file_appears_ends_with_143(tmp_path: Path) -> None:
     path = tmp_path / "preempted"
-    node = subprocess.Popen(
-        [sys.executable, "-m", "entrypoint"],
-        env={
-            "PATH": os.environ["PATH"],
-            "RAY_WORKER": "1",
-            "HEAD_POD_ID": "nosuch",
-            "ROLLCALL_RUN_DIR": str(tmp_path),
-            "ROLLCALL_TOKEN": "correct-horse-battery",
-            "ROLLCALL_PREFLIGHT": "off",
-            "ROLLCALL_PREEMPT_FILE": str(path),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert node.stdout is not None
-        assert "waiting for the head's name" in node.stdout.readline()
+    with worker_that_waits(tmp_path, ROLLCALL_PREEMPT_FILE=str(path)) as node:
         path.touch()
         assert node.wait(10) == 143
-    finally:
-        node.kill()
-        node.wait()
 
 
 class Head:
