@@ -157,26 +157,54 @@ def feed(name: str) -> Act:
     return act
 
 
+WORKER_AND_HEAD = ((FIRST, "worker", "a worker's"), (HEAD, "head", "the head's"))
+
+
+def deaths() -> Iterator[Fault[Containers]]:
+    for node, name, whose in WORKER_AND_HEAD:
+        yield Fault(
+            name=f"container-{name}-killed",
+            sentence=f"{whose} container is killed and started again",
+            inject=killed(node),
+            heal=started(node),
+            deadline=90,
+            classes=DIED if node == FIRST else frozenset(),
+            fast=True,
+            restarts=None if node == FIRST else True,
+        )
+
+
+def freezes() -> Iterator[Fault[Containers]]:
+    for node, name, whose in WORKER_AND_HEAD:
+        yield Fault(
+            name=f"container-{name}-frozen",
+            sentence=f"{whose} container is frozen for 30 s",
+            inject=asked("pause", node),
+            heal=asked("unpause", node),
+            after=30,
+            deadline=150,
+            classes=HUNG | LOST,
+            restarts=None if node == FIRST else True,
+        )
+
+
+def shortages() -> Iterator[Fault[Containers]]:
+    for node, name, whose in WORKER_AND_HEAD:
+        yield Fault(
+            name=f"memory-{name}",
+            sentence=f"{whose} container runs out of memory, and the kernel kills a process there",
+            inject=starve(node),
+            heal=feed(node),
+            after=6,
+            deadline=120 if node == FIRST else 150,
+            classes=DIED | {"host_oom"},
+            restarts=None,
+        )
+
+
 LOSSY = ("-m", "statistic", "--mode", "random", "--probability", "0.05")
 FAULTS: tuple[Fault[Containers], ...] = (
-    Fault(
-        name="container-worker-killed",
-        sentence="a worker's container is killed and started again",
-        inject=killed(FIRST),
-        heal=started(FIRST),
-        deadline=90,
-        classes=DIED,
-        fast=True,
-        restarts=None,
-    ),
-    Fault(
-        name="container-head-killed",
-        sentence="the head's container is killed and started again",
-        inject=killed(HEAD),
-        heal=started(HEAD),
-        deadline=90,
-        fast=True,
-    ),
+    *deaths(),
     Fault(
         name="network-worker-5s",
         sentence="the network of a worker is cut for 5 s",
@@ -224,45 +252,8 @@ FAULTS: tuple[Fault[Containers], ...] = (
         classes=DIED,
         restarts=None,
     ),
-    Fault(
-        name="container-worker-frozen",
-        sentence="a worker's container is frozen for 30 s",
-        inject=asked("pause", FIRST),
-        heal=asked("unpause", FIRST),
-        after=30,
-        deadline=150,
-        classes=HUNG | LOST,
-        restarts=None,
-    ),
-    Fault(
-        name="container-head-frozen",
-        sentence="the head's container is frozen for 30 s",
-        inject=asked("pause", HEAD),
-        heal=asked("unpause", HEAD),
-        after=30,
-        deadline=150,
-        classes=HUNG | LOST,
-    ),
-    Fault(
-        name="memory-worker",
-        sentence="a worker's container runs out of memory, and the kernel kills a process there",
-        inject=starve(FIRST),
-        heal=feed(FIRST),
-        after=6,
-        deadline=120,
-        classes=DIED | {"host_oom"},
-        restarts=None,
-    ),
-    Fault(
-        name="memory-head",
-        sentence="the head's container runs out of memory, and the kernel kills a process there",
-        inject=starve(HEAD),
-        heal=feed(HEAD),
-        after=6,
-        deadline=150,
-        classes=DIED | {"host_oom"},
-        restarts=None,
-    ),
+    *freezes(),
+    *shortages(),
 )
 FAST = [pytest.param(f, id=f.name, marks=pytest.mark.container) for f in FAULTS if f.fast]
 SLOW = [pytest.param(f, id=f.name, marks=pytest.mark.faults) for f in FAULTS if not f.fast]
