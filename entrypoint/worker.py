@@ -178,8 +178,14 @@ class _Membership:
         if not client.leave(node, asked.why):
             return asked
         log.info("%s: waiting for the job to save", asked.why)
-        message = self.inbox.take(timeout=self.settings.grace_seconds)
-        return message if isinstance(message, HeadSaid) else asked
+        deadline = time.monotonic() + self.settings.grace_seconds
+        while (left := deadline - time.monotonic()) > 0:
+            match self.inbox.take(timeout=left):
+                case HeadSaid() as said:
+                    return said
+                case HeadLost() | RayEnded():  # it is let go, or has nothing left to stay for
+                    break
+        return asked  # a second notice of the same end is none to leave at once
 
     def _card(self, address: str) -> Card:
         return Card(

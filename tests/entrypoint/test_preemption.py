@@ -13,7 +13,7 @@ import pytest
 
 from entrypoint import inbox as inboxes
 from entrypoint.head_client import HeadClient
-from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StopAsked
+from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StacksAsked, StopAsked
 from entrypoint.role import Worker
 from entrypoint.settings import Settings
 from entrypoint.worker import _Membership
@@ -60,25 +60,25 @@ def test_a_node_whose_file_appears_ends_with_143(tmp_path: Path) -> None:
 class Head:
     """What a worker that leaves meets."""
 
-    def __init__(self, inbox: Inbox, answer: Message | None, *, hears: bool = True) -> None:
+    def __init__(self, inbox: Inbox, answers: tuple[Message, ...], *, hears: bool = True) -> None:
         self._inbox = inbox
-        self._answer = answer
+        self._answers = answers
         self._hears = hears
 
     def leave(self, node: str, why: str) -> bool:
-        if self._answer:
-            self._inbox.put(self._answer)
+        for answer in self._answers:
+            self._inbox.put(answer)
         return self._hears
 
 
-def left(answer: Message | None, *, hears: bool = True) -> tuple[Message, float]:
+def left(*answers: Message, hears: bool = True) -> tuple[Message, float]:
     """How a worker that was told to stop ends, and after how long."""
     settings = Settings.read(
         {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": "0.3s"}
     )
     inbox = Inbox()
     member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox)
-    head = cast(HeadClient, Head(inbox, answer, hears=hears))
+    head = cast(HeadClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began
 
@@ -93,13 +93,19 @@ def test_a_worker_whose_run_ends_meanwhile_ends_with_its_outcome() -> None:
     assert left(HeadSaid("stopped", 143))[0] == HeadSaid("stopped", 143)
 
 
+def test_a_worker_that_is_told_twice_still_lets_the_job_save() -> None:
+    told = (StopAsked("SIGUSR1"), StacksAsked(1), HeadSaid("stopped", 143))
+    assert left(*told)[0] == HeadSaid("stopped", 143)
+    assert left(StopAsked("SIGUSR1"))[1] > 0.25
+
+
 def test_a_worker_waits_no_longer_than_its_grace() -> None:
-    message, seconds = left(None)
+    message, seconds = left()
     assert message == StopAsked("SIGTERM")
     assert 0.25 < seconds < 3
 
 
 def test_a_worker_whose_head_does_not_hear_leaves_at_once() -> None:
-    message, seconds = left(None, hears=False)
+    message, seconds = left(hears=False)
     assert message == StopAsked("SIGTERM")
     assert seconds < 0.5

@@ -192,9 +192,15 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it_in_another_layou
 
 def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
     """The worker of Ray's that holds the actor."""
-    below = psutil.Process(driver.pid).children(recursive=True)
-    (found,) = [one for one in below if "".join(one.cmdline()).startswith(f"ray::{actor}")]
-    return found
+    found: list[psutil.Process] = []
+
+    def there() -> bool:  # a title is not there while it is written
+        below = psutil.Process(driver.pid).children(recursive=True)
+        found[:] = [one for one in below if "".join(one.cmdline()).startswith(f"ray::{actor}")]
+        return len(found) == 1
+
+    wait_until(there, driver)
+    return found[0]
 
 
 def position_in(config: Config) -> dict[str, Any]:
