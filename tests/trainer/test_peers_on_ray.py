@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import torch
@@ -19,7 +20,7 @@ from ray.cluster_utils import Cluster
 
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at
-from trainer.checkpoint.peers import Peers
+from trainer.checkpoint.peers import LOOK_SECONDS, Peers
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path
 
@@ -134,9 +135,11 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     run.attempts[-1].kill()
     run.attempts[-1].communicate()
     assert events(run.config, "checkpoint")[-1]["details"]["step"] == SAVE_STEPS
-    snapshot = Peers(run.config).newest()
+    peers = Peers(run.config)
+    snapshot = peers.newest()
     assert snapshot is not None
     assert snapshot.step > SAVE_STEPS
+    assert_a_silent_holder_is_not_waited_for(peers, snapshot.step)
     sheet, holders = snapshot.shares[0]
     assert len(holders) == 2
     for holder in holders:
@@ -146,6 +149,22 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     assert run.resumed_at() == SAVE_STEPS
     (skipped,) = run.events("snapshot-skipped")
     assert "its checksum differs" in skipped["sentence"]
+
+
+def assert_a_silent_holder_is_not_waited_for(peers: Peers, newest: int) -> None:
+    """Where the others have all of the newest step that this attempt knows to be held."""
+    peers.whole = newest
+    below = psutil.Process().children(recursive=True)
+    silent = next(one for one in below if "".join(one.cmdline()).startswith("ray::Holder"))
+    silent.suspend()
+    try:
+        begun = time.monotonic()
+        snapshot = peers.newest()
+        assert snapshot is not None
+        assert snapshot.step == newest
+        assert time.monotonic() - begun < LOOK_SECONDS / 2
+    finally:
+        silent.resume()
 
 
 def flip_a_bit(path: Path) -> None:

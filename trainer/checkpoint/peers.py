@@ -13,6 +13,7 @@ next ones are; `newest` is what can be restored, by this attempt or by the one a
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 20.0
 """For all of them to say what they hold, at the start of an attempt."""
+OTHERS_SECONDS = 0.5
+"""For the others, once the newest step is found."""
 MANY = 3
 """So many steps in a row without a snapshot, and no more are tried."""
 
@@ -151,12 +154,7 @@ class Peers:
     def newest(self) -> Snapshot | None:
         """The newest whole snapshot that the living holders have together."""
         holders = ring.holders(self._namespace)
-        asked = {name: holder.sheets.remote() for name, holder in holders.items()}
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOOK_SECONDS)
-        found: dict[str, list[Sheet]] = {}
-        for name, answer in asked.items():
-            with suppress(RayError):  # it, or its node, is gone
-                found[name] = ray.get(answer, timeout=0)
+        found = self._found(holders)
         shares = newest_whole(sheet for sheets in found.values() for sheet in sheets)
         if not shares:
             return None
@@ -171,6 +169,24 @@ class Peers:
                 for sheet in shares
             ),
         )
+
+    def _found(self, holders: Mapping[str, Any]) -> dict[str, list[Sheet]]:
+        """What each holder has, of those that answer in time.
+
+        One whose node has just died is not waited for where the others have the newest step.
+        """
+        names = {holder.sheets.remote(): name for name, holder in holders.items()}
+        found: dict[str, list[Sheet]] = {}
+        waiting, until = list(names), time.monotonic() + LOOK_SECONDS
+        while waiting and (left := until - time.monotonic()) > 0:
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+            for answer in done:
+                with suppress(RayError):  # it, or its node, is gone
+                    found[names[answer]] = ray.get(answer, timeout=0)
+            shares = newest_whole(sheet for sheets in found.values() for sheet in sheets)
+            if self.whole is not None and shares and shares[0].step >= self.whole:
+                until = min(until, time.monotonic() + OTHERS_SECONDS)
+        return found
 
     def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
         """Have every rank hand over the copy that it has made of the step; returns at once."""
