@@ -60,6 +60,7 @@ class Lease:
         self._leases = leases
         self._on_lost = on_lost
         self._descriptor: int | None = None
+        self._renewing: threading.Thread | None = None
         self._released = threading.Event()
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
@@ -84,6 +85,8 @@ class Lease:
     def release(self) -> None:
         if self._descriptor is not None:
             self._released.set()
+            if self._renewing is not None:  # its beat must not be the last word
+                self._renewing.join(HEARTBEAT_SECONDS)
             self._write({"host": socket.gethostname(), "over": True})
             os.close(self._descriptor)
             self._descriptor = None
@@ -107,7 +110,8 @@ class Lease:
         except (FileExistsError, BlockingIOError):
             raise HeldError(self._sentence(self.path)) from None
         self._beat(0)
-        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+        self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._renewing.start()
 
     def _renew(self) -> None:
         count = 0

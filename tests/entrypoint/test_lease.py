@@ -126,6 +126,27 @@ def test_a_held_lease_beats(leases: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lease_that_is_given_back_during_a_beat_is_over(
+    leases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, beat = threading.Event(), Lease._beat
+
+    def slowly(one: Lease, count: int) -> None:
+        if count:
+            begun.set()
+            time.sleep(0.2)
+        beat(one, count)
+
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.3)
+    monkeypatch.setattr(Lease, "_beat", slowly)
+    given = Lease(leases, print).acquire()
+    assert begun.wait(5)
+    given.release()
+    time.sleep(0.3)
+    assert fence.read(given.path).get("over")
+
+
 def test_a_torn_lease_is_no_holder_once_it_stays_so(leases: Path) -> None:
     leases.mkdir()
     (leases / "7").write_text('{"incarnat')
