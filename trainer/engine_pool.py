@@ -317,7 +317,7 @@ class EnginePool:
             self._group.renew([worker])
             loss.started = True
         except NoSeatError as error:
-            loss.left_out = True
+            loss.left_out, loss.started = True, False
             self._left_out[worker] = self._missing.pop(worker)
             if not self.shares:
                 raise BeyondRepairError(f"no engine is left: {loss.why}; {error}") from None
