@@ -11,6 +11,8 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
   twice that in fp32. With --gradient_checkpointing a layer keeps its input alone, 2th (4th), and
   one layer at a time is computed anew.
+- loading, before any step: the weights, a trained model's in fp32. With ZeRO stage 3 each rank has
+  its part alone and, for a moment, the largest tensor or layer whole: less than in a step.
 - an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values.
 
 Not counted: buffers of the communication library, fragmentation, the CUDA context (about 1 GB

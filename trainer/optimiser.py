@@ -10,6 +10,7 @@ from torch import nn
 from transformers.optimization import get_scheduler
 
 from trainer.actors.base import Schedule
+from trainer.actors.sharded import shape_of
 from trainer.types import TrainingError
 
 
@@ -77,8 +78,8 @@ def adamw(model: nn.Module, schedule: Schedule, *, fused: bool | None = None) ->
     """Weight decay on matrices only: biases and the scales of norms are vectors."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.l2},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": schedule.l2},
+        {"params": [p for p in parameters if len(shape_of(p)) <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -136,6 +136,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             "trainer.actors.reference:ReferenceActor",
             config.reference_ranks,
             replace(policy.model, offload=config.ref_reward_offload),
+            policy.sharding,
         )
         if config.has_reference
         else None,

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny
+
+if TYPE_CHECKING:
+    from tests.trainer.benches import Benches
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +40,10 @@ def forgetful(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def benches() -> Iterator[Benches]:
+    from tests.trainer import benches
+
+    yield from benches.started()

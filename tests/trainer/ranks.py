@@ -47,18 +47,37 @@ class Workbench:
     def build(self, role: str, settings: LearnerSettings) -> None:
         from trainer.actors.critic import CriticActor
         from trainer.actors.policy import PolicyActor
+        from trainer.actors.reference import ReferenceActor
 
         if role == "policy":
             objective = PolicyObjective(entropy_coef=0.01, kl_estimator="k3")
             self._actor = PolicyActor(settings, objective, self._rank)
-        else:
+        elif role == "critic":
             self._actor = CriticActor(settings, CriticObjective(value_clip=0.2), self._rank)
+        else:
+            self._actor = ReferenceActor(settings.model, settings.sharding, self._rank)
 
     def lesson(self, steps: Sequence[int]) -> Said:
         """Score the samples, train on them for some steps, score them again."""
         before = self._score()
         metrics = [self._actor.update(experience(step), step) for step in steps]
         return Said(before, metrics, self._score())
+
+    def held(self) -> float:
+        """The share of its model's elements that this rank holds."""
+        of_each = list(self._actor._model.parameters())
+        whole = sum(getattr(one, "ds_numel", one.numel()) for one in of_each)
+        mine = sum(getattr(one, "ds_tensor", one).numel() for one in of_each)
+        return mine / whole
+
+    def loading_took(self) -> float:
+        """GB at the most."""
+        measured = getattr(self._actor, "_training", self._actor).peaks()
+        (taken,) = (gb for name, gb in measured.items() if name.endswith("_load_memory_gb"))
+        return float(taken)
+
+    def scores(self) -> FloatArray:
+        return self._score()
 
     def _score(self) -> FloatArray:
         score = getattr(self._actor, "log_probs", None) or self._actor.values

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,48 +12,22 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import ray
 import torch
 from safetensors.numpy import load_file
 
 from env.prepare.model import TinyModel, write_model
+from tests.trainer.benches import PATIENCE, Benches
 from tests.trainer.ranks import ROLES, Said, Workbench, experience, settings
-from trainer import layout, placement, shares
+from trainer import shares
 from trainer.actors.base import LoRASettings, Sharding
 from trainer.actors.group import Group
-from trainer.actors.ray_group import RayLauncher
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
-from trainer.layout import Layout, Pool
 from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-Benches = dict[int, Group[Workbench]]
-PATIENCE = 40.0
-"""Seconds that ranks wait for each other."""
 ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
-
-
-@pytest.fixture(scope="module")
-def benches() -> Iterator[Benches]:
-    # Ray's socket names must be short: pytest's own directories are too deep.
-    directory = Path(tempfile.mkdtemp(prefix="ray-"))
-    before = dict(os.environ)
-    os.environ.pop("RAY_ADDRESS", None)
-    os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
-    groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
-    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
-    placement.join(wanted)
-    launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
-    yield {
-        one.slots: launcher.launch_ranks(one.role, "tests.trainer.ranks:Workbench", one.slots)
-        for one in groups
-    }
-    ray.shutdown()
-    os.environ.clear()
-    os.environ.update(before)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses
-from trainer.actors import lora, value_head
+from trainer.actors import loading, lora, value_head
 from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics, Rank
 from trainer.actors.forward import Forward
 from trainer.actors.learner import MicroBatch, Training
@@ -60,6 +60,20 @@ def hidden_size(backbone: Any) -> int:
     return size
 
 
+def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
+    with loading.split(settings.sharding, rank):
+        backbone = AutoModel.from_pretrained(
+            settings.model.model,
+            dtype=torch.float32,
+            attn_implementation=settings.model.attention,
+        )
+    if settings.gradient_checkpointing:
+        backbone.gradient_checkpointing_enable()
+    if settings.lora is not None:
+        lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
+    return backbone
+
+
 class CriticActor:
     def __init__(
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
@@ -67,22 +81,14 @@ class CriticActor:
         device = prepare_process(deterministic=settings.model.deterministic)
         peaks = Peaks()
         self._source = settings.model.model
-        backbone = AutoModel.from_pretrained(
-            settings.model.model,
-            dtype=torch.float32,
-            attn_implementation=settings.model.attention,
-        )
-        if settings.gradient_checkpointing:
-            backbone.gradient_checkpointing_enable()
-        if settings.lora is not None:
-            lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
-        backbone.to(device).eval()
-        self._forward = Forward(
-            backbone,
-            device,
-            mixed_precision=settings.model.mixed_precision,
-            packed=settings.model.packing,
-        )
+        with peaks.phase("load"):
+            backbone = _backbone(settings, rank).to(device).eval()
+            self._forward = Forward(
+                backbone,
+                device,
+                mixed_precision=settings.model.mixed_precision,
+                packed=settings.model.packing,
+            )
         head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         packed = self._forward.packed

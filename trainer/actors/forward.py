@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.actors import sharded
 from trainer.actors.attention import PACKED, Layout
 from trainer.packing import Pack, pack
 from trainer.types import Sequences
@@ -100,7 +101,7 @@ class Forward:
         before = self._attention
         if before != "sdpa" and "flash" not in before:
             return False
-        with torch.inference_mode():
+        with torch.no_grad(), sharded.readable(self._backbone):
             expected = self.states(PROBE)
             if before == "sdpa":
                 self._backbone.set_attn_implementation(PACKED)

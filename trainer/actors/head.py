@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.actors import sharded
 from trainer.actors.log_probs import Projection
 
 LOUD = 100.0
@@ -28,15 +29,16 @@ def projection_of(model: Any) -> Projection | None:
     tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
     hook = linear.register_forward_hook(lambda module, inputs, output: output * LOUD)
     try:
-        with torch.inference_mode():
+        with torch.no_grad(), sharded.readable(model):
             expected = model(input_ids=tokens, use_cache=False).logits[0].float()
             states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[0]
     finally:
         hook.remove()
-    for scale, softcap in _suggested(model.config.get_text_config()):
-        loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
-        if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
-            return Projection(linear.weight, linear.bias, scale, softcap)
+    with sharded.whole(linear.parameters()):
+        for scale, softcap in _suggested(model.config.get_text_config()):
+            loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
+            if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
+                return Projection(linear.weight, linear.bias, scale, softcap)
     return None
 
 

@@ -21,12 +21,9 @@ from deepspeed.utils import (
 from torch import Tensor, distributed
 from torch.nn import functional
 
+from trainer.actors.sharded import is_sharded
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def is_sharded(parameter: Any) -> bool:
-    """Whether each rank has only a part of its weights (ZeRO-3)."""
-    return hasattr(parameter, "ds_id")
 
 
 def whole(tensor: Tensor, *, keep: bool) -> Tensor:

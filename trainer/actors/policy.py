@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from trainer import losses, shared
 from trainer import weights as weight_transfer
-from trainer.actors import lora
+from trainer.actors import loading, lora
 from trainer.actors.base import ALONE, LearnerSettings, Metrics, PolicyObjective, Rank
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
@@ -40,13 +40,15 @@ class PolicyActor:
         device = prepare_process(deterministic=settings.model.deterministic)
         peaks = Peaks()
         self._source = settings.model.model
-        self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
-        self._model.to(device).eval()
-        if settings.gradient_checkpointing:
-            self._model.gradient_checkpointing_enable()
-        if settings.lora is not None:
-            lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
-        self._scorer = Scorer(self._model, device, settings.model)
+        with peaks.phase("load"):
+            with loading.split(settings.sharding, rank):
+                self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+            self._model.to(device).eval()
+            if settings.gradient_checkpointing:
+                self._model.gradient_checkpointing_enable()
+            if settings.lora is not None:
+                lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
+            self._scorer = Scorer(self._model, device, settings.model)
         self._training = Training(
             "policy",
             self._scorer,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 
 from trainer import shares
-from trainer.actors.base import ALONE, Metrics, ModelSettings, Rank
+from trainer.actors import loading
+from trainer.actors.base import ALONE, Metrics, ModelSettings, Rank, Sharding
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
@@ -13,21 +17,33 @@ from trainer.types import FloatArray, Sequences
 
 
 class ReferenceActor:
-    def __init__(self, settings: ModelSettings, rank: Rank = ALONE) -> None:
+    """Each rank holds the whole model, or with ZeRO-3 a part of it."""
+
+    def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
         self._device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks()
+        sharding = replace(sharding, zpg=1)  # that is for backward passes, and there are none
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
-        model = load_causal_lm(settings.model, dtype, settings.attention)
-        self._model = model.to(self._device).eval()
-        self._scorer = Scorer(model, self._device, settings)
-        self._offload = settings.offload
+        with self._peaks.phase("load"):
+            with loading.split(sharding, rank, offload=settings.offload):
+                model = load_causal_lm(settings.model, dtype, settings.attention)
+            self._model = model.to(self._device).eval()
+            self._scorer = Scorer(model, self._device, settings)
+        self._run: Any = self._scorer
+        self._moves = settings.offload
+        if loading.splits(sharding, rank):
+            from trainer.actors import zero
+
+            self._run = zero.frozen(self._scorer, sharding, offload=settings.offload)
+            self._moves = False  # DeepSpeed brings a layer to the device while it computes
         self._rank = rank
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
         with self._peaks.phase("forward"):
-            self._model.to(self._device)
-            scored = self._scorer.log_probs(sequences, self._rank)
-            if self._offload:
+            if self._moves:
+                self._model.to(self._device)
+            scored = self._scorer.log_probs(sequences, self._rank, self._run)
+            if self._moves:
                 self._model.to("cpu")
         return scored
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from trainer.actors import deepspeed_process
 from trainer.actors.base import LearnerSettings, Rank
 from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
@@ -61,8 +60,7 @@ def strategy_of(
         from trainer.actors.replicated import Replicated
 
         return Replicated(module, model, settings.schedule, rank, sleeps=sharding.sleep)
-    if not torch.cuda.is_available():
-        os.environ["DS_ACCELERATOR"] = "cpu"
+    deepspeed_process.prepare(rank)
     from trainer.actors.zero import ZeRO
 
     return ZeRO(module, model, settings, rank)

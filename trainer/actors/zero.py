@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 from typing import Any
 
 import deepspeed
 import torch
 from torch import Tensor, nn
 
-from trainer.actors import masters, rendezvous
-from trainer.actors.base import LearnerSettings, Rank
+from trainer.actors import loading, masters
+from trainer.actors.base import LearnerSettings, Rank, Sharding
 from trainer.actors.lora import trained
+from trainer.actors.sharded import is_sharded, shape_of
 from trainer.checkpoint import state
 from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
@@ -35,7 +34,8 @@ class ZeRO:
         # torch's own fused AdamW: quick on every device, and nothing is compiled at run time.
         self._adam = adamw(model, settings.schedule, fused=True)
         self._scheduler = scheduler_of(self._adam, settings.schedule)
-        _prepare(rank)
+        if settings.model.mixed_precision and any(map(is_sharded, model.parameters())):
+            _in_bf16(model)
         self._engine = deepspeed.initialize(
             model=module, optimizer=self._adam, config=configuration(model, settings)
         )[0]
@@ -127,7 +127,7 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
     # For bf16 weights with fp32 gradients, stage 1 has an optimiser of its own in DeepSpeed, which
     # fails where all gradients are zero; stage 2 computes the same.
     stage = max(2, sharding.zero_stage) if bf16 and accumulated == "fp32" else sharding.zero_stage
-    elements = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    elements = sum(shape_of(p).numel() for p in model.parameters() if p.requires_grad)
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -150,16 +150,30 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
     }
 
 
+def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
+    """The way through `module`, whose weights are split among the ranks and never trained."""
+    return deepspeed.initialize(
+        model=module,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {
+                **loading.weights(sharding, offload=offload),
+                "stage3_param_persistence_threshold": _small(module),
+            },
+        },
+    )[0]
+
+
+def _in_bf16(model: nn.Module) -> None:
+    """DeepSpeed takes weights that were split before it came for cast."""
+    for parameter in model.parameters():
+        held = (getattr(parameter, name, None) for name in ("ds_tensor", "ds_secondary_tensor"))
+        for part in (parameter, *held):
+            if part is not None:
+                part.data = part.data.to(torch.bfloat16)
+
+
 def _small(model: nn.Module) -> int:
     """Elements of a parameter that is not worth sharding: a few vectors, as of norms and biases."""
-    return 2 * max((p.numel() for p in model.parameters() if p.ndim == 1), default=0)
-
-
-def _prepare(rank: Rank) -> None:
-    """What DeepSpeed asks of a process."""
-    os.environ["LOCAL_RANK"] = "0"  # a process sees its own GPU only
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # Its all-reduce over shared memory would be compiled now; gloo needs no compiler.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    if rank.world == 1:
-        rendezvous.alone()
+    shapes = (shape_of(parameter) for parameter in model.parameters())
+    return 2 * max((shape.numel() for shape in shapes if len(shape) == 1), default=0)

@@ -1,0 +1,42 @@
+"""Groups of 1, 2 and 4 ranks on a Ray of their own, which hold one model after another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from tests.trainer.ranks import Workbench
+from trainer import layout, placement
+from trainer.actors.group import Group
+from trainer.actors.ray_group import RayLauncher
+from trainer.layout import Layout, Pool
+
+Benches = dict[int, Group[Workbench]]
+"""By the number of their ranks."""
+PATIENCE = 40.0
+"""Seconds that ranks wait for each other."""
+
+
+def started() -> Iterator[Benches]:
+    # Ray's socket names must be short: pytest's own directories are too deep.
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    before = dict(os.environ)
+    os.environ.pop("RAY_ADDRESS", None)
+    os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
+    groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
+    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    placement.join(wanted)
+    launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
+    yield {
+        one.slots: launcher.launch_ranks(one.role, "tests.trainer.ranks:Workbench", one.slots)
+        for one in groups
+    }
+    ray.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+    shutil.rmtree(directory, ignore_errors=True)

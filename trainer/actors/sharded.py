@@ -1,0 +1,82 @@
+"""Weights of which each rank holds a part (ZeRO-3): what they are as a whole, and how to run them.
+
+Imported where DeepSpeed may be absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def is_sharded(tensor: Any) -> bool:
+    return hasattr(tensor, "ds_id")
+
+
+def shape_of(tensor: Tensor) -> torch.Size:
+    """As a whole: a rank's own tensor is empty while it is sharded."""
+    shape: torch.Size = getattr(tensor, "ds_shape", tensor.shape)
+    return shape
+
+
+@contextmanager
+def readable(model: nn.Module) -> Iterator[None]:
+    """Within, `model` runs before anything is wrapped around it: a layer is whole in its turn.
+
+    On all ranks at once, and without gradients. Weights that no rank lacks are left as they are.
+    """
+    hooks = []
+    try:
+        for module, parameters in _in_turn(model):
+            if any(map(is_sharded, parameters)):
+                turn = _Turn(parameters)
+                hooks.append(module.register_forward_pre_hook(turn.begin))
+                hooks.append(module.register_forward_hook(turn.end, always_call=True))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _in_turn(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """The layers of the model with all that is in them, and what is around them, one by one.
+
+    Layers as a whole, as some of them read the weights of a module that they do not call.
+    """
+    if isinstance(module, nn.ModuleList):
+        for layer in module:
+            yield layer, list(layer.parameters())
+        return
+    yield module, list(module.parameters(recurse=False))
+    for child in module.children():
+        yield from _in_turn(child)
+
+
+class _Turn:
+    """While a module computes, its weights are whole on every rank."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._held = ExitStack()
+
+    def begin(self, *_: object) -> None:
+        self._held.enter_context(whole(self._parameters))
+
+    def end(self, *_: object) -> None:
+        self._held.close()
+
+
+@contextmanager
+def whole(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """To be entered by all ranks: within, these are there as a whole."""
+    with ExitStack() as held:
+        for parameter in filter(is_sharded, parameters):
+            import deepspeed
+
+            # One after the other: several at once are confused with each other over gloo.
+            held.enter_context(deepspeed.zero.GatheredParameters([parameter]))
+        yield
