@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def run(config: Config) -> int:
     # Not before the flags are right: --help and a typing error answer at once.
     from env.prompts import PromptError
     from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
-    from trainer import data, engine_choice, hub, layout, loop, memory, placement, team
+    from trainer import data, engine_choice, hub, layout, loop, memory, placement, sync, team
     from trainer.actors.ray_group import RayLauncher
     from trainer.checkpoint.peers import Peers
     from trainer.checkpoint.resume import ResumeError
@@ -65,7 +66,9 @@ def run(config: Config) -> int:
         config = engine_choice.settled(config, placed.assignment)
         if lacking := engine_faults(config):
             return _end("\n".join(lacking), ExitCode.USAGE)
-        sentences = [*placed.sentences(), engine_choice.sentence(config)]
+        way = sync.choice(config, placed.assignment)
+        config = replace(config, vllm_sync_backend=way.backend)
+        sentences = [*placed.sentences(), engine_choice.sentence(config), str(way)]
         append_event(config.files.journal, "layout", "; ".join(sentences))
         if planned := memory.sentence(config, placed.assignment.layout):
             append_event(config.files.journal, "memory", planned)

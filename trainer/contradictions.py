@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import layout, reward_models
+from trainer import layout, reward_models, sync
 from trainer.flags import Fault
 from trainer.values import shown
 
@@ -29,6 +29,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _vllm_faults(config)
     yield from _asynchronous_faults(config)
     yield from layout.faults(config)
+    yield from sync.faults(config)
     yield from reward_models.faults(config)
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trainer.actors.group import LOOK_SECONDS, Group, Pending
 from trainer.budget import Budget
@@ -30,6 +30,8 @@ from trainer.types import (
 )
 
 T = TypeVar("T")
+E = TypeVar("E")
+"""What the engines are known to be, beyond Engine."""
 P = ParamSpec("P")
 
 ROLE = "engine"
@@ -90,7 +92,7 @@ class EnginePool:
         self.budget = Budget()
         self.before_waiting: Callable[[], None] = lambda: None
         """Called where all will wait for an engine to load its model."""
-        self._group = group
+        self._group: Group[Any] = group
         self._tell = tell
         self._at_once = at_once
         self._missing: dict[int, _Loss] = {}
@@ -117,7 +119,7 @@ class EnginePool:
         return len(self._group) - len(self._left_out)
 
     def ask(
-        self, method: Callable[Concatenate[Engine, P], T], *args: P.args, **kwargs: P.kwargs
+        self, method: Callable[Concatenate[E, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> dict[int, Pending[T]]:
         """The same call on every engine that is present."""
         return {one: self._group.send(one, method, *args, **kwargs) for one in self.present}
@@ -125,11 +127,15 @@ class EnginePool:
     def send(
         self,
         worker: int,
-        method: Callable[Concatenate[Engine, P], T],
+        method: Callable[Concatenate[E, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         return self._group.send(worker, method, *args, **kwargs)
+
+    def alive(self, worker: int) -> Pending[None]:
+        """Answered by its process, however busy the engine is."""
+        return self._group.alive(worker)
 
     def answers(
         self,

@@ -205,6 +205,11 @@ def _exists(config: Config, role: str) -> bool:
     }.get(role, True)
 
 
+def shares_policy(config: Config, role: str) -> bool:
+    """Whether it lies on the policy's slots."""
+    return _host(config, role) == "policy"
+
+
 def _host(config: Config, role: str) -> str | None:
     """Whose slots a role shares; None: it has its own."""
     if role == "policy":

@@ -289,9 +289,10 @@ class _Run:
             publish.sleep(self.team.engines)
 
     def _publish(self, version: int) -> None:
-        wake = self.config.vllm_enable_sleep
+        config, team = self.config, self.team
+        wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
         with self.ahead.new_weights(version) if self.ahead else nullcontext():
-            publish.weights(self.team.policy, self.team.engines, version, wake=wake)
+            publish.weights(team.policy, team.engines, version, wake=wake, backend=backend)
 
     def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
         """A failure is a status, never a zero."""

@@ -27,14 +27,18 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor in a segment, contiguous."""
+    """One tensor, contiguous."""
 
     name: str
     dtype: str
     """torch's name of it."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the segment's beginning."""
+    """Bytes from the beginning of all that are offered together."""
+
+
+Part = tuple[Entry, ...]
+"""What travels together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,23 @@ class Parcel:
     """Tensors in a segment: a few hundred bytes that stand for megabytes."""
 
     address: Address
-    entries: tuple[Entry, ...]
+    entries: Part
     begin: int
     end: int
     """Bytes from the segment's beginning, between which the tensors lie."""
     source: Source | None = None
     """Where other nodes read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A part of the weights in a GPU's memory, for processes there to read."""
+
+    part: Part
+    gpu: str
+    """Its UUID."""
+    handle: bytes
+    """What torch opens the memory with, pickled: an address and its kind, not what is in it."""
 
 
 def node() -> str:

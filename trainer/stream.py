@@ -42,7 +42,7 @@ class Server:
         """`port` of this node; 0 for one that is free. Raises TrainingError where it is taken."""
         self._buffer = buffer
         host = os.environ.get(ADDRESS, "127.0.0.1")
-        self._listener = _listening(host, port)
+        self._listener = listening(host, port)
         used = self._listener.getsockname()[1]
         self.source = Source(host, used, secrets.token_bytes(SECRET_BYTES))
         Thread(target=self._accept, name="weights", daemon=True).start()
@@ -97,7 +97,7 @@ class Reader:
         return self._connection
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

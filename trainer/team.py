@@ -103,6 +103,7 @@ def _engine(config: Config) -> EngineSettings:
             enable_prefix_caching=config.enable_prefix_caching,
             enforce_eager=config.enforce_eager,
             enable_sleep=config.vllm_enable_sleep,
+            sync_backend=config.vllm_sync_backend,
         ),
     )
 

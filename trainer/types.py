@@ -19,8 +19,6 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Weights = dict[str, NDArray[np.generic]]
 """Parameter name → array; bfloat16 travels as int16, for numpy has no such type."""
-Names = tuple[str, ...]
-"""Of the parameters that travel together."""
 
 
 class TrainingError(RuntimeError):
@@ -59,6 +57,10 @@ class NoSeatError(TrainingError):
 
 class EngineFailedError(TrainingError):
     """A rollout engine cannot go on in its process; another one could."""
+
+
+class BrokenGroupError(TrainingError):
+    """Not all came to where the policy gives its weights to all engines at once, or not in time."""
 
 
 class ModelMismatchError(TrainingError):

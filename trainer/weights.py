@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainer import shared
-from trainer.shared import Address, Entry, Parcel, Segment
+from trainer.shared import Address, Entry, Parcel, Part, Segment
 from trainer.stream import Reader, Server
-from trainer.types import Names, Weights
+from trainer.types import Weights
 
 PART_BYTES = 256 << 20
 """Small enough for writer and readers to work at the same time, large enough not to be felt."""
@@ -31,18 +31,32 @@ ALIGNMENT = 64
 """Bytes; a cache line, and what vectorised copies like."""
 
 
-def parts(state: Mapping[str, Tensor], size: float) -> list[Names]:
-    """The names of `state`, in order, in parts of at most `size` bytes, or of one tensor."""
-    result: list[Names] = []
-    names: list[str] = []
-    filled = 0
-    for name, tensor in state.items():
-        if names and filled + tensor.nbytes > size:
-            result.append(tuple(names))
-            names, filled = [], 0
-        names.append(name)
-        filled += tensor.nbytes
-    return [*result, tuple(names)] if names else result
+def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> Part:
+    """Tensors by name, each with its type and shape, one after the other."""
+    end, entries = 0, []
+    for name, (dtype, shape) in tensors.items():
+        entries.append(Entry(name, _name(dtype), tuple(shape), end))
+        end = _aligned(end + size_of(entries[-1]))
+    return tuple(entries)
+
+
+def size_of(entry: Entry) -> int:
+    """Bytes."""
+    dtype: torch.dtype = getattr(torch, entry.dtype)
+    return math.prod(entry.shape) * dtype.itemsize
+
+
+def parts(entries: Part, size: float) -> list[Part]:
+    """`entries`, in order, in parts of at most `size` bytes, or of one tensor."""
+    result: list[list[Entry]] = []
+    room = 0.0
+    for entry in entries:
+        if not result or size_of(entry) > room:
+            result.append([])
+            room = size
+        result[-1].append(entry)
+        room -= size_of(entry)
+    return [tuple(part) for part in result]
 
 
 def export(state: Mapping[str, Tensor]) -> Weights:
@@ -64,14 +78,20 @@ class Outbox:
         self._dtype = dtype
         self._port = port
         self._state: Mapping[str, Tensor] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: Part = ()
+        self._staged: Part = ()
+        """Those that there is room for."""
         self._segment: Segment | None = None
         self._server: Server | None = None
 
-    def offer(self, state: Mapping[str, Tensor], size: float | None = None) -> list[Names]:
+    def offer(self, state: Mapping[str, Tensor], size: float | None = None) -> list[Part]:
         """The parts that there are of `state`; its tensors must stay as they are until taken."""
         self._state = state
-        return parts(state, PART_BYTES if size is None else size)
+        kinds = {
+            name: (self._dtype or tensor.dtype, tensor.shape) for name, tensor in state.items()
+        }
+        self._entries = laid_out(kinds)
+        return parts(self._entries, PART_BYTES if size is None else size)
 
     def adopt(self, model: nn.Module) -> None:
         """Let the parameters of `model` lie in shared memory for good: none is copied there then.
@@ -79,43 +99,37 @@ class Outbox:
         For a model on the CPU that is offered as it is.
         """
         parameters = dict(model.named_parameters())
-        self._state = parameters
-        buffer = self._laid_out().buffer
-        for name, place in _views(buffer, tuple(self._entries.values())):
+        self.offer(parameters)
+        for name, place in _views(self._room().buffer, self._entries):
             place.copy_(parameters[name].detach())
             parameters[name].data = place
 
-    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
         """A part in shared memory: copied to its place there, unless it lies there.
 
         `abroad`: other nodes may read it, too.
         """
-        segment = self._laid_out()
+        segment = self._room()
         if abroad and self._server is None:
             self._server = Server(segment.buffer, self._port)
-        entries = tuple(self._entries[name] for name in part)
-        for name, place in _views(segment.buffer, entries):
+        for name, place in _views(segment.buffer, part):
             tensor = self._state[name].detach()
             if tensor.data_ptr() != place.data_ptr():
                 _copy(place, tensor)
-        last = entries[-1]
         return Parcel(
             segment.address,
-            entries,
-            begin=entries[0].offset,
-            end=last.offset + math.prod(last.shape) * getattr(torch, last.dtype).itemsize,
+            part,
+            begin=part[0].offset,
+            end=part[-1].offset + size_of(part[-1]),
             source=self._server.source if self._server else None,
         )
 
-    def _laid_out(self) -> Segment:
-        """Room for all of the offered tensors: the segment of the version before, if it fits."""
-        end, entries = 0, {}
-        for name, tensor in self._state.items():
-            dtype = self._dtype or tensor.dtype
-            entries[name] = Entry(name, _name(dtype), tuple(tensor.shape), end)
-            end += math.ceil(tensor.numel() * dtype.itemsize / ALIGNMENT) * ALIGNMENT
-        if self._segment is None or entries != self._entries:
-            self._entries, self._segment, self._server = entries, Segment(end), None
+    def _room(self) -> Segment:
+        """For all of the offered tensors: the segment of the version before, if it fits."""
+        if self._segment is None or self._staged != self._entries:
+            last = self._entries[-1]
+            size = _aligned(last.offset + size_of(last))
+            self._staged, self._segment, self._server = self._entries, Segment(size), None
         return self._segment
 
 
@@ -173,7 +187,7 @@ def _bytes(tensor: Tensor) -> NDArray[np.generic]:
     return array
 
 
-def _views(buffer: mmap.mmap, entries: tuple[Entry, ...]) -> Iterator[tuple[str, Tensor]]:
+def _views(buffer: mmap.mmap, entries: Part) -> Iterator[tuple[str, Tensor]]:
     for entry in entries:
         dtype = getattr(torch, entry.dtype)
         count = math.prod(entry.shape)
@@ -181,6 +195,10 @@ def _views(buffer: mmap.mmap, entries: tuple[Entry, ...]) -> Iterator[tuple[str,
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
         yield entry.name, flat.view(entry.shape)
+
+
+def _aligned(size: int) -> int:
+    return math.ceil(size / ALIGNMENT) * ALIGNMENT
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer import weights
 from trainer.actors.base import (
     CriticObjective,
     LearnerSettings,
@@ -94,9 +95,19 @@ class Workbench:
     def export(self, directory: Path) -> None:
         self._actor.export(directory)
 
+    def in_parts(self, size: int) -> Weights:
+        """What this rank has whole of each part that leaves its GPU, of `size` bytes each."""
+        weights.PART_BYTES = size
+        found: Weights = {}
+        for part in self._actor.announce():
+            with self._actor._offered.whole(part) as tensors:
+                found |= {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+        self._actor.withdraw()
+        return found
+
     def weights(self) -> Weights:
-        weights: Weights = self._actor.weights()
-        return weights
+        found: Weights = self._actor.weights()
+        return found
 
 
 def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:

@@ -216,6 +216,10 @@ def test_sharded_weights_are_whole_where_they_leave(
     _, saved = taught(benches[count], "policy", tmp_path / "saved", made)
     first, *others = benches[count].together(Workbench.weights).result()
     assert others == [{}] * (count - 1)
+    for of_rank in benches[count].together(Workbench.in_parts, 1000).result():
+        assert [*of_rank] == [*first]
+        for name, array in of_rank.items():
+            np.testing.assert_array_equal(array, first[name])
     benches[count].together(Workbench.export, tmp_path / "exported").result()
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     assert exported.keys() == first.keys() == load_file(model / "model.safetensors").keys()

@@ -18,14 +18,15 @@ import pytest
 
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
-from trainer import publish
+from trainer import publish, weights
 from trainer.actors.group import LocalGroup
 from trainer.actors.policy import PolicyActor
 from trainer.contract import ExitCode
 from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, EngineSettings, Key, Request, VLLMSettings
 from trainer.engines.hf import HFEngine
-from trainer.types import Completion, Sampling, Sequences, TrainingError
+from trainer.sync import Seat
+from trainer.types import BrokenGroupError, Completion, Sampling, Sequences, TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 
@@ -130,17 +131,39 @@ def test_weights_from_another_node_are_the_same_weights(
 
 
 def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
-    model: Tiny, policy: PolicyActor
+    model: Tiny, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where others that came before them broke off."""
     from trainer.engines.vllm import VLLMEngine
 
     engine: Any = VLLMEngine(settings(model))
     transfer = engine._llm.llm_engine.model_executor.driver_worker.worker.weight_transfer_engine
     assert transfer._dense is not None
     transfer._dense = None
+    monkeypatch.setattr(weights, "PART_BYTES", 40_000)
+    first, *others = policy.offer()
+    assert others
+    engine.begin()
+    engine.load(policy.stage(first))
     moved(policy, 4)
     publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
+
+
+def test_vllm_s_own_end_of_nccl_is_told_where_to_come_and_says_what_it_lacks(model: Tiny) -> None:
+    """A GPU: it says so for each group that it is asked into, and goes on."""
+    from trainer.engines.vllm import VLLMEngine
+
+    engine = VLLMEngine(settings(model, sync_backend="nccl"))
+    assert engine.member() == engine.member()
+    assert engine.member().ranks == 1
+    before = engine.generate(requests(1), SAMPLING)
+    for port in (29500, 29501):
+        said = rf"127.0.0.1, port {port}: .*no.* available|127.0.0.1, port {port}: .*CUDA"
+        with pytest.raises(BrokenGroupError, match=said):
+            engine.join(Seat("127.0.0.1", port, first=1, world=2))
+    after = engine.generate(requests(1), SAMPLING)
+    assert [list(c.tokens) for c in after] == [list(c.tokens) for c in before]
 
 
 def test_a_completion_follows_its_seed_whatever_is_written_beside_it(engine: HFEngine) -> None:

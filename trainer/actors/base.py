@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from env.types import RewardRequest, Score
 from trainer.contract import Written
-from trainer.shared import Parcel
-from trainer.types import Experience, FloatArray, Names, Sequences, Weights
+from trainer.shared import Lent, Parcel, Part
+from trainer.sync import Meeting, Member
+from trainer.types import Experience, FloatArray, Sequences, Weights
 
 if TYPE_CHECKING:
     from trainer.checkpoint.openrlhf import OpenRLHF, Position
@@ -85,11 +86,39 @@ class Policy(Learner, Protocol):
     def node(self) -> str:
         """What `shared.node` says where it runs."""
 
-    def offer(self) -> list[Names]:
+    def offer(self) -> list[Part]:
         """The newest weights are those that are given out from now on, in these parts."""
 
-    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
         """Some of the offered weights, in shared memory; `abroad`: for other nodes to read, too."""
+
+    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+        """Where these and the policy can meet; None where they are its group already.
+
+        Raises TrainingError where the port is taken.
+        """
+
+    def gather(self, seconds: float) -> None:
+        """Wait until they have come. Raises BrokenGroupError where one has not, after `seconds`."""
+
+    def announce(self) -> list[Part]:
+        """The newest weights are given out from GPU to GPU from now on, in these parts.
+
+        This and what follows is asked of all ranks together, for they gather sharded weights
+        part by part.
+        """
+
+    def broadcast(self, part: Part, seconds: float) -> None:
+        """To the group, from the first rank.
+
+        Raises BrokenGroupError where one does not take it within `seconds`; there is no group then.
+        """
+
+    def lend(self, part: Part) -> Lent:
+        """On each rank's GPU, until the next part is lent."""
+
+    def withdraw(self) -> None:
+        """All engines have all parts: the GPU's memory that they were in is free."""
 
     def weights(self) -> Weights:
         """All weights, as they are now."""

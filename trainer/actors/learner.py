@@ -97,6 +97,13 @@ class Training:
             finally:
                 self._strategy.sleep()
 
+    def wake(self) -> None:
+        """The model is on its device until `sleep`."""
+        self._strategy.wake()
+
+    def sleep(self) -> None:
+        self._strategy.sleep()
+
     def peaks(self) -> Metrics:
         """Of this rank's memory, since it was last asked."""
         return shares.peaks(self._role, self._peaks.taken())

@@ -91,6 +91,20 @@ def merged(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
     return state
 
 
+def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:
+    """Name of each tensor that `merged` makes → those in `tensors` that it is made of."""
+    found: dict[str, tuple[str, ...]] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
+            continue
+        seen.add(id(value))
+        plain, base = _plain(model, name), name.removesuffix(".base.weight")
+        adapted = plain != name and base != name
+        found[plain] = (name, f"{base}.lora_a", f"{base}.lora_b") if adapted else (name,)
+    return found
+
+
 def trained(model: nn.Module) -> dict[str, Tensor]:
     """What training changes: everything, or the parameters that are not frozen."""
     named = model.named_parameters(remove_duplicate=False)  # a tied head has two names

@@ -6,6 +6,8 @@ for the largest of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import deepspeed
@@ -32,6 +34,13 @@ def whole(tensor: Tensor, *, keep: bool) -> Tensor:
         return tensor
     with deepspeed.zero.GatheredParameters([tensor]):
         return tensor.detach().to("cpu", copy=True) if keep else tensor
+
+
+@contextmanager
+def gathered(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Sharded ones are whole on every rank, on its device, for as long as the block."""
+    with deepspeed.zero.GatheredParameters([one for one in tensors if is_sharded(one)]):
+        yield
 
 
 def weights(parameter: Tensor) -> Tensor:

@@ -19,12 +19,14 @@ from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
+from trainer.actors.sending import Broadcaster, Lender, Offered
 from trainer.checkpoint import export
 from trainer.contract import Written
 from trainer.losses import Loss, PolicyInputs
 from trainer.seeds import derive
-from trainer.shared import Parcel
-from trainer.types import Experience, FloatArray, Names, Sequences, Weights
+from trainer.shared import Lent, Parcel, Part
+from trainer.sync import Meeting, Member
+from trainer.types import Experience, FloatArray, Sequences, Weights
 from trainer.weights import Outbox
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ class PolicyActor:
         """A copy of the weights that is to be written."""
         dtype = torch.bfloat16 if settings.model.mixed_precision else None
         self._outbox = Outbox(dtype, settings.sync_port)
+        self._offered = Offered(self._model, dtype)
+        self._broadcaster = Broadcaster(settings.sync_port)
+        self._lender: Lender | None = None
         if rank.leads and _is_offered_as_it_is(settings, device):
             self._outbox.adopt(self._model)
 
@@ -104,12 +109,39 @@ class PolicyActor:
     def node(self) -> str:
         return shared.node()
 
-    def offer(self) -> list[Names]:
+    def offer(self) -> list[Part]:
         merged = self._merged()  # of all ranks; the first alone gives them out
         return self._outbox.offer(merged) if self._rank.leads else []
 
-    def stage(self, part: Names, *, abroad: bool = False) -> Parcel:
+    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
         return self._outbox.stage(part, abroad=abroad)
+
+    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+        return self._broadcaster.meet(members)
+
+    def gather(self, seconds: float) -> None:
+        self._broadcaster.gather(seconds)
+
+    def announce(self) -> list[Part]:
+        self._training.wake()  # until `withdraw`: it would move in and out with every part
+        return self._offered.parts()
+
+    def broadcast(self, part: Part, seconds: float) -> None:
+        with self._offered.whole(part) as tensors:
+            if self._rank.leads:
+                self._broadcaster.send(tensors, seconds)
+
+    def lend(self, part: Part) -> Lent:
+        if self._lender is None:
+            self._lender = Lender(self._offered.largest)
+        with self._offered.whole(part) as tensors:
+            return self._lender.lend(part, tensors)
+
+    def withdraw(self) -> None:
+        if self._lender is not None:
+            self._lender.end()
+            self._lender = None
+        self._training.sleep()
 
     def weights(self) -> Weights:
         merged = self._merged()

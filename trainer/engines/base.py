@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from trainer.actors.base import Measured
-from trainer.shared import Parcel
+from trainer.shared import Lent, Parcel, Part
+from trainer.sync import Member, Seat
 from trainer.types import Completion, FloatArray, IntArray, Sampling
 
 Key = tuple[int, int]
@@ -62,6 +63,8 @@ class VLLMSettings:
     enable_prefix_caching: bool = False
     enforce_eager: bool = False
     enable_sleep: bool = False
+    sync_backend: str = "shared_memory"
+    """How weights come: one that `sync.choice` gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,9 @@ class Engine(Measured, Protocol):
     def node(self) -> str:
         """What `shared.node` says where it runs; answers once the engine has started."""
 
+    def begin(self) -> None:
+        """The policy's next weights come; parts of others, if there are any, are of no use."""
+
     def fetch(self, parcel: Parcel) -> Parcel:
         """A part of the policy's next weights in this node's memory, from the policy's node."""
 
@@ -118,3 +124,22 @@ class Engine(Measured, Protocol):
 
     def wake(self, memory: Memory) -> None:
         """Take that memory again: of the weights before they are loaded, of the cache after."""
+
+
+class GPUEngine(Engine, Protocol):
+    """One that takes weights from GPU to GPU, too."""
+
+    def member(self) -> Member:
+        """Of the group to which the policy broadcasts; answers once the engine has started."""
+
+    def join(self, seat: Seat) -> None:
+        """Take its place in a group, and leave the one before.
+
+        Raises BrokenGroupError where the group does not come about.
+        """
+
+    def receive(self, part: Part) -> None:
+        """Take a part of the policy's next weights while the policy broadcasts it."""
+
+    def borrow(self, lent: Sequence[Lent]) -> None:
+        """Take a part of them from the GPUs that this engine shares with ranks of the policy."""

@@ -50,6 +50,10 @@ class HFEngine:
     def node(self) -> str:
         return shared.node()
 
+    def begin(self) -> None:
+        self._version = None
+        self._arrived.clear()
+
     def fetch(self, parcel: Parcel) -> Parcel:
         return self._inbox.fetch(parcel)
 

@@ -26,7 +26,8 @@ from trainer.engines.base import Draft, EngineSettings, Memory, Request, Writing
 from trainer.engines.text import Row, Texts, stop_tokens
 from trainer.engines.vllm_drafts import Drafts
 from trainer.seeds import derive
-from trainer.shared import Parcel
+from trainer.shared import Lent, Parcel, Part
+from trainer.sync import Member, Seat
 from trainer.types import Completion, EngineFailedError, Sampling, TrainingError
 from trainer.weights import Inbox
 
@@ -49,20 +50,18 @@ class VLLMEngine:
         _prepare_environment()
         from vllm import LLM
 
-        from trainer.engines import vllm_weights
+        from trainer.engines.vllm_intake import Intake
 
         _check_kernels()
         self._texts = Texts(settings)
         self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
-        self._describe = vllm_weights.described
+        own = settings.vllm
         try:
-            self._llm = LLM(**arguments(settings), **_transfer(vllm_weights))
+            self._llm = LLM(**arguments(settings), **_transfer(own.sync_backend))
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
             raise TrainingError(_explained(settings, error)) from error
-        self._llm.init_weight_transfer_engine({"init_info": {}})
+        self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = Inbox()
-        self._updating = False
-        self._packed = True
         self._drafts = Drafts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
         """Of the drafts."""
@@ -75,24 +74,33 @@ class VLLMEngine:
     def fetch(self, parcel: Parcel) -> Parcel:
         return self._inbox.fetch(parcel)
 
-    def load(self, parcel: Parcel) -> None:
-        if not self._updating:
+    def member(self) -> Member:
+        return self._intake.member
+
+    def join(self, seat: Seat) -> None:
+        self._intake.join(seat)
+
+    def begin(self) -> None:
+        if not self._intake.under_way:
             self._withdraw()
-            self._llm.start_weight_update()
-            self._updating = True
-        self._llm.update_weights({"update_info": self._describe(parcel)})
+        self._intake.begin()
+
+    def load(self, parcel: Parcel) -> None:
+        self._intake.load(parcel)
+
+    def receive(self, part: Part) -> None:
+        self._intake.receive(part)
+
+    def borrow(self, lent: Sequence[Lent]) -> None:
+        self._intake.borrow(lent)
 
     def commit(self, version: int) -> None:
-        self._llm.finish_weight_update(str(version))
-        self._updating = False
-        self._packed = False
-        self._llm.reset_prefix_cache()  # it holds what the old weights computed
+        with _failures():
+            self._intake.commit(version)
         self._go_on()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        if self._updating:
-            raise RuntimeError(LACKING)
-        self._pack()
+        self._ready()
         self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
         prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
@@ -100,24 +108,21 @@ class VLLMEngine:
         params = [self._params(seed, sampling) for seed in seeds]
         with self._peaks.phase("rollout"), _failures():
             outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        rows = [_row(output.outputs[0], self._version) for output in outputs]
+        rows = [_row(output.outputs[0], self._intake.version) for output in outputs]
         self._go_on()
         return self._texts.completions(prompts, rows)
 
     def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
-        if self._updating:
-            raise RuntimeError(LACKING)
+        self._ready()
         self._sampling = sampling
         self._add(drafts)
-        self._pack()
         with self._peaks.phase("rollout"), _failures():
             return Writing(self._drafts.go_on(seconds), self._drafts.left)
 
-    def _pack(self) -> None:
-        """In the engine's own time: the policy need not wait for it."""
-        if not self._packed:
-            self._llm.collective_rpc("pack_weights")
-            self._packed = True
+    def _ready(self) -> None:
+        if self._intake.under_way:
+            raise RuntimeError(LACKING)
+        self._intake.pack()
 
     def drafts(self) -> list[Draft]:
         return [*self._withdrawn, *self._drafts.as_they_stand()]
@@ -136,12 +141,7 @@ class VLLMEngine:
             # vLLM draws from the beginning of a seed's numbers: what goes on gets others.
             seed = derive(draft.seed, "rest", written) if written else draft.seed
             rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
-            self._drafts.add(draft, self._params(seed, rest), self._version)
-
-    @property
-    def _version(self) -> int:
-        version: str = self._llm.get_weight_version()
-        return int(version) if version.isdigit() else 0
+            self._drafts.add(draft, self._params(seed, rest), self._intake.version)
 
     def _params(self, seed: int, sampling: Sampling) -> Any:
         from vllm import SamplingParams
@@ -200,12 +200,14 @@ def _executor(ranks: int) -> str:
     return "ray" if "VLLM_RAY_BUNDLE_INDICES" in os.environ else "mp"
 
 
-def _transfer(end: Any) -> dict[str, Any]:
+def _transfer(backend: str) -> dict[str, Any]:
     from vllm.config import WeightTransferConfig
 
+    from trainer.engines.vllm_weights import EXTENSION
+
     return {
-        "weight_transfer_config": WeightTransferConfig(backend=end.BACKEND),
-        "worker_extension_cls": end.EXTENSION,
+        "weight_transfer_config": WeightTransferConfig(backend=backend),
+        "worker_extension_cls": EXTENSION,
     }
 
 

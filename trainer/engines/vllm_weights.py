@@ -52,6 +52,7 @@ class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
 
 def described(parcel: Parcel) -> dict[str, Any]:
+    """A ParcelInfo's fields."""
     entries = [(e.name, e.dtype, e.shape, e.offset) for e in parcel.entries]
     address = parcel.address
     place = (address.path, address.inode, address.size)
@@ -102,15 +103,22 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
         pass
 
 
-class Packing:
+class Worker:
     """What is added to vLLM's worker, which imports this module when it looks it up."""
 
-    weight_transfer_engine: SharedMemoryEngine
+    weight_transfer_engine: Any
 
     def pack_weights(self) -> None:
-        self.weight_transfer_engine.pack()
+        if isinstance(self.weight_transfer_engine, SharedMemoryEngine):
+            self.weight_transfer_engine.pack()
+
+    def leave_group(self) -> None:
+        """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""
+        if group := self.weight_transfer_engine.model_update_group:
+            group.destroy()
+            self.weight_transfer_engine.model_update_group = None
 
 
-EXTENSION = f"{__name__}.{Packing.__name__}"
+EXTENSION = f"{__name__}.{Worker.__name__}"
 
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)

@@ -160,18 +160,21 @@ class VLLMFlags:
         help="share of a GPU's memory that an engine takes",
     )
     vllm_sync_backend: str = flag(
-        "",
+        "auto",
         group=VLLM,
         dotted="vllm.sync_backend",
-        help="how weights reach the engines",
-        no_effect="they go through shared memory, and by a stream from node to node",
+        choices=("auto", "nccl", "ipc", "shared_memory"),
+        synonyms={"gloo": "shared_memory"},
+        help="how weights reach the engines: nccl, ipc (CUDA IPC, on GPUs that the policy shares), "
+        "shared_memory (gloo: the same), auto: by the GPUs and who shares them",
     )
     vllm_sync_port: int = flag(
         0,
         group=VLLM,
         at_least=0,
         at_most=65_535,
-        help="TCP port of the policy's node where other nodes read its weights; 0: any free one",
+        help="TCP port of the policy's first node where its weights' group meets, or other nodes "
+        "read them; 0: any free one",
     )
     vllm_sync_with_ray: bool = flag(
         False,
