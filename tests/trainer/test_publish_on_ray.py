@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 import ray
+import torch
 
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
@@ -22,7 +26,8 @@ from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
 from trainer.layout import Layout, Pool
-from trainer.types import Sampling
+from trainer.sync import Member, Seat
+from trainer.types import Sampling, TrainingError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -72,6 +77,45 @@ def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     assert new != pids[1]
     assert not psutil.pid_exists(pids[1])
     assert versions(pool, shares) == [2, 2]
+
+
+class Comer:
+    """An engine that comes to the group of its weights; the first to come stops on its way."""
+
+    def __init__(self, stopped: Path) -> None:
+        from vllm.distributed.utils import StatelessProcessGroup
+
+        self._group = StatelessProcessGroup
+        self._stopped = stopped
+
+    def member(self) -> Member:
+        return Member(str(os.getpid()), 1)
+
+    def join(self, seat: Seat) -> None:
+        with suppress(FileExistsError):
+            self._stopped.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._group.create(host=seat.host, port=seat.port, rank=seat.first, world_size=seat.world)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="an NCCL may be here")
+def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_others_meet(
+    launcher: RayLauncher, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as they get without a GPU: to NCCL."""
+    actor = "trainer.actors.policy:PolicyActor"
+    policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
+    group = launcher.launch("engine", f"{__name__}:Comer", 2, tmp_path / "stopped")
+    for engine in (0, 1):
+        assert group.up(engine, 60)
+    pool = EnginePool(group, patience=Patience(start=60, part=5))
+    with pytest.raises(TrainingError, match="weights cannot go by NCCL"):
+        publish.weights(policy, pool, 1, backend="nccl")
+    lost = re.findall(r"engine-(\d) is lost \((.*), port \d+\)", capsys.readouterr().out)
+    (number, how), *others = lost
+    assert not others
+    assert how.startswith("it did not answer within 5 s: joining the weights' group at ")
+    assert pool.present == [1 - int(number)]
 
 
 def versions(pool: EnginePool, shares: list[list[Request]]) -> list[int]:

@@ -68,41 +68,36 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
         setattr(model.get_submodule(parent), own, Adapted(linear[name], settings, generator))
 
 
-def merged(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` of `model` as if it had never had adapters: their products added to the weights.
-
-    A tensor with several names is there once. Without adapters, they are what they were.
-    """
-    adapted = {
-        f"{name}.base.weight": (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, Adapted)
-    }
-    state: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, value in tensors.items():
-        if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
-            continue
-        seen.add(id(value))
-        if name in adapted:
-            at, module = adapted[name]
-            value = module.merged(value, tensors[f"{at}.lora_a"], tensors[f"{at}.lora_b"])
-        state[_plain(model, name)] = value.detach()
-    return state
-
-
 def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:
-    """Name of each tensor that `merged` makes → those in `tensors` that it is made of."""
+    """Name of each tensor of `model` as if it had never had adapters → those it is made of.
+
+    A tensor with several names is there once.
+    """
     found: dict[str, tuple[str, ...]] = {}
     seen: set[int] = set()
     for name, value in tensors.items():
         if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
             continue
         seen.add(id(value))
-        plain, base = _plain(model, name), name.removesuffix(".base.weight")
-        adapted = plain != name and base != name
-        found[plain] = (name, f"{base}.lora_a", f"{base}.lora_b") if adapted else (name,)
+        plain, at = _plain(model, name), name.removesuffix(".base.weight")
+        adapted = name not in (plain, at)
+        found[plain] = (name, f"{at}.lora_a", f"{at}.lora_b") if adapted else (name,)
     return found
+
+
+def merged(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` of `model` as if it had never had adapters: their products added to the weights.
+
+    Without adapters, they are what they were.
+    """
+    state: dict[str, Tensor] = {}
+    for plain, (name, *adapters) in sources(model, tensors).items():
+        value = tensors[name]
+        if adapters:
+            layer = model.get_submodule(name.removesuffix(".base.weight"))
+            value = layer.merged(value, *(tensors[one] for one in adapters))
+        state[plain] = value.detach()
+    return state
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from socket import socket
 from threading import Thread
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ from trainer.sync import Meeting, Member
 from trainer.types import BrokenGroupError, TrainingError
 
 T = TypeVar("T")
+
+PYNCCL = "vllm.distributed.device_communicators.pynccl"
 
 
 class Offered:
@@ -91,6 +94,7 @@ class Broadcaster:
         self._leave()
         host = os.environ.get(stream.ADDRESS, "127.0.0.1")
         self._listener = stream.listening(host, self._port)
+        import_module(PYNCCL)  # it takes seconds, for which nobody should wait at the meeting
         self._meeting = Meeting(host, self._listener.getsockname()[1], members)
         return self._meeting
 
@@ -136,11 +140,9 @@ class Broadcaster:
             raise BrokenGroupError(f"a part of the weights was not sent: {said}") from error
 
     def _communicator(self, seconds: float) -> Any:
-        from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-
         self._rendezvous(seconds)
         device = torch.accelerator.current_device_index() if torch.cuda.is_available() else "cpu"
-        communicator = PyNcclCommunicator(self._store, device=device)
+        communicator = import_module(PYNCCL).PyNcclCommunicator(self._store, device=device)
         if communicator.disabled:  # it would send nothing, and say nothing
             raise TrainingError(
                 "weights cannot go by NCCL: vLLM finds no NCCL or RCCL here, or "
