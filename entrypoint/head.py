@@ -13,6 +13,7 @@ from functools import partial
 from entrypoint import process, ray_node, run_token, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
+from entrypoint.fork_server.node import ForkServer
 from entrypoint.gathering import Gathering
 from entrypoint.head_ray import HeadRay
 from entrypoint.inbox import Inbox, StopAsked, WorkerLeaves
@@ -137,6 +138,7 @@ def _lead(life: _Life) -> int:
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
+        ForkServer(settings, env),
         HeadRay(settings, me, token, inbox) as cluster,
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,

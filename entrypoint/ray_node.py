@@ -20,6 +20,7 @@ from types import TracebackType
 import httpx
 
 from entrypoint import process, wait
+from entrypoint.fork_server import node as fork_server
 from entrypoint.settings import DebugRay, Settings
 from trainer.contract import RunFiles
 
@@ -54,7 +55,10 @@ class RayNode:
         self.address = address
         self._process = process.Process(
             "ray",
-            [ray_program(), "start", *arguments, *common_arguments(settings, address, gpus)],
+            [
+                *fork_server.with_python(settings, ray_program()),
+                *("start", *arguments, *common_arguments(settings, address, gpus)),
+            ],
             env=environment(settings, token) | {process.NODE_MARK: self._mark},
             log_to=RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log",
         )

@@ -258,6 +258,14 @@ class Settings:
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
     )
+    fork_server: bool = variable(
+        "ROLLCALL_FORK_SERVER",
+        parse.boolean,
+        "Workers of Ray and the driver are forked from one process of the node that has imported "
+        "all they need (`builtin` only).",
+        default=True,
+        shown="on",
+    )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
         parse.duration,

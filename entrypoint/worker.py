@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from entrypoint import lease, oom_kills, ray_node, run_token, stacks, wait
+from entrypoint.fork_server.node import ForkServer
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
 from entrypoint.preflight.versions import inventory, of_collectives, versions
@@ -38,7 +39,10 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
     try:
         token = run_token.for_worker(settings, inbox.stop)
         env = ray_node.environment(settings, token)
-        with Services(settings, is_head=False, env=env, tell=log.warning):
+        with (
+            ForkServer(settings, env),
+            Services(settings, is_head=False, env=env, tell=log.warning),
+        ):
             return _Membership(settings, role, warnings, token, inbox).keep()
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from entrypoint.failures import FailureClass
+from entrypoint.fork_server import node as fork_server
 from entrypoint.recipes.base import Command
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
@@ -52,7 +52,7 @@ class Builtin:
             return None
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
-        return Command((sys.executable, "-m", "trainer", *_arguments(settings)))
+        return Command((fork_server.python(settings), "-m", "trainer", *_arguments(settings)))
 
     def latest(self, run_dir: Path) -> int | None:
         return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)

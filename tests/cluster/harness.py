@@ -84,9 +84,11 @@ class Cluster(Watch):
     def named(self, number: int, word: str) -> list[psutil.Process]:
         """The node's processes whose command line has `word`, or a path that ends in it.
 
-        A fork has its parent's command line until it becomes another program: it is left out.
+        A fork has its parent's command line until it becomes another program: it is left out. So
+        is the shim that stands in for a process of the node's fork server.
         """
         lines = {process: command_line(process) for process in self.processes(number)}
+        lines = {process: line for process, line in lines.items() if "-IS" not in line[1:2]}
         found = {
             process.pid: (process, line)
             for process, line in lines.items()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from entrypoint.process import kill
-from env.prepare.model import TinyModel, write_model
 from tests.cluster.harness import HEAD, Cluster
+from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -20,16 +19,7 @@ STEPS = 60
 def test_a_killed_driver_goes_on_from_the_last_finished_step_with_no_checkpoint_on_disk(
     tmp_path: Path,
 ) -> None:
-    shape = TinyModel(hidden_size=16, layers=1, heads=2, max_length=32)
-    write_model(shape, "0123456789+=", tmp_path / "model")
-    rows = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) for n in range(16)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
-    job = [
-        *("--pretrain", str(tmp_path / "model"), "--prompt_data", str(tmp_path / "prompts.jsonl")),
-        *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
-        *("--rollout_batch_size", "8", "--train_batch_size", "8", "--generate_max_len", "3"),
-        *("--advantage_estimator", "reinforce", "--init_kl_coef", "0", "--max_steps", str(STEPS)),
-    ]
+    job = tiny_job(tmp_path, STEPS)
     cluster = Cluster(tmp_path / "run", workers=1, job=job, ROLLCALL_RECIPE="builtin")
     try:
         cluster.start(HEAD, 1)

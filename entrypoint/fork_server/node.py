@@ -1,0 +1,150 @@
+"""The node's side of its fork server: the files, the start, the end, a word on its state."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from entrypoint import process, wait
+from entrypoint.fork_server import shown
+from entrypoint.settings import Settings
+from trainer.contract import RunFiles
+
+log = logging.getLogger(__name__)
+
+PRELOADED = "trainer.preload"
+ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
+"""For the variables and the command line of a fork, as the system shows them."""
+START_SECONDS = 60.0
+STATE_REQUEST = bytes(4)
+BESIDE = Path(__file__).parent
+
+
+class ForkServer:
+    """From the start of a `with` block to its end, where the settings want one.
+
+    Whatever goes wrong with it is said in the log, and then everything starts as it does without.
+    It outlives the Ray of its node: what it has imported serves the next one, too.
+    """
+
+    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+        """`env`: what Ray and all that it starts on this node see."""
+        self._settings = settings
+        self._env = env
+        self._process: process.Process | None = None
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> ForkServer:
+        if not wanted(self._settings):
+            return self
+        process.end(process.marked(mark(self._settings)), grace=0.5)  # of an earlier life
+        process.raise_open_files_limit()
+        try:
+            self._start()
+        except (OSError, process.StartError) as error:
+            log.warning("no fork server: %s", error)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        if self._process is not None:
+            self._process.stop(grace=1.0)
+
+    def _start(self) -> None:
+        home = home_of(self._settings)
+        write_shim(home)
+        # The first variable stays as it is in every fork: from it Ray finds where titles go. The
+        # last leaves room.
+        first = {"SPT_NOENV": self._env.get("SPT_NOENV", "1")}
+        ours = {process.NODE_MARK: mark(self._settings), shown.ROOM: shown.room(ROOM_BYTES)}
+        server = self._process = process.Process(
+            "fork-server",
+            [
+                *(sys.executable, "-m", "entrypoint.fork_server.server"),
+                *(str(home), str(os.getpid()), PRELOADED, shown.room(TITLE_BYTES)),
+            ],
+            env=first | dict(self._env) | ours,
+            log_to=RunFiles(self._settings.run_dir).logs
+            / f"fork-server-{self._settings.node_name}.log",
+        )
+        server.on_exit(lambda code: self._say_end(server.tail(1)))
+        threading.Thread(target=self._say_state, args=(home,), daemon=True).start()
+
+    def _say_state(self, home: Path) -> None:
+        """Once it has imported everything, and answers."""
+
+        def ask() -> str:
+            try:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(str(home / "socket"))
+                    client.sendall(STATE_REQUEST)
+                    state = client.recv(100).decode()
+            except OSError as error:
+                raise wait.NotYetError(str(error)) from None
+            if not state:
+                raise wait.NotYetError("it has ended")
+            return state
+
+        with suppress(wait.GaveUpError, wait.InterruptedWaitError):
+            state = wait.until("the fork server", ask, timeout=START_SECONDS, stop=self._stopping)
+            log.info("the fork server is %s", state)
+
+    def _say_end(self, last_words: str) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            log.warning("no fork server, processes start each for itself: %s", last_words)
+
+
+def wanted(settings: Settings) -> bool:
+    return settings.fork_server and settings.recipe == "builtin"
+
+
+def python(settings: Settings) -> str:
+    """What starts a process of the job on this node: the shim, where it can be run."""
+    shim = home_of(settings) / "python"
+    usable = wanted(settings) and os.access(shim, os.X_OK)
+    return str(shim) if usable else sys.executable
+
+
+def with_python(settings: Settings, ray: str) -> list[str]:
+    """The command that starts the program `ray`, which starts its workers so."""
+    shim = python(settings)
+    if shim == sys.executable:
+        return [ray]
+    return [sys.executable, str(BESIDE / "ray_with.py"), shim, ray]
+
+
+def mark(settings: Settings) -> str:
+    """What the server carries: not the mark of the node's Ray, which it outlives."""
+    return f"{settings.node_mark}/fork-server"
+
+
+def home_of(settings: Settings) -> Path:
+    return (settings.ray_temp_dir or Path("/tmp/ray")) / f"fork-{settings.node_name}"
+
+
+def write_shim(home: Path) -> None:
+    """As a program that this interpreter runs, with neither site-packages nor variables.
+
+    Raises OSError.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if home.stat().st_uid != os.getuid():  # whose programs this node would run
+        raise PermissionError(f"{home} is another user's")
+    text = f"#!{sys.executable} -IS\n{(BESIDE / 'shim.py').read_text()}"
+    fresh = home / "python.new"
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.rename(home / "python")

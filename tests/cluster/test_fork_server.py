@@ -1,0 +1,67 @@
+"""On a node, the driver and Ray's workers are forks of one process, or start without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from entrypoint.process import kill, marked
+from tests.cluster.harness import HEAD, Cluster, command_line, parent_of
+from tests.cluster.tiny import tiny_job
+from tests.watch import assert_no_step_is_lost_or_done_twice
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+STEPS = 100_000
+
+
+def test_a_new_attempt_is_made_of_forks_and_of_plain_starts_where_the_server_is_dead(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(
+        tmp_path / "run", workers=0, job=tiny_job(tmp_path, STEPS), ROLLCALL_RECIPE="builtin"
+    )
+    try:
+        cluster.start(HEAD)
+        cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
+        server = server_of(cluster)
+        assert parents(cluster) == dict.fromkeys(("driver", "policy", "engine"), server.pid)
+        goes_on_without_its_driver(cluster)
+        assert parents(cluster) == dict.fromkeys(("driver", "policy", "engine"), server.pid)
+        kill([server])
+        goes_on_without_its_driver(cluster)
+        assert server.pid not in parents(cluster).values()
+        cluster.until_said(HEAD, "no fork server", within=5)
+        assert cluster.ask("stop").returncode == 0
+        assert cluster.exit_codes(within=30) == {HEAD: 143}
+        assert cluster.left() == []
+    finally:
+        cluster.close()
+    assert_no_step_is_lost_or_done_twice(cluster.run)
+
+
+def goes_on_without_its_driver(cluster: Cluster) -> None:
+    kill(cluster.named(HEAD, "trainer"))
+    step = cluster.step
+    cluster.until(lambda: cluster.step >= step + 4, f"step {step + 4}", within=90)
+
+
+def server_of(cluster: Cluster) -> psutil.Process:
+    env = cluster.environment(HEAD)
+    mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}/fork-server"
+    (server,) = marked(mark)
+    return server
+
+
+def parents(cluster: Cluster) -> dict[str, int]:
+    """Role → the parent of its process."""
+    (driver,) = cluster.named(HEAD, "trainer")
+    found = {"driver": parent_of(driver)}
+    for process in cluster.processes(HEAD):
+        title = " ".join(command_line(process))
+        for role in ("policy", "engine"):
+            if title.startswith(f"ray::{role}-0"):
+                found[role] = parent_of(process)
+    return found
