@@ -29,9 +29,9 @@ ALL_SECONDS = 20.0
 AT_ONCE = 4
 OF_RAY = re.compile(
     r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|JobSupervisor)|ray-dashboard-|-packages/ray/"
-    r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker"
+    r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker| -IS "
 )
-"""What is in the titles of Ray's own helpers: they do not hang a job."""
+"""What is in the titles of Ray's own helpers, and of shims: they do not hang a job."""
 
 
 def path_of(run: RunFiles, attempt: int, worker: str | None = None) -> Path:

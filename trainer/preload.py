@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+FAMILIES = ("llama", "qwen2", "qwen3")
+"""Those that are trained most; a model of another is imported as it is loaded."""
 OF_RAY = (
     *("aiohttp", "google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests"),
     *("uvloop", "yaml"),
@@ -17,10 +19,11 @@ OF_ACTORS = (
     *("trainer.actors.reward", "trainer.actors.rendezvous", "trainer.engines.hf"),
     *("trainer.checkpoint.holder", "trainer.checkpoint.write"),
 )
+OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES)
 OF_THE_DRIVER = (
     *("trainer.checks", "trainer.data", "trainer.engine_choice", "trainer.events", "trainer.hub"),
     *("trainer.layout", "trainer.loop", "trainer.memory", "trainer.model_reward", "trainer.team"),
 )
 
-for name in (*OF_RAY, *OF_ACTORS, *OF_THE_DRIVER):
+for name in (*OF_RAY, *OF_ACTORS, *OF_MODELS, *OF_THE_DRIVER):
     import_module(name)
