@@ -19,7 +19,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-KNOWN = ("/ray/_private/workers/default_worker.py", "/ray/_private/workers/setup_worker.py")
+WORKER = "/ray/_private/workers/default_worker.py"
 PROGRAM = ["-m", "trainer"]
 PATIENCE_SECONDS = 30.0
 """For a server that is still importing: so long would a plain start take on a slow disk, too."""
@@ -37,7 +37,8 @@ def main() -> NoReturn:
 
 def is_known(arguments: list[str]) -> bool:
     """Whether a worker of Ray, or the trainer's driver, is to start."""
-    return arguments[:2] == PROGRAM or (bool(arguments) and arguments[0].endswith(KNOWN))
+    # A worker's program comes first, or after the one that sets it up.
+    return arguments[:2] == PROGRAM or any(word.endswith(WORKER) for word in arguments[:2])
 
 
 def agreed(arguments: list[str]) -> socket.socket | None:
