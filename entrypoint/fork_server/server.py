@@ -10,6 +10,7 @@ pidfd → its wait status. A shim that goes away takes its process with it.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -32,6 +33,8 @@ WHILE_IMPORTING = {
     "OPENBLAS_NUM_THREADS": "1",  # its threads start with the import
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # whether there is a GPU is asked without touching it
 }
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 HEADER = struct.Struct("!I")
 PEER = struct.Struct("3i")
 MOST_BYTES = 2**20
@@ -43,10 +46,8 @@ Callback = Callable[[], child.Errand | None]
 
 def main() -> int:
     directory, parent, module = sys.argv[1:4]
+    end_with(int(parent))
     listener = listen(Path(directory) / "socket")
-    if os.getppid() != int(parent):
-        return 1
-    watched = os.pidfd_open(int(parent))
     environ = {name: value for name, value in os.environ.items() if name != shown.ROOM}
     try:
         state = f"ready after {preload(module):.1f} s"
@@ -55,10 +56,15 @@ def main() -> int:
         print(f"not serving: {type(error).__name__}: {error}", flush=True)
         os._exit(1)  # not even for the threads
     print(state, flush=True)
-    errand = Server(listener, watched, environ, state).serve()
-    if errand is not None:
-        child.become(errand)
+    child.become(Server(listener, environ, state).serve())
     return 0
+
+
+def end_with(parent: int) -> None:
+    """The kernel ends this process when `parent` has ended, in whatever way."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def listen(path: Path) -> socket.socket:
@@ -102,33 +108,25 @@ def check_fit() -> None:
 
 
 class Server:
-    def __init__(
-        self, listener: socket.socket, parent: int, environ: dict[str, str], state: str
-    ) -> None:
+    def __init__(self, listener: socket.socket, environ: dict[str, str], state: str) -> None:
         self._listener = listener
         self._environ = environ
         self._state = state
-        self._over = False
         self._selector = selectors.DefaultSelector()
         self._watch(listener, self._accept)
-        self._watch(parent, self._end)
 
-    def serve(self) -> child.Errand | None:
-        """Returns in each child, with its errand, and at the end, with None."""
-        while not self._over:
+    def serve(self) -> child.Errand:
+        """Returns in each child, with its errand, and never in the server."""
+        while True:
             for key, _ in self._selector.select():
                 if self._selector.get_map().get(key.fd) is not key:
                     continue  # its process and its shim ended at the same time
                 act: Callback = key.data
                 if (errand := act()) is not None:
                     return errand
-        return None
 
     def _watch(self, file: socket.socket | int, act: Callback) -> None:
         self._selector.register(file, selectors.EVENT_READ, act)
-
-    def _end(self) -> None:
-        self._over = True
 
     def _accept(self) -> child.Errand | None:
         shim, _ = self._listener.accept()
