@@ -28,7 +28,8 @@ from pathlib import Path
 from entrypoint.fork_server import child, shown
 from entrypoint.fork_server.request import Request, UnlikeError, admitted
 
-DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
+"""Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
 WHILE_IMPORTING = {
     "OPENBLAS_NUM_THREADS": "1",  # its threads start with the import
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # whether there is a GPU is asked without touching it

@@ -45,6 +45,11 @@ DRAW = """
     torch.manual_seed(1)
     print(json.dumps((torch.rand(64, 500) @ torch.rand(500, 64)).softmax(1).sum(0).tolist()))
 """
+DEVICE = """
+import sys
+sys.modules["__main__"].DEVICES = ("/dev/zero",)  # of a machine without a GPU
+held = open("/dev/zero")
+"""
 THREAD = """
 import threading, time
 threading.Thread(target=time.sleep, args=[60]).start()
@@ -203,7 +208,11 @@ def test_without_a_server_a_process_is_started(home: Home, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("module", "reason"),
-    [(THREAD, "has started 1 threads"), ("1 / 0", "ZeroDivisionError")],
+    [
+        (THREAD, "has started 1 threads"),
+        (DEVICE, "has opened /dev/zero"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
 )
 def test_a_server_that_is_not_fit_to_fork_does_not_serve(
     home: Home, tmp_path: Path, module: str, reason: str
