@@ -23,6 +23,8 @@ PRELOADED = "trainer.preload"
 ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
 """For the variables and the command line of a fork, as the system shows them."""
 START_SECONDS = 60.0
+LONGEST_FIRST_LINE = 127
+"""That every kernel reads, in bytes."""
 STATE_REQUEST = bytes(4)
 BESIDE = Path(__file__).parent
 
@@ -143,8 +145,10 @@ def write_shim(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if home.stat().st_uid != os.getuid():  # whose programs this node would run
         raise PermissionError(f"{home} is another user's")
-    text = f"#!{sys.executable} -IS\n{(BESIDE / 'shim.py').read_text()}"
+    first = f"#!{sys.executable} -IS\n"
+    if " " in sys.executable or len(os.fsencode(first)) > LONGEST_FIRST_LINE:
+        raise OSError(f"{sys.executable} cannot stand in a program's first line")
     fresh = home / "python.new"
-    fresh.write_text(text)
+    fresh.write_text(first + (BESIDE / "shim.py").read_text())
     fresh.chmod(0o755)
     fresh.rename(home / "python")

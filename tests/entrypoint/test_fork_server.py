@@ -270,6 +270,15 @@ def test_the_shim_is_used_where_it_is_wanted_and_can_run(
     assert node.python(of(tmp_path, **environ)) == sys.executable
 
 
+@pytest.mark.parametrize("python", ["/opt/my python", f"/opt/{'x' * 120}/python"])
+def test_no_shim_is_written_that_the_system_could_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(OSError, match="first line"):
+        node.write_shim(tmp_path)
+
+
 ASKED = Request(("/r/_private/workers/default_worker.py", "--x"), {"A": "1"}, "/", 0o22, ())
 
 
