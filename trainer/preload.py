@@ -16,8 +16,8 @@ OF_RAY = (
 )
 OF_ACTORS = (
     *("trainer.actors.policy", "trainer.actors.critic", "trainer.actors.reference"),
-    *("trainer.actors.reward", "trainer.actors.rendezvous", "trainer.engines.hf"),
-    *("trainer.checkpoint.holder", "trainer.checkpoint.write"),
+    *("trainer.actors.replicated", "trainer.actors.reward", "trainer.actors.rendezvous"),
+    *("trainer.checkpoint.holder", "trainer.checkpoint.write", "trainer.engines.hf"),
 )
 OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES)
 OF_THE_DRIVER = (
