@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from trainer.actors.base import Rank, Schedule
+from trainer.actors.buckets import Buckets
 from trainer.actors.lora import trained
 from trainer.checkpoint import state
 from trainer.checkpoint.snapshot import Keep
@@ -25,6 +26,8 @@ class Replicated:
         self._model = model
         self._rank = rank
         self._optimiser = Optimiser(model, schedule)
+        # Each rank's loss is its share of one sum, so their gradients are added, not averaged.
+        self._buckets = Buckets(model) if rank.world > 1 else None
         self._device = next(model.parameters()).device
         self._sleeps = sleeps and self._device.type == "cuda"
 
@@ -32,23 +35,14 @@ class Replicated:
         return self._module(*inputs, **options)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
+        if last and self._buckets:
+            self._buckets.expect()
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
-        if self._rank.world > 1:
-            self._add_up()
+        if self._buckets:
+            self._buckets.finish()
         return self._optimiser.step()
-
-    def _add_up(self) -> None:
-        """Each rank's loss is its share of one sum, so their gradients are added, not averaged."""
-        pending = []
-        for parameter in self._model.parameters():
-            if parameter.requires_grad:
-                if parameter.grad is None:  # a part of the model that this rank's samples left out
-                    parameter.grad = torch.zeros_like(parameter)
-                pending.append(distributed.all_reduce(parameter.grad, async_op=True))
-        for one in pending:
-            one.wait()
 
     @property
     def learning_rate(self) -> float:
