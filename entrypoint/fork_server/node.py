@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -63,6 +64,7 @@ class ForkServer:
         self._stopping.set()
         if self._process is not None:
             self._process.stop(grace=1.0)
+        shutil.rmtree(home_of(self._settings), ignore_errors=True)
 
     def _start(self) -> None:
         home = home_of(self._settings)
