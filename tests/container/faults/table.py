@@ -92,8 +92,9 @@ def freezes() -> Iterator[Fault[Stage]]:
         inject=send("gcs", STOP),
         heal=send("gcs", GO_ON),
         after=30,
-        deadline=90,
-        restarts=False,
+        deadline=120,
+        classes=HUNG,
+        restarts=None,  # where an actor was just to be made, the job waits for longer than it may
     )
     for number, who in ((FIRST, "a worker"), (HEAD, "the head")):
         yield Fault(
@@ -103,7 +104,7 @@ def freezes() -> Iterator[Fault[Stage]]:
             heal=send(f"entrypoint-{number}", GO_ON),
             after=12,
             deadline=120,
-            restarts=number == HEAD,
+            restarts=None if number == HEAD else False,
             classes=HUNG | LOST if number == HEAD else frozenset(),
         )
         yield Fault(

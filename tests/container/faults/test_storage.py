@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root"),
 ]
 
-DISK_BYTES = 96 * 2**20
+DISK_BYTES = 384 * 2**20
 
 
 class OnDisk(Stage):
