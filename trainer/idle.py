@@ -150,6 +150,7 @@ IDLE = (
         (
             "vllm_tensor_parallel_size",
             "vllm_gpu_memory_utilization",
+            "vllm_sync_backend",
             "enable_prefix_caching",
             "enforce_eager",
         ),

@@ -153,6 +153,7 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
         "--vllm_gpu_memory_utilization",
         "not with vLLM",
     ),
+    ({"rollout_engine": "hf", "vllm_sync_backend": "nccl"}, "--vllm_sync_backend", "not with vLLM"),
     ({"async_train": True}, "--async_train", "corrected by --is_correction_level token"),
     ({"max_staleness": 2}, "--max_staleness", "it needs --async_train"),
     ({"partial_rollout": True}, "--partial_rollout", "it needs --async_train"),
