@@ -104,7 +104,10 @@ def same(benches: Benches, role: str, model: Path, directory: Path, mixed_precis
     )
     assert split.weights.keys() == whole.weights.keys()
     for name, tensor in split.weights.items():
-        torch.testing.assert_close(tensor, whole.weights[name], rtol=0, atol=0)
+        expected = whole.weights[name]
+        if mixed_precision:  # split weights are in bf16 then: a fresh value head is not yet
+            expected = expected.bfloat16().float()
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
     np.testing.assert_allclose(split.scores, whole.scores, atol=0.05 if mixed_precision else 1e-5)
     assert max(split.held) < 0.3
 
@@ -112,12 +115,13 @@ def same(benches: Benches, role: str, model: Path, directory: Path, mixed_precis
 def test_loading_takes_a_part_of_the_memory(benches: Benches, tmp_path: Path) -> None:
     """Of a model of 120 MB on four ranks, against the same processes with a whole one each."""
     shape = TinyModel(hidden_size=384, layers=16, heads=4, max_length=32)
-    write_model(shape, "0123456789+=", tmp_path)
-    took = {}
-    for stage in (3, 0):
-        made = settings(tmp_path, Sharding(zero_stage=stage))
+    small, large = written("qwen2", tmp_path / "small"), tmp_path / "large"
+    write_model(shape, "0123456789+=", large)
+    took = []
+    for path, stage in ((small, 3), (large, 3), (large, 0)):  # with the first come the imports
+        made = settings(path, Sharding(zero_stage=stage))
         benches[4].together(Workbench.build, "policy", made).result()
-        took[stage] = max(benches[4].together(Workbench.loading_took).result())
-    whole = (tmp_path / "model.safetensors").stat().st_size / 1e9
-    assert took[0] > 0.9 * whole
-    assert took[3] < 0.5 * whole
+        took.append(max(benches[4].together(Workbench.loading_took).result()))
+    whole = (large / "model.safetensors").stat().st_size / 1e9
+    assert took[2] > 0.9 * whole
+    assert took[1] < 0.7 * whole, "its part, and the part of the file that it was read from"

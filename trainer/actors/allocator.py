@@ -28,3 +28,10 @@ def keep_freed_memory() -> None:
     mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     mallopt(M_TOP_PAD, GROWTH_BYTES)
+
+
+def give_freed_memory_back() -> None:
+    """Once, to the system: what is kept of it then is what comes after."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

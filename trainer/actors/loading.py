@@ -70,7 +70,10 @@ class _Split:
     def __call__(self, module: nn.Module, name: str, parameter: Any) -> None:
         # transformers marks what it has read; what a checkpoint lacks is drawn at random later.
         if getattr(parameter, "_is_hf_initialized", False) and not is_sharded(parameter):
-            self._init._convert_to_zero_parameters([parameter])
+            # Not sent by the first rank, as DeepSpeed would: each reads its part of the file alone.
+            # What arrives in the memory that a file is mapped to would stay there, too.
+            self._init._convert_to_deepspeed_param(parameter)
+            parameter.partition()
 
 
 def weights(sharding: Sharding, *, offload: bool) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.actors.allocator import give_freed_memory_back
+
 
 def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "ds_id")
@@ -68,6 +70,7 @@ class _Turn:
 
     def end(self, *_: object) -> None:
         self._held.close()
+        give_freed_memory_back()  # else that of several layers would stay
 
 
 @contextmanager
