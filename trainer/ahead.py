@@ -26,7 +26,8 @@ from trainer.actors.base import Metrics
 from trainer.checkpoint import resume
 from trainer.checkpoint.write import DriverState
 from trainer.config import Config
-from trainer.engine_pool import ROLE, EnginePool
+from trainer.engine_losses import ROLE
+from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, Ended
 from trainer.in_flight import Group, InFlight
 from trainer.rollouts import Rollouts

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trainer.actors.group import LOOK_SECONDS, Group, Pending
 from trainer.budget import Budget
+from trainer.engine_losses import ROLE, Loss, returned
 from trainer.engines.base import Engine, Request
 from trainer.events import Tell, aloud
 from trainer.types import (
@@ -34,8 +34,6 @@ E = TypeVar("E")
 """What the engines are known to be, beyond Engine."""
 P = ParamSpec("P")
 
-ROLE = "engine"
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -45,25 +43,6 @@ class Patience:
     """To load a model."""
     part: float = 120.0
     """For one part of the weights, to change the state, or to say that it lives."""
-
-
-@dataclass(slots=True)
-class _Loss:
-    """An engine that is missing."""
-
-    at: float
-    """When it was noticed."""
-    why: TrainingError
-    remade: int = 0
-    """Samples that it was at."""
-    started: bool = False
-    """Whether the new one is on its way."""
-    left_out: bool = False
-    """Whether no place was found for it at first."""
-
-    @property
-    def how(self) -> str:
-        return self.why.how if isinstance(self.why, LostWorkerError) else str(self.why)
 
 
 @dataclass(slots=True)
@@ -95,10 +74,10 @@ class EnginePool:
         self._group: Group[Any] = group
         self._tell = tell
         self._at_once = at_once
-        self._missing: dict[int, _Loss] = {}
-        self._joining: dict[int, _Loss] = {}
+        self._missing: dict[int, Loss] = {}
+        self._joining: dict[int, Loss] = {}
         """Replaced, and being given their first weights."""
-        self._left_out: dict[int, _Loss] = {}
+        self._left_out: dict[int, Loss] = {}
         """Those that no place was found for; `started` once there is one."""
         self._served: set[int] = set()
         """Those that have had weights."""
@@ -246,19 +225,8 @@ class EnginePool:
                 self._await(worker)
         up = [worker for worker in self._missing if self._group.up(worker, 0)]
         self._joining = {worker: self._missing.pop(worker) for worker in up}
-        self._joining |= {worker: self._left_out.pop(worker) for worker in self._returned()}
-
-    def _returned(self) -> list[int]:
-        """Those left out that have started again; where a place is found, one begins to."""
-        for worker, loss in self._left_out.items():
-            if loss.started and self._group.stranded(worker):
-                loss.started = False
-            if not loss.started and self._group.found(worker):
-                with suppress(NoSeatError):  # it was lost again just now
-                    self._group.renew([worker])
-                    loss.started = True
-        started = [worker for worker, loss in self._left_out.items() if loss.started]
-        return [worker for worker in started if self._group.up(worker, 0)]
+        back = returned(self._left_out, self._group)
+        self._joining |= {worker: self._left_out.pop(worker) for worker in back}
 
     def _await(self, worker: int) -> None:
         """Until it has started, or failed to."""
@@ -273,9 +241,9 @@ class EnginePool:
                 loss = self._missing.get(worker) or self._lost(worker)
                 self._start(worker, loss)
 
-    def _lost(self, worker: int) -> _Loss:
+    def _lost(self, worker: int) -> Loss:
         why = LostWorkerError(f"the node of {ROLE}-{worker} is lost", ROLE, "its node was lost")
-        loss = self._missing[worker] = _Loss(time.monotonic(), why)
+        loss = self._missing[worker] = Loss(time.monotonic(), why)
         return loss
 
     def committed(self) -> None:
@@ -286,11 +254,10 @@ class EnginePool:
                 continue
             seconds = time.monotonic() - loss.at
             if loss.left_out:
+                engines = f"{self.shares} of {len(self._group)}"
                 self._tell(
                     "engine-returned",
-                    f"{ROLE}-{worker} is back {seconds:.1f} s after it was lost ({loss.how}), as "
-                    f"there is a place for it again: the run goes on with {self.shares} of "
-                    f"{len(self._group)} engines.",
+                    loss.returned(worker, seconds, engines),
                     engine=worker,
                     engines=self.shares,
                     seconds=round(seconds, 3),
@@ -298,8 +265,7 @@ class EnginePool:
             else:
                 self._tell(
                     "engine-replaced",
-                    f"{ROLE}-{worker} was replaced {seconds:.1f} s after it was lost ({loss.how}); "
-                    f"{loss.remade} samples were made anew.",
+                    loss.replaced(worker, seconds),
                     engine=worker,
                     seconds=round(seconds, 3),
                     samples=loss.remade,
@@ -308,7 +274,7 @@ class EnginePool:
 
     def lose(self, worker: int, why: TrainingError, remade: int = 0) -> None:
         """It is missing from now on; `remade`: the samples that it was at."""
-        loss = self._missing[worker] = _Loss(time.monotonic(), why, remade)
+        loss = self._missing[worker] = Loss(time.monotonic(), why, remade)
         if earlier := self._joining.pop(worker, None):  # it was lost before it was of any use
             loss.at, loss.remade = earlier.at, earlier.remade + remade
         print(f"{ROLE}-{worker} is lost ({loss.how}).", flush=True)
@@ -317,7 +283,7 @@ class EnginePool:
         else:
             self._group.end([worker])
 
-    def _start(self, worker: int, loss: _Loss) -> None:
+    def _start(self, worker: int, loss: Loss) -> None:
         self.budget.spend(f"{ROLE}-{worker}", loss.why)
         try:
             self._group.renew([worker])

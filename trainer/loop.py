@@ -38,6 +38,7 @@ from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
 from trainer.events import teller
 from trainer.kl_control import next_coefficient
+from trainer.mending import Mending, WentBackError
 from trainer.record import Recorder, Stopwatch
 from trainer.repair import Disk, Memory, Repair, Source
 from trainer.rollouts import Rollouts
@@ -95,14 +96,6 @@ def train(
     return state
 
 
-class _WentBackError(Exception):
-    """The run goes on from an older state, the newest that was held when a process was lost."""
-
-    def __init__(self, state: RunState) -> None:
-        super().__init__(state.step)
-        self.state = state
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     config: Config
@@ -118,16 +111,16 @@ class _Run:
     def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
         try:
             self._mended(state, lambda state: self._publish(state.step))
-        except _WentBackError as back:
+        except WentBackError as back:
             state = back.state
         while True:
             try:
                 return self._go_on(state, stop)
-            except _WentBackError as back:
+            except WentBackError as back:
                 state = back.state
 
     def _go_on(self, state: RunState, stop: StopRequest) -> RunState:
-        """To the end. Raises _WentBackError where steps are to be done again."""
+        """To the end. Raises WentBackError where steps are to be done again."""
         total = self.recorder.total_steps
         if state.step == 0:
             state = self._mended(state, self._evaluate)
@@ -159,35 +152,21 @@ class _Run:
             self.keeping.finish()
 
     def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
-        """What `act` comes to, from `state` again where a process is lost under it.
+        mending = Mending(
+            self.repair, self.keeping, self.recorder, self._rewind, self._publish, self._oldest
+        )
+        return mending.done(state, act)
 
-        Raises _WentBackError where an older state is all that is left.
-        """
-        while True:
-            try:
-                return act(state)
-            except LostWorkerError as loss:
-                found = self._go_back(state, loss)
-                if found.step < state.step:
-                    self.recorder.goes_back(found.step)
-                    self.keeping.goes_back(found.step)
-                    raise _WentBackError(found) from None
+    def _oldest(self) -> int:
+        """The first step that rollouts can go back to."""
+        return self.ahead.oldest if self.ahead else 0
 
-    def _go_back(self, state: RunState, loss: LostWorkerError) -> RunState:
-        """The newest state that is held, at most `state`; everything is as it was then."""
-        self.recorder.repairs(state.step + 1)
-        self.keeping.salvage()
-        while True:
-            try:
-                state = self.repair.mend(loss, state, self.ahead.oldest if self.ahead else 0)
-                if self.ahead:
-                    self.ahead.go_back(state.step)
-                else:
-                    self.data.stream.load_state_dict(state.prompts)
-                self._publish(state.step)
-                return state
-            except LostWorkerError as another:
-                loss = another
+    def _rewind(self, state: RunState) -> None:
+        """Prompts and rollouts are where they were then."""
+        if self.ahead:
+            self.ahead.go_back(state.step)
+        else:
+            self.data.stream.load_state_dict(state.prompts)
 
     def _export(self, state: RunState) -> None:
         self.team.policy.together(Policy.export, self.config.exported).result()

@@ -18,7 +18,7 @@ from trainer.actors.group import Group
 from trainer.budget import Budget
 from trainer.checkpoint.write import RunState
 from trainer.contract import checkpoint_path, fault_of, steps_on_disk
-from trainer.engine_pool import ROLE as ENGINE
+from trainer.engine_losses import ROLE as ENGINE
 from trainer.engine_pool import Patience
 from trainer.events import Tell
 from trainer.team import Team
