@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +15,14 @@ from trainer import losses
 from trainer.actors import loading, lora, value_head
 from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics, Rank
 from trainer.actors.forward import Forward
+from trainer.actors.keeper import Keeper
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
 from trainer.actors.peaks import Peaks
 from trainer.checkpoint import export
-from trainer.contract import Written
 from trainer.losses import Loss
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences
-
-if TYPE_CHECKING:
-    from trainer.actors.base import Source
-    from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.peers import Receipt, Targets
 
 
 class ValueModel(nn.Module):
@@ -74,7 +69,7 @@ def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
     return backbone
 
 
-class CriticActor:
+class CriticActor(Keeper):
     def __init__(
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
@@ -124,20 +119,6 @@ class CriticActor:
             self._objective.value_clip,
             micro.share,
         )
-
-    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
-        with self._training.awake():
-            return self._training.snapshot(step, needed)
-
-    def save(self, step: int, directory: Path) -> Written:
-        return self._training.save(step, directory)
-
-    def hand_over(self, to: Targets) -> Receipt:
-        return self._training.hand_over(to)
-
-    def restore(self, source: Source) -> Position | None:
-        with self._training.awake():
-            return self._training.restore(source)
 
     def export(self, directory: Path) -> None:
         with self._training.awake():

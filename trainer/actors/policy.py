@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from trainer import losses, shared
 from trainer import weights as weight_transfer
 from trainer.actors import loading, lora
 from trainer.actors.base import ALONE, LearnerSettings, Metrics, PolicyObjective, Rank
+from trainer.actors.keeper import Keeper
 from trainer.actors.learner import MicroBatch, Training
 from trainer.actors.model import load_causal_lm, prepare_process
 from trainer.actors.peaks import Peaks
@@ -29,13 +30,8 @@ from trainer.sync import Meeting, Member
 from trainer.types import Experience, FloatArray, Sequences, Weights
 from trainer.weights import Outbox
 
-if TYPE_CHECKING:
-    from trainer.actors.base import Source
-    from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.peers import Receipt, Targets
 
-
-class PolicyActor:
+class PolicyActor(Keeper):
     def __init__(
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
@@ -151,20 +147,6 @@ class PolicyActor:
         """As the engines know them: adapters are part of the weights there."""
         with self._training.awake():
             return lora.merged(self._model, self._training.weights())
-
-    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
-        with self._training.awake():
-            return self._training.snapshot(step, needed)
-
-    def save(self, step: int, directory: Path) -> Written:
-        return self._training.save(step, directory)
-
-    def hand_over(self, to: Targets) -> Receipt:
-        return self._training.hand_over(to)
-
-    def restore(self, source: Source) -> Position | None:
-        with self._training.awake():
-            return self._training.restore(source)
 
     def export(self, directory: Path) -> None:
         with self._training.awake():

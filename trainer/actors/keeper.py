@@ -1,0 +1,35 @@
+"""What a run keeps of a model that is trained: asked of every learner, and the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.actors.learner import Training
+from trainer.contract import Written
+
+if TYPE_CHECKING:
+    from trainer.actors.base import Source
+    from trainer.checkpoint.openrlhf import Position
+    from trainer.checkpoint.peers import Receipt, Targets
+
+
+class Keeper:
+    """A Learner, but for its updates."""
+
+    _training: Training
+
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
+        with self._training.awake():
+            return self._training.snapshot(step, needed)
+
+    def save(self, step: int, directory: Path) -> Written:
+        return self._training.save(step, directory)
+
+    def hand_over(self, to: Targets) -> Receipt:
+        return self._training.hand_over(to)
+
+    def restore(self, source: Source) -> Position | None:
+        with self._training.awake():
+            return self._training.restore(source)
