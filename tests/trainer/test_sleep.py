@@ -75,6 +75,7 @@ def test_engines_sleep_from_the_last_rollout_to_the_next_weights_and_wake_in_two
         "policy node",
         "policy offer",
         "engine wake weights",
+        "engine begin",
         "policy stage",
         "engine load",
         "engine commit",
