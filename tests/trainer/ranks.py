@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,21 @@ class Workbench:
         mine = sum(getattr(one, "ds_tensor", one).numel() for one in of_each)
         return mine / whole
 
-    def loading_took(self) -> float:
-        """GB at the most."""
-        measured = getattr(self._actor, "_training", self._actor).peaks()
-        (taken,) = (gb for name, gb in measured.items() if name.endswith("_load_memory_gb"))
-        return float(taken)
+    def build_watched(self, role: str, settings: LearnerSettings) -> int:
+        """Returns the most bytes held meanwhile, without the pages of files, which are lent."""
+        before, most, done = _held(), 0, threading.Event()
+
+        def watch() -> None:
+            nonlocal most
+            while not done.wait(0.002):
+                most = max(most, _held() - before)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        self.build(role, settings)
+        done.set()
+        watching.join()
+        return most
 
     def scores(self) -> FloatArray:
         return self._score()
@@ -108,6 +119,11 @@ class Workbench:
     def weights(self) -> Weights:
         found: Weights = self._actor.weights()
         return found
+
+
+def _held() -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
 def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:
