@@ -3,21 +3,23 @@
 Value: an update by two ranks over Ray, with one thread each, against the same update in one process
 with two threads and neither Ray nor ranks. `to_a_bare_pair` is a stricter ratio: two processes at
 once that learn from what each of the ranks takes, with nothing to share, so that what is above 1 is
-Ray, the passing on of samples and the sum of the gradients. Sides take turns; ratios are of medians
-of one round, and the median of the rounds is reported.
+Ray, the passing on of samples and the sum of the gradients. The sides take turns update by update,
+as a machine drifts; each ratio is the median of the turns' ratios. Ray's processes are stopped
+while the others compute, so that what it does in the background is counted where it belongs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +28,27 @@ from bench.result import report
 from bench.sides import models
 
 TARGET = 1.05
-UPDATES, WARM = 3, 1
-SAMPLES, MICRO = 16, 4
+TURNS, WARM = 3, 1
+"""Of a round; before the first."""
+UPDATES = 2
+"""Timed of each case."""
+MICRO = 4
+TURNS_SECONDS, CASES_SECONDS = 150.0, 240.0
+"""After so long no further turn is begun, no further case: a slow machine shows fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     ranks: int = 2
     stage: int = 0
+    samples: int = 16
     length: int = 256
     vocabulary: int = 8_192
 
 
+COMPARED = Case(samples=64)
+"""An eighth of the tokens of a guide's update, 128 samples of about 1,000: what ranks and Ray cost
+an update does not grow with them, so it is a larger part here than there."""
 BASE = Case()
 CASES = (
     *(replace(BASE, ranks=ranks) for ranks in (1, 2, 4)),
@@ -45,6 +56,8 @@ CASES = (
     *(replace(BASE, length=length) for length in (128, 512)),
     replace(BASE, vocabulary=32_768),
 )
+ENDING_SECONDS = 30.0
+Row = dict[str, float]
 
 
 def main() -> int:
@@ -54,7 +67,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.bare:
         model, rank, ranks = arguments.bare
-        print(json.dumps(bare(Path(model), int(rank), int(ranks))))
+        bare(Path(model), int(rank), int(ranks))
         return 0
     with tempfile.TemporaryDirectory(prefix="rc-scale-", dir="/tmp") as directory:
         return compare(Path(directory), arguments.rounds)
@@ -63,14 +76,16 @@ def main() -> int:
 def compare(root: Path, rounds: int) -> int:
     from trainer import placement
 
+    began = time.monotonic()
     # A thread for each rank: more threads than cores would wait for each other.
     os.environ |= {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(root)}
     placement.join(layout_of(max(case.ranks for case in CASES)))
-    turns = [turn(root) for _ in range(rounds)]
+    turns = taken_in_turns(root, rounds * TURNS, until=began + TURNS_SECONDS)
     rows = []
     for case in CASES:
-        rows.append({**asdict(case), **measured(root, case)})
-        print(rows[-1], flush=True)
+        if time.monotonic() < began + CASES_SECONDS:
+            rows.append({**asdict(case), **measured(root, case)})
+            print(rows[-1], flush=True)
     one_process, pair = (
         statistics.median(row["over_ray"] / row[side] for row in turns)
         for side in ("one_process", "bare_pair")
@@ -85,23 +100,171 @@ def compare(root: Path, rounds: int) -> int:
             "to_one_process": round(one_process, 4),
             "to_a_bare_pair": round(pair, 4),
             "seconds": turns,
+            "compared": asdict(COMPARED),
             "cases": rows,
+            "cases_left_out": len(CASES) - len(rows),
+            "parameters": parameters(model_for(root, COMPARED)),
             "cores": os.cpu_count(),
         },
     )
     return 0 if ok else 1
 
 
-def turn(root: Path) -> dict[str, float]:
-    """Seconds of the same update on every side."""
-    model = model_for(root, BASE)
-    row = {
-        "over_ray": measured(root, BASE)["seconds"],
-        "one_process": alone(model, ranks=1),
-        "bare_pair": alone(model, ranks=BASE.ranks),
-    }
-    print(row, flush=True)
-    return row
+def taken_in_turns(root: Path, turns: int, until: float) -> list[Row]:
+    """Seconds of the same update on every side, turn by turn; each turn begins with another.
+
+    At least one, and no more of them after `until`.
+    """
+    model = model_for(root, COMPARED)
+    rows: list[Row] = []
+    with OverRay(model, COMPARED) as ranks, Bare(model, 1) as one, Bare(model, 2) as pair:
+        sides = {"over_ray": ranks.update, "one_process": one.update, "bare_pair": pair.update}
+        others = ray_processes([*one.processes, *pair.processes])
+        for turn in range(WARM + turns):
+            if turn > WARM and time.monotonic() > until:
+                break
+            first = turn % len(sides)
+            row = {}
+            for name in [*sides, *sides][first : first + len(sides)]:
+                with contextlib.nullcontext() if name == "over_ray" else stopped(others):
+                    row[name] = round(seconds_of(sides[name], turn), 3)
+            print(row, flush=True)
+            rows.append(row)
+    return rows[WARM:]
+
+
+def seconds_of(update: Callable[[int], object], step: int) -> float:
+    began = time.perf_counter()
+    update(step)
+    return time.perf_counter() - began
+
+
+def ray_processes(other: Sequence[subprocess.Popen[str]]) -> list[Any]:
+    """What this process has started, and not `other`."""
+    import psutil
+
+    known = {process.pid for process in other}
+    return [one for one in psutil.Process().children(recursive=True) if one.pid not in known]
+
+
+@contextlib.contextmanager
+def stopped(processes: Sequence[Any]) -> Iterator[None]:
+    try:
+        for one in processes:
+            one.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        for one in processes:
+            one.send_signal(signal.SIGCONT)
+
+
+class OverRay:
+    """Ranks of a policy, as the trainer starts them."""
+
+    def __init__(self, model: Path, case: Case) -> None:
+        from trainer import placement
+        from trainer.actors.base import PolicyObjective
+        from trainer.actors.ray_group import RayLauncher
+
+        self._placed = placement.reserve(layout_of(case.ranks))
+        self._policy = RayLauncher(self._placed, timeout=60).launch_ranks(
+            "policy",
+            "trainer.actors.policy:PolicyActor",
+            case.ranks,
+            settings_for(model, case),
+            PolicyObjective(),
+        )
+        self._samples = experience(case)
+
+    def __enter__(self) -> OverRay:
+        return self
+
+    def update(self, step: int) -> list[Row]:
+        from trainer.actors.base import Policy
+
+        return self._policy.together(Policy.update, self._samples, step).result()
+
+    def __exit__(self, *_: object) -> None:
+        """Waits until its processes have ended and their names are free for the next."""
+        import psutil
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        started = psutil.Process().children(recursive=True)
+        ranks = [one for one in started if "policy-" in " ".join(one.cmdline())]
+        self._policy.end(range(len(self._policy)))
+        remove_placement_group(self._placed.group)
+        psutil.wait_procs(ranks, timeout=ENDING_SECONDS)
+        until = time.monotonic() + ENDING_SECONDS
+        while ray.util.list_named_actors() and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+class Bare:
+    """As many processes as `ranks` that share the cores and nothing else."""
+
+    def __init__(self, model: Path, ranks: int) -> None:
+        command = [sys.executable, "-m", "bench.scale", "--bare", str(model)]
+        environment = os.environ | {"OMP_NUM_THREADS": str(COMPARED.ranks // ranks)}
+        self.processes = [
+            subprocess.Popen(
+                [*command, str(rank), str(ranks)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+
+    def __enter__(self) -> Bare:
+        self._wait()
+        return self
+
+    def update(self, step: int) -> None:
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.write(f"{step}\n")
+            process.stdin.flush()
+        self._wait()
+
+    def _wait(self) -> None:
+        """For a line of each."""
+        for process in self.processes:
+            assert process.stdout
+            if not process.stdout.readline():
+                raise SystemExit(f"{process.args} ended with {process.wait()}")
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.communicate()  # closes what it reads its steps from
+
+
+def bare(model: Path, rank: int, ranks: int) -> None:
+    """An update with the samples that `rank` takes, and no other rank, for each line that comes."""
+    from trainer import shares
+    from trainer.actors.base import PolicyObjective
+    from trainer.actors.policy import PolicyActor
+
+    whole = experience(COMPARED)
+    own = whole.rows(shares.of_ranks(whole.sequences.lengths, ranks)[rank])
+    settings = replace(settings_for(model, COMPARED), train_batch_size=len(own.sequences))
+    actor = PolicyActor(settings, PolicyObjective())
+    print("ready", flush=True)
+    for line in sys.stdin:
+        actor.update(own, int(line))
+        print(line, end="", flush=True)
+
+
+def measured(root: Path, case: Case) -> Row:
+    """Seconds of an update over Ray, and GB of the fullest rank."""
+    from trainer import shares
+
+    with OverRay(model_for(root, case), case) as ranks:
+        ranks.update(0)
+        seconds = [seconds_of(ranks.update, step) for step in range(1, UPDATES + 1)]
+        memory = shares.merged_metrics(ranks.update(UPDATES + 1))["policy_update_memory_gb"]
+    return {"seconds": round(statistics.median(seconds), 3), "memory_gb": round(memory, 3)}
 
 
 def layout_of(ranks: int) -> Any:
@@ -110,78 +273,11 @@ def layout_of(ranks: int) -> Any:
     return Layout((Pool(groups=(Group(role="policy", nodes=1, per_node=ranks),)),))
 
 
-def measured(root: Path, case: Case) -> dict[str, float]:
-    """Seconds of an update over Ray, and GB of the fullest rank."""
-    import ray
-    from ray.util.placement_group import remove_placement_group
-
-    from trainer import placement, shares
-    from trainer.actors.base import Policy, PolicyObjective
-    from trainer.actors.ray_group import RayLauncher
-
-    placed = placement.reserve(layout_of(case.ranks))
-    policy = RayLauncher(placed, timeout=300).launch_ranks(
-        "policy",
-        "trainer.actors.policy:PolicyActor",
-        case.ranks,
-        settings_for(model_for(root, case), case),
-        PolicyObjective(),
-    )
-    samples = experience(case)
-    said: list[Any] = []
-
-    def update(step: int) -> None:
-        said[:] = policy.together(Policy.update, samples, step).result()
-
-    seconds = median_seconds(update)
-    remove_placement_group(placed.group)
-    while ray.available_resources().get("CPU", 0.0) < ray.cluster_resources()["CPU"]:
-        time.sleep(0.1)  # its processes have ended then, and leave the cores to the next
-    memory = shares.merged_metrics(said)["policy_update_memory_gb"]
-    return {"seconds": round(seconds, 3), "memory_gb": round(memory, 3)}
-
-
-def alone(model: Path, *, ranks: int) -> float:
-    """Seconds of an update by the slowest of as many bare processes, which share the cores."""
-    command = [sys.executable, "-m", "bench.scale", "--bare", str(model)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(BASE.ranks // ranks)}
-    running = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks)], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(ranks)
-    ]
-    said = [process.communicate()[0] for process in running]
-    return max(float(json.loads(text.splitlines()[-1])) for text in said)
-
-
-def bare(model: Path, rank: int, ranks: int) -> float:
-    """Median seconds of an update with the samples that `rank` takes, and no other rank."""
-    from trainer import shares
-    from trainer.actors.base import PolicyObjective
-    from trainer.actors.policy import PolicyActor
-
-    whole = experience(BASE)
-    own = whole.rows(shares.of_ranks(whole.sequences.lengths, ranks)[rank])
-    settings = replace(settings_for(model, BASE), train_batch_size=len(own.sequences))
-    actor = PolicyActor(settings, PolicyObjective())
-    return round(median_seconds(lambda step: actor.update(own, step)), 3)
-
-
-def median_seconds(update: Callable[[int], object]) -> float:
-    seconds = []
-    for step in range(WARM + UPDATES):
-        began = time.perf_counter()
-        update(step)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[WARM:])
-
-
 def settings_for(model: Path, case: Case) -> Any:
     from trainer.actors.base import Sharding
 
     sharding = Sharding(zero_stage=case.stage)
-    settings = models.learner(model, samples=SAMPLES, longest=case.length, sharding=sharding)
+    settings = models.learner(model, samples=case.samples, longest=case.length, sharding=sharding)
     return replace(settings, micro_train_batch_size=MICRO)
 
 
@@ -201,6 +297,14 @@ def model_for(root: Path, case: Case) -> Path:
     )
 
 
+def parameters(model: Path) -> int:
+    from trainer import model_size
+
+    size = model_size.read(str(model))
+    assert size
+    return size.parameters
+
+
 def experience(case: Case) -> Any:
     """Samples of equal length, so that ranks have equal work."""
     import numpy as np
@@ -208,12 +312,12 @@ def experience(case: Case) -> Any:
     from trainer.types import Experience, Sequences
 
     random = np.random.default_rng(0)
-    shape = (SAMPLES, case.length)
+    shape = (case.samples, case.length)
     actions = np.broadcast_to(np.arange(case.length) >= case.length // 4, shape)
     advantages = random.normal(size=shape).astype(np.float32)
     tokens = random.integers(0, case.vocabulary, shape)
     return Experience(
-        sequences=Sequences(tokens, np.full(SAMPLES, case.length), actions),
+        sequences=Sequences(tokens, np.full(case.samples, case.length), actions),
         log_probs=None,
         advantages=advantages,
         returns=advantages,
