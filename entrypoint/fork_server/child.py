@@ -81,8 +81,9 @@ def _draw_other_numbers() -> None:
 
 def _be_known_as(argv: Sequence[str]) -> None:
     try:
-        # Ray's titles are written to where the command line is as the first of them is set.
-        import_module("ray._raylet").setproctitle("ray")
+        # Ray finds the place of its titles as it sets the first, and for each it clears in it as
+        # much as the last was long: this one fills it.
+        import_module("ray._raylet").setproctitle(shown.room(2**16))
         shown.show_arguments(argv)
     except (ImportError, OSError):
         return

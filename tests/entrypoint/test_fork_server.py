@@ -135,6 +135,17 @@ def test_a_fork_is_in_all_that_it_sees_a_process_that_was_started(home: Home) ->
     assert told["files"] == started_plainly(home)["files"]
 
 
+def test_a_title_that_ray_gives_takes_the_place_of_the_whole_command_line(home: Home) -> None:
+    program = """
+        import psutil
+        from ray._raylet import setproctitle
+        for title in ("ray::IDLE, for a long time", "ray::policy-0"):
+            setproctitle(title)
+        print("".join(psutil.Process().cmdline()))
+    """
+    assert home.run(program, "a word").stdout == "ray::policy-0\n"
+
+
 def started_plainly(home: Home, **env: str) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(home.run(TELL, **env or {"HF_HOME": "/elsewhere"}).stdout)
     assert not told["forked"]
