@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,8 +16,16 @@ from entrypoint.ray_node import host_port
 from entrypoint.roll import QUESTION_SECONDS, Card
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-OUTCOME_TIMEOUT_SECONDS = QUESTION_SECONDS + 3
+CONNECT_TIMEOUT_SECONDS = 3.0
+OUTCOME_TIMEOUT = httpx.Timeout(QUESTION_SECONDS + 3, connect=CONNECT_TIMEOUT_SECONDS)
 TRIES = 3
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A machine that is gone resets no connection: the system asks it, and gives up after 5 s."""
 
 
 class RefusedError(Exception):
@@ -33,7 +42,8 @@ class HeadClient:
         self._http = httpx.Client(
             base_url=self._base,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=ANSWER_TIMEOUT_SECONDS,
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
+            transport=httpx.HTTPTransport(socket_options=KEEPALIVE),
         )
 
     def close(self) -> None:
@@ -70,18 +80,33 @@ class HeadClient:
             raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
         return answer
 
-    def watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> None:
-        """Keep one question open at the head, from a thread, until it has an answer or is gone."""
+    def watch(
+        self,
+        node: str,
+        incarnation: str,
+        put: Callable[[Message], None],
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Keep one question open at the head, from a thread, until it has an answer or is gone.
+
+        `is_there`: whether the head's name still leads here; asked where an answer fails.
+        """
 
         def watch() -> None:
             try:
-                put(self._watch(node, incarnation, put))
+                put(self._watch(node, incarnation, put, is_there))
             except (ValueError, KeyError, TypeError) as error:  # whoever answers is not the head
                 put(HeadLost(f"what it answers cannot be read: {error!r}"))
 
         threading.Thread(target=watch, name="watch-head", daemon=True).start()
 
-    def _watch(self, node: str, incarnation: str, put: Callable[[Message], None]) -> Message:
+    def _watch(
+        self,
+        node: str,
+        incarnation: str,
+        put: Callable[[Message], None],
+        is_there: Callable[[], bool],
+    ) -> Message:
         failures, stacks_of = 0, 0
         while True:
             try:
@@ -89,12 +114,14 @@ class HeadClient:
                     "GET",
                     "/v1/outcome",
                     params={"node": node, "oom_kills": oom_kills.count()},
-                    timeout=OUTCOME_TIMEOUT_SECONDS,
+                    timeout=OUTCOME_TIMEOUT,
                 )
             except (wait.NotYetError, WrongTokenError) as error:
                 failures += 1
                 if failures == TRIES or self._http.is_closed:
                     return HeadLost(str(error))
+                if not is_there():
+                    return HeadLost(f"{error}, and its name leads elsewhere now")
                 threading.Event().wait(wait.backoff(failures, first=0.3))
                 continue
             failures = 0

@@ -95,6 +95,15 @@ def resolve(host: str) -> str:
         raise NotYetError(f"the name {host} does not resolve ({error.strerror})") from None
 
 
+def leads_to(host: str, address: str) -> bool:
+    """Whether `host` still has this address; so it is taken where its name does not resolve now."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    return any(entry[4][0] == address for entry in found)
+
+
 def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
     """Raises NotYetError unless something accepts TCP connections there."""
     try:

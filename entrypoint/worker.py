@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from entrypoint import lease, oom_kills, ray_node, run_token, stacks, wait
@@ -74,6 +75,24 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
         log.info("told the head: %s", error)
 
 
+class MovedError(Exception):
+    """The head's name leads to another address than when it was looked up."""
+
+
+def while_there(is_there: Callable[[], bool], probe: Callable[[], T]) -> Callable[[], T]:
+    """The probe; where it has no answer, and the head `is_there` no more, it raises MovedError."""
+
+    def asked() -> T:
+        try:
+            return probe()
+        except wait.NotYetError:
+            if not is_there():
+                raise MovedError from None
+            raise
+
+    return asked
+
+
 def examined_whole(settings: Settings) -> bool:
     """Whether a worker that has come so far has passed every check."""
     return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
@@ -118,15 +137,20 @@ class _Membership:
         host = self._wait_for(f"the head's name {head}", lambda: wait.resolve(head))
         card = self._card(ray_node.own_address(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
+        is_there = partial(wait.leads_to, head, host)
         try:
-            incarnation = self._wait_for(
-                f"the head at {head}", lambda: client.check_in(self._now(card))
-            )
+            check_in = while_there(is_there, lambda: client.check_in(self._now(card)))
+            incarnation = self._wait_for(f"the head at {head}", check_in)
             log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
             self.inbox.forget()
-            client.watch(card.node, incarnation, lambda m: None if over.is_set() else put(m))
-            self._wait_for("the head's Ray", lambda: wait.connect(host, settings.ray_port))
+            client.watch(
+                card.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
+            )
+            connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
+            self._wait_for("the head's Ray", connect)
             return self._belong(client, card, host)
+        except MovedError:
+            return HeadLost("its name leads elsewhere now")
         finally:
             over.set()
             client.close()

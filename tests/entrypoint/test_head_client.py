@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from entrypoint import wait
 from entrypoint.inbox import HeadLost, Message
 from tests.entrypoint.test_control import Head, eventually, head
 
@@ -22,3 +23,21 @@ def test_what_is_no_answer_of_a_head_ends_a_membership_and_not_the_watch(
     client.watch("a", "first", said.append)
     eventually(lambda: bool(said))
     assert isinstance(said[0], HeadLost)
+
+
+def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_fails(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Message] = []
+    asked: list[str] = []
+    client = head.client()
+
+    def fails(method: str, path: str, **options: object) -> httpx.Response:
+        asked.append(path)
+        raise wait.NotYetError("no route to host")
+
+    monkeypatch.setattr(client, "ask", fails)
+    client.watch("a", "first", said.append, is_there=lambda: False)
+    eventually(lambda: bool(said))
+    assert said == [HeadLost("no route to host, and its name leads elsewhere now")]
+    assert len(asked) == 1

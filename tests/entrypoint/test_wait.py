@@ -103,3 +103,9 @@ def test_a_post_only_server_counts_as_ready(server: str, status: int) -> None:
 def test_a_proxy_without_its_server_is_not_ready(server: str, status: int) -> None:
     with pytest.raises(NotYetError, match=str(status)):
         wait.answers_http(f"{server}/{status}")
+
+
+def test_a_name_leads_to_each_of_its_addresses_and_is_believed_while_it_does_not_resolve() -> None:
+    assert wait.leads_to("localhost", wait.resolve("localhost"))
+    assert not wait.leads_to("127.0.0.1", "127.0.0.9")
+    assert wait.leads_to("no-such-name.invalid", "127.0.0.9")

@@ -62,3 +62,14 @@ def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
 ) -> None:
     endings = [RayEnded(1)] * (2 * worker.TRIES)
     assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0
+
+
+def test_who_waits_for_a_head_that_has_moved_looks_its_name_up_again() -> None:
+    def silent() -> None:
+        raise wait.NotYetError("no route to host")
+
+    with pytest.raises(worker.MovedError):
+        worker.while_there(lambda: False, silent)()
+    with pytest.raises(wait.NotYetError):
+        worker.while_there(lambda: True, silent)()
+    assert worker.while_there(lambda: False, lambda: "here")() == "here"
