@@ -86,8 +86,9 @@ class Cluster:
 
     def processes(self, number: int) -> list[psutil.Process]:
         """All that runs in a container."""
-        mark = self.mark(number)
-        return [*marked(mark), *marked(f"{mark}@/tmp/ray")]
+        node = self.mark(number)
+        of_ray = f"{node}@/tmp/ray"
+        return [p for mark in (node, of_ray, f"{of_ray}/fork-server") for p in marked(mark)]
 
     def step(self) -> int:
         progress = Progress.read(self.run.progress)
