@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.container.clock import WrongClock
 from tests.container.cluster import HEAD_POD_ID, Cluster
 from tests.container.podman import IMAGE, Container, podman, run_once
 
@@ -19,7 +21,6 @@ ENOUGH = ("--shm-size=8g", "--pids-limit=-1")
 """What a node on a machine of 24 GiB is to be given."""
 OF_THIS_MACHINE = {"host.nofile"}
 """What a container cannot be given more of than its host has."""
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 TOKEN = "correct-horse-battery"
 STARTS = 20
 
@@ -153,15 +154,17 @@ def test_a_worker_on_other_storage_is_refused_on_both_sides(
     assert "mount one shared storage at ROLLCALL_RUN_DIR" in refusal(waiting, "elsewhere")
 
 
-@pytest.mark.skipif(not FAKETIME.exists(), reason="no libfaketime here")
-def test_a_worker_whose_clock_is_wrong_is_refused_on_both_sides(waiting: Cluster) -> None:
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
+def test_a_worker_whose_clock_is_wrong_is_refused_on_both_sides(
+    waiting: Cluster, tmp_path: Path
+) -> None:
+    clock = WrongClock.made_in(tmp_path, seconds=-7_200)
     node = worker(
         waiting,
         "late",
         f"--volume={waiting.run.root}:/checkpoints",
-        f"--volume={FAKETIME}:/faketime.so:ro",
-        *("--env=LD_PRELOAD=/faketime.so", "--env=FAKETIME=-2h"),
-        "--env=FAKETIME_DONT_FAKE_MONOTONIC=1",
+        f"--volume={tmp_path}:/clock:ro",
+        *(f"--env={name}={value}" for name, value in clock.variables("/clock").items()),
     )
     assert node.exit_code(within=90) == 76
     assert "s behind the head's: set both (NTP)" in refusal(waiting, "late")

@@ -83,12 +83,13 @@ SHARES = [[Request("a", (1, 2))], [Request("b", (3, 4, 5))]]
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """Two engines and a policy on three nodes of two CPUs each."""
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Two engines and a policy, on three nodes of two CPUs each where nothing else is asked for."""
+    names: str = getattr(request, "param", "abc")
     roles = {"policy": 1, "engine": 2}
     groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
     wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
-    with cluster_at(*[{"num_cpus": 2, "node_name": name} for name in "abc"]) as cluster:
+    with cluster_at(*[{"num_cpus": 2, "node_name": name} for name in names]) as cluster:
         launcher = RayLauncher(placement.reserve(wanted), timeout=60.0)
         group = launcher.launch("engine", f"{__name__}:Scribe", 2)
         told: list[tuple[str, dict[str, Any]]] = []
@@ -161,6 +162,7 @@ def test_an_engine_on_a_living_node_is_replaced_there_also_after_a_node_was_lost
         assert run.write()[engine][0] == node
 
 
+@pytest.mark.parametrize("run", ["ab"], indirect=True)
 def test_where_no_slot_is_free_the_run_goes_on_with_the_engines_that_are_left(run: Run) -> None:
     head = run.cluster.head_node.node_id
     ((engine, node),) = [(n, node) for n, (node, _) in enumerate(run.write()) if node != head]

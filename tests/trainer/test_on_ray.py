@@ -156,7 +156,7 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
 
 
 @pytest.mark.cluster
-def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it_in_another_layout(
+def test_a_stopped_rank_is_named_and_all_are_started_anew_from_the_checkpoint(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:
     several = {"actor_num_gpus_per_node": 2, "critic_num_gpus_per_node": 2, "zero_stage": 3}
@@ -169,17 +169,13 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_without_it_in_another_layou
     stopped.suspend()
     since = time.monotonic()
     said, _ = running.communicate(timeout=100)
-    assert time.monotonic() - since < 45, "Ray takes some seconds to end"
-    assert running.returncode == ExitCode.JOB_FAILED, said
-    assert "rank policy-1" in said
-    assert f"process {stopped.pid}) does not answer" in said
+    assert time.monotonic() - since < 75, "15 s to be sure, a start, some steps, Ray's end"
+    assert running.returncode == ExitCode.FINISHED, said
+    (replaced,) = events(config, "rank-replaced")
+    assert "rank policy-1" in replaced["sentence"]
+    assert f"process {stopped.pid}) does not answer" in replaced["sentence"]
+    assert replaced["details"]["step"] >= 2
     assert not stopped.is_running()
-
-    finished = start(flags, ray_directory)
-    said, _ = finished.communicate(timeout=200)
-    assert finished.returncode == ExitCode.FINISHED, said
-    resumed = [event["details"]["step"] for event in events(config, "resume")]
-    assert resumed[1] >= 2
     alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
     from env.registry import reward_function
 

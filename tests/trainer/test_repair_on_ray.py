@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,10 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
 
     def strike(step: int) -> None:
         if step == 7 and not events(config, "rank-replaced"):
-            for process in processes_of("policy-0"):
+            deadline = time.monotonic() + 10
+            while not (found := processes_of("policy-0")):  # a title is not there while it changes
+                assert time.monotonic() < deadline
+            for process in found:
                 process.kill()
                 process.wait(10)
 

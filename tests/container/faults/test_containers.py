@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import struct
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.container.clock import WrongClock
 from tests.container.cluster import ENDLESS, HEAD_POD_ID, SHORT, Cluster
 from tests.container.conftest import missing
 from tests.container.faults import checker, results
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.timeout(400)]
 
 BOOT_SECONDS = 120
 MAX_RESTARTS = 3
-CLOCK = Path(__file__).with_name("clock.c")
 HEAD, FIRST, SECOND = "head", "worker-1", "worker-2"
 
 
@@ -343,32 +341,21 @@ def test_a_clock_that_jumps_ahead_and_back_by_two_hours_costs_no_attempt(
     tmp_path: Path, data: Path
 ) -> None:
     with Containers(tmp_path / "cluster", data) as cluster:
-        offset = cluster.run.root / "offset"
-        offset.write_bytes(seconds(0))
-        library = cluster.run.root / "clock.so"
-        build = ["gcc", "-shared", "-fPIC", "-O2", "-o", library, CLOCK]
-        subprocess.run(build, check=True)
+        clock = WrongClock.made_in(cluster.run.root)
         cluster.head(
             *(*ENDLESS, "--remote_rm_url", "arithmetic"),
             workers=0,
-            LD_PRELOAD="/checkpoints/clock.so",
-            CLOCK_OFFSET_FILE="/checkpoints/offset",
+            **clock.variables("/checkpoints"),
         )
         cluster.watch.goes_on(within=BOOT_SECONDS)
         for jump in (7_200, -7_200, 0):
-            with offset.open("r+b") as shared:
-                shared.write(seconds(jump))
+            clock.jump(jump)
             steps = len(cluster.events("step"))
             cluster.watch.event("step", within=40, after=steps + 20)
         hours = {row["at"][:13] for row in cluster.events("step")}
         assert len(hours) >= 3, "the clock did not jump"
         assert len(cluster.events("attempt")) == 1
         assert cluster.faults() == []
-
-
-def seconds(number: int) -> bytes:
-    """As `clock.c` reads them."""
-    return struct.pack("=q", number)
 
 
 @pytest.mark.faults
