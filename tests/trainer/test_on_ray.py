@@ -156,11 +156,11 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
 
 
 @pytest.mark.cluster
-def test_a_stopped_rank_is_named_and_all_are_started_anew_from_the_checkpoint(
+def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:
     several = {"actor_num_gpus_per_node": 2, "critic_num_gpus_per_node": 2, "zero_stage": 3}
-    flags |= {"max_steps": 6, "save_steps": 1, "dist_timeout": 45}
+    flags |= {"max_steps": 6, "save_steps": 1, "dist_timeout": 45, "lr_scheduler": "constant"}
     config = parse(to_argv(flags))
 
     running = start(flags | several, ray_directory)
@@ -176,13 +176,19 @@ def test_a_stopped_rank_is_named_and_all_are_started_anew_from_the_checkpoint(
     assert f"process {stopped.pid}) does not answer" in replaced["sentence"]
     assert replaced["details"]["step"] >= 2
     assert not stopped.is_running()
+
+    flags |= {"max_steps": 7}
+    finished = start(flags, ray_directory)
+    said, _ = finished.communicate(timeout=200)
+    assert finished.returncode == ExitCode.FINISHED, said
+    assert [event["details"]["step"] for event in events(config, "resume")] == [0, 6]
     alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
     from env.registry import reward_function
 
     train(alone, reward_function("arithmetic"))
-    assert position_in(config) == position_in(alone)
-    expected = weights_of(alone, 6)
-    for name, value in weights_of(config, 6).items():
+    assert position_in(config, 7) == position_in(alone, 7)
+    expected = weights_of(alone, 7)
+    for name, value in weights_of(config, 7).items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
 
 
@@ -199,7 +205,7 @@ def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
     return found[0]
 
 
-def position_in(config: Config) -> dict[str, Any]:
-    state = json.loads((checkpoint_path(config.checkpoints, 6) / "run.json").read_text())
+def position_in(config: Config, step: int) -> dict[str, Any]:
+    state = json.loads((checkpoint_path(config.checkpoints, step) / "run.json").read_text())
     prompts: dict[str, Any] = state["prompts"]
     return prompts
