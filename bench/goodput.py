@@ -59,8 +59,8 @@ class Inputs:
     steps_a_checkpoint: int = 1
     checkpoint: float = 1.8
     """Held up by each: 1 % of a step."""
-    process_death: float = 1.6
-    """Measured: SIGKILL of the driver to the failure's event."""
+    process_death: float = 0.5
+    """Measured (`bench.recovery`): SIGKILL of the driver to the failure's event."""
     node_death: float = 15.0
     """ROLLCALL_NODE_TIMEOUT; measured for a killed worker: 4.2."""
     end_of_hung: float = 1.6
@@ -72,7 +72,7 @@ class Inputs:
     replacement: float = 120.0
     """Assumed: a spare machine's container starts and joins; measured with no image to pull: 12."""
     start: float = 90.0
-    """Assumed: models loaded, communicators made; measured with a trivial job: 2.1."""
+    """Assumed: models loaded, communicators made; measured with a tiny model: 1.8."""
 
 
 @dataclass(slots=True)
