@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from trainer import weights
+from trainer.actors import sharded
 from trainer.actors.base import (
     CriticObjective,
     LearnerSettings,
@@ -115,6 +117,22 @@ class Workbench:
                 found |= {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         self._actor.withdraw()
         return found
+
+    def torn(self, times: int) -> int:
+        """How often a weight differs, of all gathered at once, from what it is gathered alone."""
+        parameters = list(self._actor._model.parameters())
+        alone = []
+        for parameter in parameters:
+            with sharded.whole([parameter]):
+                alone.append(parameter.detach().clone())
+        count = 0
+        for _ in range(times):
+            with sharded.whole(parameters):
+                count += sum(
+                    not torch.equal(one, other)
+                    for one, other in zip(parameters, alone, strict=True)
+                )
+        return count
 
     def weights(self) -> Weights:
         found: Weights = self._actor.weights()

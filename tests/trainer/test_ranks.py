@@ -232,6 +232,13 @@ def test_sharded_weights_are_whole_where_they_leave(
     np.testing.assert_allclose(first[f"{query}.weight"], start + 2 * b @ a, atol=1e-6)
 
 
+def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, model: Path) -> None:
+    """DeepSpeed before 0.19.8 waited for the last of them alone, as if gloo kept an order."""
+    made = settings(model, Sharding(zero_stage=3))
+    benches[4].together(Workbench.build, "policy", made).result()
+    assert benches[4].together(Workbench.torn, 100).result() == [0] * 4
+
+
 def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
     """The last test of these ranks: one of them never comes back."""
     bench = benches[2]

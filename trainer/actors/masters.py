@@ -6,8 +6,6 @@ for the largest of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import deepspeed
@@ -23,6 +21,7 @@ from deepspeed.utils import (
 from torch import Tensor, distributed
 from torch.nn import functional
 
+from trainer.actors import sharded
 from trainer.actors.sharded import is_sharded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,15 +31,8 @@ def whole(tensor: Tensor, *, keep: bool) -> Tensor:
     """The tensor as the model computes with it; of a sharded one a copy on the CPU if `keep`."""
     if not is_sharded(tensor):
         return tensor
-    with deepspeed.zero.GatheredParameters([tensor]):
+    with sharded.whole([tensor]):
         return tensor.detach().to("cpu", copy=True) if keep else tensor
-
-
-@contextmanager
-def gathered(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Sharded ones are whole on every rank, on its device, for as long as the block."""
-    with deepspeed.zero.GatheredParameters([one for one in tensors if is_sharded(one)]):
-        yield
 
 
 def weights(parameter: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from socket import socket
 from threading import Thread
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer import stream, weights
-from trainer.actors import lora
+from trainer.actors import lora, sharded
 from trainer.shared import Lent, Part
 from trainer.sync import Meeting, Member
 from trainer.types import BrokenGroupError, TrainingError
@@ -49,8 +49,7 @@ class Offered:
         kinds = {}
         for name, (source, *_) in self._sources.items():
             tensor = tensors[source]
-            shape = getattr(tensor, "ds_shape", tensor.shape)  # of a sharded one, the whole's
-            kinds[name] = (self._dtype or tensor.dtype, shape)
+            kinds[name] = (self._dtype or tensor.dtype, sharded.shape_of(tensor))
         found = weights.parts(weights.laid_out(kinds), weights.PART_BYTES)
         self.largest = max(sum(map(weights.size_of, part)) for part in found)
         return found
@@ -60,18 +59,9 @@ class Offered:
         """On every rank, on its device. Asked of all of them together."""
         tensors = self._model.state_dict(keep_vars=True)
         some = {name: tensors[name] for entry in part for name in self._sources[entry.name]}
-        with _gathered(some.values()), torch.no_grad():
+        with sharded.whole(some.values()), torch.no_grad():
             merged = lora.merged(self._model, some)
             yield {name: tensor.to(self._dtype or tensor.dtype) for name, tensor in merged.items()}
-
-
-def _gathered(tensors: Iterable[Any]) -> Any:
-    sharded = [tensor for tensor in tensors if hasattr(tensor, "ds_id")]
-    if not sharded:
-        return nullcontext()
-    from trainer.actors import masters
-
-    return masters.gathered(sharded)
 
 
 class Broadcaster:

@@ -74,12 +74,12 @@ class _Turn:
 
 
 @contextmanager
-def whole(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """To be entered by all ranks: within, these are there as a whole."""
-    with ExitStack() as held:
-        for parameter in filter(is_sharded, parameters):
-            import deepspeed
+def whole(parameters: Iterable[Any]) -> Iterator[None]:
+    """To be entered by all ranks: within, these are there as a whole, on each rank's device."""
+    if not (sharded := [one for one in parameters if is_sharded(one)]):
+        yield
+        return
+    import deepspeed
 
-            # One after the other: several at once are confused with each other over gloo.
-            held.enter_context(deepspeed.zero.GatheredParameters([parameter]))
+    with deepspeed.zero.GatheredParameters(sharded):
         yield
