@@ -3,10 +3,10 @@
 Both sides run the same trainer with the same flags and checkpoints in three containers, with the
 repository mounted into them. The other side is what the guides leave to the user: `ray start` on
 each node, and `until ray job submit …; do :; done`, which submits again at once; a container that
-was killed is started again at once on both sides. Its trainer keeps no snapshots with peers, so
-that a lost rank ends the job, as in other trainers. A new step is one that no attempt had finished
-before; the one that was in flight at the fault, and may yet end, does not count. The value is the
-worst of the ratios, each divided by its target.
+was killed is started again at once on both sides. Its trainer repairs nothing and keeps no
+snapshots with peers: a lost process ends the job, as in other trainers. A new step is one that no
+attempt had finished before; the one that was in flight at the fault, and may yet end, does not
+count. The value is the worst of the ratios, each divided by its target.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def loop(root: Path, data: Path) -> Iterator[Cluster]:
     """Ray as the guides start it, and a shell loop on the head that submits."""
     submit = [
         *("ray", "job", "submit", "--", "python", "-m", "trainer", *JOB, "--load_checkpoint"),
-        *("--peer_snapshot", "off", "--run_dir", "/checkpoints"),
+        *("--max_repairs", "0", "--peer_snapshot", "off", "--run_dir", "/checkpoints"),
     ]
 
     def node(name: str, role: str) -> Node:

@@ -53,6 +53,7 @@ class Control:
         on_difference: Callable[[str], None] = lambda _: None,
         left_out: frozenset[str] = frozenset(),
         on_leave: Callable[[str, str], None] = lambda worker, why: None,
+        on_again: Callable[[Card], None] = lambda card: None,
     ) -> None:
         """`left_out`: names of the checks between nodes that are not asked."""
         self._register = Register(me, expected_workers, left_out)
@@ -62,6 +63,7 @@ class Control:
         self._on_check_in = on_check_in
         self._on_difference = on_difference
         self._on_leave = on_leave
+        self._on_again = on_again
         self.phase = "starting"
         self.sentence = ""
         self._outcome: dict[str, Any] | None = None
@@ -216,6 +218,8 @@ class Control:
         answer = self._register.check_in(card, request.client.host if request.client else "")
         if answer.ask_again:
             return JSONResponse({"error": answer.ask_again}, status_code=503)
+        if answer.again:  # before it starts another Ray
+            await asyncio.to_thread(self._on_again, card)
         if answer.news or answer.refusal:
             await asyncio.to_thread(self._on_check_in, card, answer.refusal)
         if answer.refusal:

@@ -104,7 +104,7 @@ class _Life:
             storage=self.incarnation,
         )
 
-    def control(self, me: Card) -> Control:
+    def control(self, me: Card, cluster: HeadRay) -> Control:
         """Raises OSError where its port is taken."""
         inbox, journal = self.inbox, self.journal
         return Control(
@@ -119,6 +119,7 @@ class _Life:
             on_difference=lambda sentence: say_difference(journal, sentence),
             left_out=nodes.left_out(self.settings),
             on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
+            on_again=lambda card: say_again(journal, card, cluster),
         )
 
 
@@ -126,8 +127,9 @@ def _lead(life: _Life) -> int:
     began = time.monotonic()
     settings, journal, inbox, token = life.settings, life.journal, life.inbox, life.token
     me = life.card()
+    cluster = HeadRay(settings, me, token, inbox)
     try:
-        control = life.control(me)
+        control = life.control(me, cluster)
     except OSError as error:
         log.error(
             "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
@@ -139,7 +141,7 @@ def _lead(life: _Life) -> int:
     tell = partial(journal.record, "service")
     with (
         ForkServer(settings, env),
-        HeadRay(settings, me, token, inbox) as cluster,
+        cluster,
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
@@ -207,6 +209,13 @@ def say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
         return
     verb = "has joined Ray" if card.joined else "checked in"
     journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
+
+
+def say_again(journal: Journal, card: Card, cluster: HeadRay) -> None:
+    """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
+    over = f"{card.node} asks to join again, so that what ran on it before is over"
+    if cluster.bury(card.node, over):
+        journal.record("node-over", f"{over}: Ray was told so", node=card.node)
 
 
 def say_difference(journal: Journal, sentence: str) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from dataclasses import dataclass
 from types import TracebackType
 
-from entrypoint import ray_node
+from entrypoint import process, ray_node, wait
 from entrypoint.inbox import Inbox, RayEnded
 from entrypoint.ray_node import RayNode
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
+from trainer.contract import RunFiles
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -45,7 +50,31 @@ class HeadRay:
         self._node.wait_ready(self._answers, self.inbox.stop)
 
     def alive(self) -> set[str]:
-        return ray_node.alive_nodes(self.dashboard, self.token)
+        return {node.address for node in ray_node.alive_nodes(self.dashboard, self.token)}
+
+    def bury(self, name: str, why: str) -> bool:
+        """Have Ray take what nodes of this name it has now for dead, instead of asking them for
+        some time yet. Whether there were any; where it does not come about, Ray sees it later."""
+        try:
+            nodes = ray_node.alive_nodes(self.dashboard, self.token)
+            if not (dead := [node.id for node in nodes if node.name == name]):
+                return False
+            telling = process.Process(
+                "the word to Ray",
+                [
+                    *(sys.executable, "-m", "trainer.dead_nodes", *dead),
+                    *("--address", ray_node.host_port(self.me.address, self.settings.ray_port)),
+                    *("--why", why),
+                ],
+                env=ray_node.environment(self.settings, self.token)
+                | {process.NODE_MARK: self.settings.node_mark},
+                log_to=RunFiles(self.settings.run_dir).logs / "dead-nodes.log",
+            )
+        except (wait.NotYetError, process.StartError) as error:
+            log.warning("Ray is not told that %s: %s", why, error)
+            return False
+        telling.on_exit(lambda code: None if code == 0 else log.warning("%s", telling.tail(1)))
+        return True
 
     def ended(self) -> bool:
         return self._node is not None and not self._node.running

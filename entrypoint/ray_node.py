@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
 HEALTH_THRESHOLD = 3
+MOST_NODES = 10_000
+"""In one answer of Ray's dashboard: as many as it gives, of which 100 are its default."""
 
 
 class RayFailedError(Exception):
@@ -183,15 +186,28 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
     return defaults | dict(settings.environ) | ours
 
 
-def alive_nodes(dashboard: str, token: str) -> set[str]:
-    """Addresses of the nodes that Ray takes for alive. Raises NotYetError while it cannot say."""
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A node that Ray takes for alive."""
+
+    id: str
+    name: str
+    address: str
+
+
+def alive_nodes(dashboard: str, token: str) -> list[Alive]:
+    """Raises NotYetError while Ray cannot say."""
+    alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
     try:
         answer = httpx.get(
-            f"{dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"}, timeout=10
+            f"{dashboard}/api/v0/nodes",
+            params={**alive, "limit": MOST_NODES},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=10,
         )
         answer.raise_for_status()
         rows = answer.json()["data"]["result"]["result"]
-        return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
+        return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None
 

@@ -26,6 +26,8 @@ class Answer:
     """Why it cannot be answered yet."""
     news: bool = True
     """Whether the head did not know this."""
+    again: bool = False
+    """Whether the node had joined before, in a life or a membership that is over by that."""
 
 
 class Register:
@@ -59,7 +61,8 @@ class Register:
             if wait := self._not_yet(card, now):
                 return Answer(ask_again=wait, news=news)
             self._count(card.node, card.oom_kills)
-            return Answer(refusal=self._take(card, source, now), news=news)
+            again = known is not None and known.card.joined and not card.joined
+            return Answer(refusal=self._take(card, source, now), news=news, again=again)
 
     def new_differences(self) -> list[str]:
         """Once all are there: in what the nodes differ, each difference once."""

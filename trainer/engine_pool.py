@@ -63,12 +63,13 @@ class EnginePool:
         *,
         tell: Tell = aloud,
         patience: Patience = Patience(),
+        budget: Budget | None = None,
         at_once: bool = True,
     ) -> None:
         """`at_once`: an engine starts anew as soon as it is missed; else only when weights are due,
         and then it is waited for: its GPU is another's meanwhile."""
         self.patience = patience
-        self.budget = Budget()
+        self.budget = budget or Budget()
         self.before_waiting: Callable[[], None] = lambda: None
         """Called where all will wait for an engine to load its model."""
         self._group: Group[Any] = group

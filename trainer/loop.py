@@ -28,6 +28,7 @@ from trainer import (
 )
 from trainer.actors.base import Critic, Metrics, Policy
 from trainer.ahead import Ahead
+from trainer.budget import Budget
 from trainer.checkpoint import best, resume
 from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.write import RunState
@@ -84,7 +85,8 @@ def train(
         disk = Disk(config.checkpoints)
         sources: list[Source] = [Memory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
-        repair = Repair(team, sources, teller(config.files.journal), fresh)
+        budget = Budget(config.max_repairs)
+        repair = Repair(team, sources, teller(config.files.journal), budget, fresh)
         run = _Run(config, team, data, reward, recorder, rollouts, keeping, repair)
         state = run.to_the_end(state, stop)
     except BaseException as error:

@@ -125,10 +125,10 @@ class Repair:
     team: Team
     sources: Sequence[Source]
     tell: Tell
+    budget: Budget
     fresh: RunState | None = None
     """The run before its first step; None where this attempt did not begin there."""
     patience: Patience = field(default_factory=Patience)
-    budget: Budget = field(default_factory=Budget)
     _furthest: int = 0
 
     def mend(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RunState:

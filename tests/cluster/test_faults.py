@@ -93,6 +93,18 @@ def test_a_second_head_on_the_run_directory_is_refused_while_the_first_lives(
     cluster.goes_on(within=30)
 
 
+def test_a_killed_worker_that_comes_back_is_dead_for_ray_in_its_earlier_life(
+    cluster: Cluster,
+) -> None:
+    cluster.kill(SECOND)
+    cluster.start(SECOND)
+    cluster.until(lambda: cluster.events("node-over") != [], "a word to Ray", within=60)
+    (told,) = cluster.events("node-over")
+    assert told["details"]["node"] == "worker-2"
+    cluster.until_said(SECOND, "joined the Ray cluster", within=60)
+    cluster.goes_on(within=60)
+
+
 def test_a_head_whose_ray_dies_revives_it_and_the_run_goes_on_within_90_seconds(
     cluster: Cluster,
 ) -> None:

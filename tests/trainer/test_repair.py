@@ -13,11 +13,12 @@ from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import policy
 from trainer import publish
 from trainer.actors.group import LocalGroup, Pending
-from trainer.budget import MOST, Budget
+from trainer.budget import Budget
 from trainer.engine_pool import EnginePool
 from trainer.engines.base import Request
 from trainer.engines.hf import HFEngine
 from trainer.repair import Plan, plan
+from trainer.table.outputs import MOST_REPAIRS
 from trainer.types import (
     BeyondRepairError,
     EngineFailedError,
@@ -47,9 +48,14 @@ def test_who_starts_anew_and_who_goes_back(
     assert plan(lost, learners, step) == expected
 
 
+def test_without_a_budget_the_first_loss_ends_the_attempt() -> None:
+    with pytest.raises(BeyondRepairError, match=r"policy-0 is lost: it died.*--max_repairs 0"):
+        Budget(0).spend("policy", LostWorkerError("policy-0 is lost: it died", "policy"))
+
+
 def test_what_breaks_again_and_again_is_given_up_unless_steps_are_finished_meanwhile() -> None:
     budget, loss = Budget(), LostWorkerError("policy-0 is lost: it died", "policy")
-    for _ in range(MOST):
+    for _ in range(MOST_REPAIRS):
         budget.spend("policy", loss)
     budget.spend("critic", loss)
     with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):

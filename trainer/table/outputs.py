@@ -10,6 +10,9 @@ from pathlib import Path
 from trainer.flags import flag
 from trainer.table.groups import CHECKPOINTS, EVALUATION, LOGGER
 
+MOST_REPAIRS = 3
+"""What breaks one thing again and again is still there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFlags:
@@ -77,6 +80,12 @@ class CheckpointFlags:
         unit="GB",
         above=0,
         help="the most that a node holds of them; default: half of its memory",
+    )
+    max_repairs: int = flag(
+        MOST_REPAIRS,
+        group=CHECKPOINTS,
+        at_least=0,
+        help="losses of one thing that are repaired without a new step; 0: each ends the attempt",
     )
 
 

@@ -1,0 +1,63 @@
+"""Ray takes the word of who knows that a node is dead, on a real cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.exceptions import ActorDiedError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+@ray.remote(num_cpus=1)
+class Worker:
+    def ready(self) -> None:
+        return None
+
+    def work(self) -> None:
+        time.sleep(600)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_what_waits_for_a_buried_node_fails_at_once_and_says_why(cluster: Cluster) -> None:
+    node = cluster.add_node(num_cpus=1)
+    worker = Worker.remote()
+    ray.get(worker.ready.remote())
+    (dead,) = [row["NodeID"] for row in ray.nodes() if row["Resources"].get("CPU")]
+    pending = worker.work.remote()
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    frozen = [raylet, *raylet.children(recursive=True)]
+    for process in frozen:
+        process.suspend()  # as silent as a machine without power
+    try:
+        since = time.monotonic()
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "trainer.dead_nodes", dead),
+                *("--address", cluster.address, "--why", "it was started again"),
+            ],
+            check=True,
+        )
+        with pytest.raises(ActorDiedError, match="it was started again"):
+            ray.get(pending, timeout=60)
+        assert time.monotonic() - since < 8, "Ray's own checks take longer"
+    finally:
+        for process in frozen:
+            process.kill()
