@@ -4,9 +4,10 @@ Both sides run the same trainer with the same flags and checkpoints in three con
 repository mounted into them. The other side is what the guides leave to the user: `ray start` on
 each node, and `until ray job submit …; do :; done`, which submits again at once; a container that
 was killed is started again at once on both sides. Its trainer repairs nothing and keeps no
-snapshots with peers: a lost process ends the job, as in other trainers. A new step is one that no
-attempt had finished before; the one that was in flight at the fault, and may yet end, does not
-count. The value is the worst of the ratios, each divided by its target.
+snapshots with peers: a lost process ends the job, as in other trainers. The worker that is killed
+or frozen is the one that the policy is on. A new step is one that no attempt had finished before;
+the one that was in flight at the fault, and may yet end, does not count. The value is the worst of
+the ratios, each divided by its target.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from trainer.contract import Progress, RunFiles, read_events
 
 REPOSITORY = Path(__file__).parents[1]
 WORKERS = ("worker-1", "worker-2")
-HEAD, VICTIM = 0, 2
-CPUS = 4
-"""Of each node: what is lost with one has room on the others."""
+HEAD = 0
+CPUS = 6
+"""Of each worker: what is lost with one has room on the other."""
+HEAD_CPUS = 0
+"""So that none of the job but its driver is there."""
 TIMEOUT_SECONDS = 240.0
 SETTLED_STEPS = 8
 """Finished after a fault, before the next one."""
@@ -138,9 +141,11 @@ def prepared(root: Path) -> Path:
 @contextmanager
 def ours(root: Path, data: Path) -> Iterator[Cluster]:
     """The image as users start it."""
-    env = {"ROLLCALL_NUM_CPUS": str(CPUS), "EXPECTED_WORKERS": "2", "ROLLCALL_HEAD_ADDRESS": "head"}
-    head = Node("head", {**env, "RAY_WORKER": "0"}, words=("--", *JOB))
-    workers = (Node(name, {**env, "RAY_WORKER": "1"}) for name in WORKERS)
+    env = {"EXPECTED_WORKERS": "2", "ROLLCALL_HEAD_ADDRESS": "head"}
+    of_head = {"RAY_WORKER": "0", "ROLLCALL_NUM_CPUS": str(HEAD_CPUS)}
+    of_worker = {"RAY_WORKER": "1", "ROLLCALL_NUM_CPUS": str(CPUS)}
+    head = Node("head", env | of_head, words=("--", *JOB))
+    workers = (Node(name, env | of_worker) for name in WORKERS)
     with started(root, data, (head, *workers)) as cluster:
         yield cluster
 
@@ -153,13 +158,13 @@ def loop(root: Path, data: Path) -> Iterator[Cluster]:
         *("--max_repairs", "0", "--peer_snapshot", "off", "--run_dir", "/checkpoints"),
     ]
 
-    def node(name: str, role: str) -> Node:
-        ray = f"ray start {role} --num-cpus={CPUS} --disable-usage-stats --block"
+    def node(name: str, role: str, cpus: int) -> Node:
+        ray = f"ray start {role} --num-cpus={cpus} --disable-usage-stats --block"
         until = f"until {ray}; do sleep 0.2; done"
         return Node(name, words=("bash", "-c", until), entrypoint=("tini", "--"))
 
-    head = node("head", "--head --dashboard-host=0.0.0.0")
-    workers = (node(name, "--address=head:6379") for name in WORKERS)
+    head = node("head", "--head --dashboard-host=0.0.0.0", HEAD_CPUS)
+    workers = (node(name, "--address=head:6379", CPUS) for name in WORKERS)
     with started(root, data, (head, *workers)) as cluster:
         ready = "until ray job list; do sleep 0.2; done"
         again = f"{ready}; until {shlex.join(submit)}; do :; done"
@@ -211,15 +216,15 @@ def measure(
             settle(cluster)
             seen = len(list(read_events(cluster.run.journal)))
             began, at = time.monotonic(), datetime.now(UTC)
-            FAULTS[fault](cluster)
+            undo = FAULTS[fault](cluster)
             before = cluster.step()
             until_step(cluster, before + 2)
             seconds = time.monotonic() - began
             told = told_since(cluster, seen, at)
             print(f"{root.name}: {fault} {seconds:.1f} s, from step {before}; {told}", flush=True)
             into.setdefault(fault, []).append(seconds)
-            if fault == "frozen":
-                cluster.restart(VICTIM)
+            if undo is not None:
+                undo()
 
 
 def settle(cluster: Cluster) -> None:
@@ -258,18 +263,36 @@ def kill_driver(cluster: Cluster) -> None:
 
 
 def kill_engine(cluster: Cluster) -> None:
-    numbers = range(len(cluster.nodes))
-    kill([p for n in numbers for p in cluster.processes(n) if name(p) == "ray::engine-1"])
+    _, process = carrying(cluster, "ray::engine-1")
+    kill([process])
 
 
-def freeze_worker(cluster: Cluster) -> None:
-    for process in cluster.processes(VICTIM):
+def kill_worker(cluster: Cluster) -> None:
+    number, _ = carrying(cluster, "ray::policy-0")
+    cluster.restart(number)
+
+
+def freeze_worker(cluster: Cluster) -> Callable[[], None]:
+    number, _ = carrying(cluster, "ray::policy-0")
+    for process in cluster.processes(number):
         process.suspend()
+    return lambda: cluster.restart(number)
 
 
-FAULTS: dict[str, Callable[[Cluster], None]] = {
+def carrying(cluster: Cluster, title: str) -> tuple[int, psutil.Process]:
+    """The one process that has this title, and the number of its node."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:  # Ray takes it away for a moment as it changes it
+        for number in range(len(cluster.nodes)):
+            for process in cluster.processes(number):
+                if name(process) == title:
+                    return number, process
+    raise SystemExit(f"no {title} anywhere")
+
+
+FAULTS: dict[str, Callable[[Cluster], Callable[[], None] | None]] = {
     "driver": kill_driver,
-    "worker": lambda cluster: cluster.restart(VICTIM),
+    "worker": kill_worker,
     "frozen": freeze_worker,
     "engine": kill_engine,
     "head": lambda cluster: cluster.restart(HEAD),
