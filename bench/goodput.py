@@ -62,7 +62,7 @@ class Inputs:
     process_death: float = 0.5
     """Measured (`bench.recovery`): SIGKILL of the driver to the failure's event."""
     node_death: float = 15.0
-    """ROLLCALL_NODE_TIMEOUT; measured for a killed worker: 4.2."""
+    """ROLLCALL_NODE_TIMEOUT; measured for a killed worker that comes back at once: 1.1."""
     end_of_hung: float = 1.6
     """Measured: stacks, SIGKILL and Ray's word on it, after the hang watch's own time."""
     longest_part: float = 60.0

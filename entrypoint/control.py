@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
-from types import TracebackType
 from typing import Any
 
 import uvicorn
@@ -80,12 +79,7 @@ class Control:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
-from types import TracebackType
 
 from entrypoint import process, ray_node, wait
 from entrypoint.inbox import Inbox, RayEnded
@@ -35,12 +34,7 @@ class HeadRay:
         self._start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._node is not None:
             self._node.stop()
 
@@ -83,7 +77,7 @@ class HeadRay:
         self.alive()
 
     def revive(self) -> None:
-        self.__exit__(None, None, None)
+        self.__exit__()
         self._start()
         self.wait_ready()
 

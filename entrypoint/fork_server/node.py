@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from entrypoint import process, wait
 from entrypoint.fork_server import shown
@@ -55,12 +54,7 @@ class ForkServer:
             log.warning("no fork server: %s", error)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         if self._process is not None:
             self._process.stop(grace=1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.container.podman import IMAGE, Container, podman
@@ -42,12 +41,7 @@ class Cluster:
         podman("network", "create", self.name)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for container in self.nodes.values():
             (self.root / f"{container.name}.log").write_text(container.said)
             container.remove()

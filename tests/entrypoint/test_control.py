@@ -35,7 +35,6 @@ class Head:
         self.stops: list[str] = []
         self.check_ins: list[tuple[str, str | None]] = []
         self.leaves: list[tuple[str, str]] = []
-        self.again: list[str] = []
         self.port = port or free_port()
         self.run = RunFiles(run)
         self.control = Control(
@@ -48,7 +47,6 @@ class Head:
             on_stop=self.stops.append,
             on_check_in=lambda one, refusal: self.check_ins.append((one.node, refusal)),
             on_leave=lambda worker, why: self.leaves.append((worker, why)),
-            on_again=lambda card: self.again.append(card.node),
         )
 
     def client(self, token: str = TOKEN) -> HeadClient:
@@ -117,16 +115,6 @@ def test_the_roll_completes_as_workers_join(head: Head) -> None:
     for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
         assert client.check_in(card(name, address), joined=True) == "first"
     assert head.control.roll().complete
-
-
-def test_a_worker_that_had_joined_and_asks_again_is_known_to_have_lost_its_ray(head: Head) -> None:
-    client = head.client()
-    client.check_in(card("a"))
-    client.check_in(card("a"))
-    client.check_in(card("a"), joined=True)
-    assert head.again == []
-    client.check_in(card("a"))
-    assert head.again == ["a"]
 
 
 def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> None:
@@ -276,7 +264,7 @@ def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:
     client = head.client()
     client.check_in(card("a"), joined=True)
     client.watch("a", "first", said.append)
-    head.control.__exit__(None, None, None)
+    head.control.__exit__()
     eventually(lambda: len(said) == 1)
     assert isinstance(said[0], HeadLost)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from entrypoint.register import Register
 from entrypoint.roll import SILENT_SECONDS, Card, Entry, call, name_taken, refusal
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
@@ -90,3 +91,14 @@ def test_a_dead_node_gives_its_name_back() -> None:
 def test_a_malformed_card_is_refused_naming_the_field(row: dict[str, str], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Card.parse(row)
+
+
+def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
+    register = Register(card("head", storage="lease"), expected=1)
+
+    def again(joined: bool) -> bool:
+        return register.check_in(card(joined=joined, storage="lease"), "").again
+
+    assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
+    assert again(False)
+    assert not again(False)

@@ -7,7 +7,6 @@ import threading
 import time
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from env.protocol import read_request, write_answer
@@ -80,12 +79,7 @@ class RewardServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def answer(self, body: bytes) -> tuple[int, bytes]:
