@@ -98,6 +98,14 @@ def examined_whole(settings: Settings) -> bool:
     return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
 
 
+class _OverError(Exception):
+    """A membership ended before it had quite begun."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.message = message
+
+
 @dataclass(slots=True)
 class _Membership:
     """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""
@@ -147,8 +155,10 @@ class _Membership:
                 card.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
             )
             connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
-            self._wait_for("the head's Ray", connect)
+            self._wait_for("the head's Ray", self._unless_over(connect))
             return self._belong(client, card, host)
+        except _OverError as ended:
+            return ended.message
         except MovedError:
             return HeadLost("its name leads elsewhere now")
         finally:
@@ -172,6 +182,18 @@ class _Membership:
             remedy = f"check {named.source}, and that the head runs and can be reached from here"
             raise wait.GaveUpError(f"{error}: {remedy}") from None
 
+    def _unless_over(self, probe: Callable[[], T]) -> Callable[[], T]:
+        """It raises _OverError where the membership ends before it has quite begun."""
+
+        def look() -> T:
+            match self.inbox.take(timeout=0):
+                case None | StacksAsked():  # nothing of a job runs here yet
+                    return probe()
+                case message:
+                    raise _OverError(message)
+
+        return look
+
     def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""
         with RayNode(
@@ -183,7 +205,8 @@ class _Membership:
             on_exit=lambda code: self.inbox.put(RayEnded(code)),
         ) as ray:
             try:
-                ray.wait_ready(ray.says_started, self.inbox.stop)
+                # For minutes Ray itself would look for a head that is no more.
+                ray.wait_ready(self._unless_over(ray.says_started), self.inbox.stop)
                 client.check_in(self._now(card), joined=True)
                 log.info("joined the Ray cluster of %s", host)
             except (ray_node.RayFailedError, wait.NotYetError) as error:

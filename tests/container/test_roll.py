@@ -16,10 +16,18 @@ from tests.container.cluster import ENDLESS, REWARD_URL, SHORT, Cluster
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 
 OTHER_RAY = "localhost/rollcall:other-ray"
-LATE_SECONDS = 30
+EARLY_SECONDS, LATE_SECONDS = 60, 30
 MISSING = "1 worker never checked in"
 TOKEN = "given-to-every-node"
 """With a given token workers wait for the head's name, not for a file in the run directory."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def early(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[tuple[Cluster, float]]:
+    """A worker without a head, and since when: it waits while the tests before its own run."""
+    with Cluster(tmp_path_factory.mktemp("staggered") / "cluster", data) as cluster:
+        cluster.worker(1, ROLLCALL_TOKEN=TOKEN)
+        yield cluster, time.monotonic()
 
 
 def test_head_two_workers_and_a_reward_server_finish_a_run_and_exit_0_within_120_seconds(
@@ -39,20 +47,35 @@ def test_head_two_workers_and_a_reward_server_finish_a_run_and_exit_0_within_120
         assert {"head.log", "worker-1.log", "worker-2.log", "attempt-1.log"} <= logs
 
 
+def test_a_worker_with_another_ray_is_refused_on_both_sides_within_60_seconds(
+    tmp_path: Path, data: Path
+) -> None:
+    with Cluster(tmp_path / "cluster", data) as cluster:
+        head = cluster.head(*ENDLESS, "--remote_rm_url", "arithmetic", workers=1)
+        worker = cluster.worker(1, image=OTHER_RAY)
+        assert worker.exit_code(within=60) == 76
+        reason = "ray 2.55.1 here, 2.55.0 on the head"
+        assert reason in worker.said
+        refused = cluster.watch.event("refused", within=5)
+        assert reason in refused["sentence"]
+        assert head.running
+        head.stop(grace=30)
+        assert head.exit_code(within=10) == 143
+
+
 @pytest.fixture(scope="module")
-def staggered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[Cluster]:
+def staggered(early: tuple[Cluster, float]) -> Cluster:
     """The least convenient order: a worker, 60 s later the head, 20 s later the other worker, and
     a reward server that answers 30 s after the roll is complete."""
-    with Cluster(tmp_path_factory.mktemp("staggered") / "cluster", data) as cluster:
-        cluster.worker(1, ROLLCALL_TOKEN=TOKEN)
-        time.sleep(60)
-        head = cluster.head(*SHORT, ROLLCALL_REWARD_URL=REWARD_URL, ROLLCALL_TOKEN=TOKEN)
-        time.sleep(20)
-        cluster.watch.until(lambda: MISSING in head.said, "the roll call", within=30)
-        cluster.worker(2, ROLLCALL_TOKEN=TOKEN)
-        cluster.watch.event("roll", within=120)
-        cluster.reward_server(after=LATE_SECONDS)
-        yield cluster
+    cluster, began = early
+    time.sleep(max(0.0, EARLY_SECONDS - (time.monotonic() - began)))
+    head = cluster.head(*SHORT, ROLLCALL_REWARD_URL=REWARD_URL, ROLLCALL_TOKEN=TOKEN)
+    time.sleep(20)
+    cluster.watch.until(lambda: MISSING in head.said, "the roll call", within=30)
+    cluster.worker(2, ROLLCALL_TOKEN=TOKEN)
+    cluster.watch.event("roll", within=120)
+    cluster.reward_server(after=LATE_SECONDS)
+    return cluster
 
 
 def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_60_seconds_of_it(
@@ -83,22 +106,6 @@ def test_the_job_starts_within_20_seconds_of_a_reward_server_that_answers_after_
     assert "waiting for the reward server" in staggered.nodes["head"].said
     assert staggered.exit_codes(within=90) == {"head": 0, "worker-1": 0, "worker-2": 0}
     assert len(staggered.watch.events("attempt")) == 1
-
-
-def test_a_worker_with_another_ray_is_refused_on_both_sides_within_60_seconds(
-    tmp_path: Path, data: Path
-) -> None:
-    with Cluster(tmp_path / "cluster", data) as cluster:
-        head = cluster.head(*ENDLESS, "--remote_rm_url", "arithmetic", workers=1)
-        worker = cluster.worker(1, image=OTHER_RAY)
-        assert worker.exit_code(within=60) == 76
-        reason = "ray 2.55.1 here, 2.55.0 on the head"
-        assert reason in worker.said
-        refused = cluster.watch.event("refused", within=5)
-        assert reason in refused["sentence"]
-        assert head.running
-        head.stop(grace=30)
-        assert head.exit_code(within=10) == 143
 
 
 def check_in(cluster: Cluster, *words: str) -> dict[str, Any]:

@@ -76,6 +76,32 @@ def test_what_was_under_way_in_an_engine_that_is_killed_is_written_by_others(
     assert position_of(config, len(rows)) == 4 * len(rows) + len(under_way(config, len(rows)))
 
 
+def test_a_policy_that_is_killed_trains_again_on_the_samples_that_it_had(
+    ahead: dict[str, Any], begin: Begin
+) -> None:
+    flags = ahead | {"max_steps": 1000, "save_steps": 1}
+    config = parse(to_argv(flags))
+    running = begin(flags)
+    wait_until(lambda: len(events(config, "step")) >= 4, running)
+    process_of("policy-0", running).kill()
+    wait_until(lambda: bool(events(config, "rank-replaced")), running)
+    made = len(events(config, "step"))
+    wait_until(lambda: len(events(config, "step")) >= made + 3, running)
+    running.send_signal(signal.SIGTERM)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == ExitCode.STOPPED, said
+    (resumed,) = events(config, "resume")
+    assert resumed["details"]["step"] == 0, "in one attempt"
+    rewards: dict[int, float] = {}
+    for event in events(config, "step"):
+        step, reward = event["details"]["step"], event["details"]["reward"]
+        assert rewards.setdefault(step, reward) == reward
+    last = max(rewards)
+    assert sorted(rewards) == list(range(1, last + 1))
+    assert max(row["train/staleness_max"] for row in metric_rows(config)) == 2
+    assert position_of(config, last) == 4 * last + len(under_way(config, last))
+
+
 def position_of(config: Config, step: int) -> int:
     """How many prompts the stream had dealt."""
     told = json.loads((checkpoint_path(config.checkpoints, step) / "run.json").read_text())
