@@ -43,7 +43,7 @@ for line in sys.stdin:
     port, rank, world = map(int, line.split())
     if os.fork() == 0:
         StatelessProcessGroup.create(host="127.0.0.1", port=port, rank=rank, world_size=world)
-        print(rank, flush=True)
+        os.write(1, b"%d\\n" % rank)  # whole, whoever else writes now
         os._exit(0)
 """
 
