@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
@@ -52,6 +53,19 @@ def cluster_at(*nodes: Node) -> Iterator[Cluster]:
         finally:
             ray.shutdown()
             cluster.shutdown()
+
+
+def titled(title: str, above: psutil.Process | None = None) -> list[psutil.Process]:
+    """Ray's workers below a process, this one if none is named, whose title begins so.
+
+    None for a moment, now and then: Ray takes a title away as it changes it.
+    """
+    found = []
+    for process in (above or psutil.Process()).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            if "".join(process.cmdline()).startswith(title):
+                found.append(process)
+    return found
 
 
 def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:

@@ -8,10 +8,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 import ray
 
+from tests.trainer.nodes import titled
 from trainer import layout, placement
 from trainer.actors.base import Rank
 from trainer.actors.group import Group
@@ -83,8 +83,7 @@ def kill_last() -> None:
     """Its process has its title as soon as it is there, long before it has found the others."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        below = psutil.Process().children(recursive=True)
-        if found := [one for one in below if "".join(one.cmdline()).startswith("ray::policy-1")]:
+        if found := titled("ray::policy-1"):
             return found[0].kill()
         time.sleep(0.05)
     raise AssertionError("no process of policy-1")

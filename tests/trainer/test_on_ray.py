@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import short_directory
+from tests.trainer.nodes import short_directory, titled
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path, newest_checkpoint
 
@@ -196,9 +196,8 @@ def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
     """The worker of Ray's that holds the actor."""
     found: list[psutil.Process] = []
 
-    def there() -> bool:  # a title is not there while it is written
-        below = psutil.Process(driver.pid).children(recursive=True)
-        found[:] = [one for one in below if "".join(one.cmdline()).startswith(f"ray::{actor}")]
+    def there() -> bool:
+        found[:] = titled(f"ray::{actor}", psutil.Process(driver.pid))
         return len(found) == 1
 
     wait_until(there, driver)

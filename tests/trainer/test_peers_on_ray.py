@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster
 
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import cluster_at
+from tests.trainer.nodes import cluster_at, titled
 from trainer.checkpoint.peers import LOOK_SECONDS, Peers
 from trainer.config import Config, parse
 from trainer.contract import ExitCode, checkpoint_path
@@ -154,8 +153,9 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
 def assert_a_silent_holder_is_not_waited_for(peers: Peers, newest: int) -> None:
     """Where the others have all of the newest step that this attempt knows to be held."""
     peers.whole = newest
-    below = psutil.Process().children(recursive=True)
-    silent = next(one for one in below if "".join(one.cmdline()).startswith("ray::Holder"))
+    while not (holders := titled("ray::Holder")):
+        time.sleep(0.05)
+    silent = holders[0]
     silent.suspend()
     try:
         begun = time.monotonic()

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import cluster_at, short_directory
+from tests.trainer.nodes import cluster_at, short_directory, titled
 from tests.trainer.test_on_ray import flags_of, start, wait_until
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer import data, layout, loop, placement, team
@@ -74,8 +73,8 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
     with cluster_at(*[{"num_cpus": 4, "node_name": f"node-{n}"} for n in range(3)]) as cluster:
         running = begin(flags, cluster.address)
         for victim, repair in (("policy-0", "rank-replaced"), ("engine-1", "engine-replaced")):
-            wait_until(lambda name=victim: bool(processes_of(name)), running)
-            for process in processes_of(victim):
+            wait_until(lambda name=victim: bool(titled(f"ray::{name}")), running)
+            for process in titled(f"ray::{victim}"):
                 process.kill()
             wait_until(lambda kind=repair: bool(events(config, kind)), running)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
@@ -101,7 +100,7 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     def strike(step: int) -> None:
         if step == 7 and not events(config, "rank-replaced"):
             deadline = time.monotonic() + 10
-            while not (found := processes_of("policy-0")):  # a title is not there while it changes
+            while not (found := titled("ray::policy-0")):
                 assert time.monotonic() < deadline
             for process in found:
                 process.kill()
@@ -151,19 +150,6 @@ def train_on_ray(config: Config) -> None:
 def finish(running: subprocess.Popen[str]) -> None:
     said, _ = running.communicate(timeout=100)
     assert running.returncode == ExitCode.FINISHED, said
-
-
-def processes_of(actor: str) -> list[psutil.Process]:
-    """The workers of Ray's that hold it; none before it has its title."""
-    below = psutil.Process().children(recursive=True)
-    return [one for one in below if title(one).startswith(f"ray::{actor}")]
-
-
-def title(process: psutil.Process) -> str:
-    try:
-        return "".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def slowly(flags: dict[str, Any], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
