@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
-from tests.container.faults.stage import Stage
+from tests.container.faults.stage import BOOT_SECONDS, Stage
 from trainer.contract import MANIFEST
 
 Act = Callable[[Stage], object]
@@ -186,6 +186,8 @@ def told_by_file(number: int) -> Act:
 
 def leaves(number: int, tell: Act) -> Act:
     def act(stage: Stage) -> None:
+        # One that is still joining, after the fault before, would just go.
+        stage.until(stage.is_whole, "whole roll", within=BOOT_SECONDS)
         tell(stage)
         assert stage.nodes[number].wait(40) == 143, stage.consoles()
 
