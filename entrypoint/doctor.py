@@ -13,6 +13,7 @@ from typing import Any
 from entrypoint import role, run_token, wait
 from entrypoint.head_client import HeadClient, WrongTokenError
 from entrypoint.preflight.check import Report
+from entrypoint.preflight.ports import living
 from entrypoint.preflight.run import run_checks
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import ExitCode
@@ -27,7 +28,8 @@ def main(settings: Settings, as_json: bool) -> int:
 
     Raises SettingsError where the role cannot be decided.
     """
-    report = run_checks(role.decide(settings), replace(settings, preflight=PreflightMode.STRICT))
+    strict = replace(settings, preflight=PreflightMode.STRICT)
+    report = run_checks(role.decide(settings), strict, at_work=living(settings))
     state = of_head(settings)
     if as_json:
         roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}
@@ -61,10 +63,9 @@ def of_head(settings: Settings) -> dict[str, Any] | None:
     host = named.value if named else "localhost"
     try:
         client = HeadClient(host, settings.control_port, token)
-        answer: dict[str, Any] = client.ask("GET", "/v1/state", timeout=HEAD_SECONDS).json()
+        return client.command("GET", "/v1/state", timeout=HEAD_SECONDS)
     except (wait.NotYetError, WrongTokenError):
         return None
-    return answer
 
 
 def of_others(state: dict[str, Any]) -> list[str]:

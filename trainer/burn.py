@@ -67,10 +67,13 @@ def _is_exact(device: torch.device, kind: torch.dtype) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="burn the CPU, to see that this works")
-    if parser.parse_args().cpu:
+    parser.add_argument("--gpus", type=int, help="how many, of those that torch sees; else all")
+    given = parser.parse_args()
+    if given.cpu:
         print(json.dumps([burn(torch.device("cpu"), size=256, copied=1 << 22, seconds=0.05)]))
         return 0
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    numbers = range(torch.cuda.device_count())[: given.gpus]
+    devices = [torch.device("cuda", index) for index in numbers]
     if not devices:
         print("torch sees no GPU", file=sys.stderr)
         return 1

@@ -7,6 +7,8 @@ XGMI hive, compute partition, hwmon).
 from __future__ import annotations
 
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,9 @@ from entrypoint.preflight.gpus import (
 from entrypoint.preflight.limits import read
 
 T = TypeVar("T")
+
+NOT_INIT = 32
+"""AMDSMI_STATUS_NOT_INIT, as amdsmi.h numbers it."""
 
 VENDOR = "0x1002"
 WHOLE = "SPX"
@@ -175,25 +180,50 @@ class AmdSmiGpu:
         return computing(self.kfd)
 
     def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """None where it does not tell: most of its calls are not for guests and partitions."""
+        """None where it does not tell: most of its calls are not for guests and partitions.
+
+        Raises GpuError where it is not started, hence can tell nothing of any GPU.
+        """
         try:
             return call(*arguments)
-        except self.smi.AmdSmiException:
+        except self.smi.AmdSmiException as error:
+            if getattr(error, "err_code", None) == NOT_INIT:
+                raise GpuError(f"amdsmi is not started: {error}") from None
             return None
+
+
+_users: Counter[AmdSmi] = Counter()
+_users_change = threading.Lock()
+"""The library keeps one flag, which any shut-down clears under the other checks' threads."""
 
 
 @contextmanager
 def opened(library: AmdSmi, kfd: Path) -> Iterator[list[Gpu]]:
-    """The GPUs that amdsmi shows. Raises GpuError where it does not start."""
+    """The GPUs that amdsmi shows; its first user starts it, and its last one shuts it down.
+
+    Raises GpuError where it does not start, or shows nothing.
+    """
+    with _users_change:
+        if not _users[library]:
+            try:
+                library.amdsmi_init()
+            except library.AmdSmiException as error:
+                raise GpuError(f"amdsmi does not start: {error}") from None
+        _users[library] += 1
     try:
-        library.amdsmi_init()
-    except library.AmdSmiException as error:
-        raise GpuError(f"amdsmi does not start: {error}") from None
-    try:
-        handles = enumerate(library.amdsmi_get_processor_handles())
-        yield [AmdSmiGpu(library, index, handle, kfd) for index, handle in handles]
+        yield [AmdSmiGpu(library, *numbered, kfd) for numbered in enumerate(_handles(library))]
     finally:
-        library.amdsmi_shut_down()
+        with _users_change:
+            _users[library] -= 1
+            if not _users[library]:
+                library.amdsmi_shut_down()
+
+
+def _handles(library: AmdSmi) -> list[Handle]:
+    try:
+        return library.amdsmi_get_processor_handles()
+    except library.AmdSmiException as error:
+        raise GpuError(f"amdsmi shows no GPUs: {error}") from None
 
 
 def in_sysfs(dev: Path, sys: Path) -> list[Gpu]:

@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from entrypoint import process
 from entrypoint.preflight import amd_smi, interfaces, nvml
 from entrypoint.role import Head, Worker
 from entrypoint.settings import PreflightMode, Settings
@@ -62,6 +63,8 @@ class Context:
 
     role: Head | Worker
     settings: Settings
+    at_work: int | None = None
+    """The process of this node where it runs already, and is only looked at."""
     shm: Path = Path("/dev/shm")
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
@@ -74,6 +77,14 @@ class Context:
     @property
     def environ(self) -> Mapping[str, str]:
         return self.settings.environ
+
+    def own(self) -> tuple[set[int], str]:
+        """The processes of this node that may be there, and how to say whose they are."""
+        mark = self.settings.node_mark
+        if self.at_work is None:
+            return {one.pid for one in process.ours(mark)}, "left by an earlier life of this node"
+        running = {self.at_work, *(one.pid for one in process.marked(mark))}
+        return running, f"of this node, which runs here (pid {self.at_work})"
 
 
 @dataclass(frozen=True, slots=True)

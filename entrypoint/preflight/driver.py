@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from entrypoint import xid
 from entrypoint.preflight import gpu, nvidia, versions
+from entrypoint.preflight import visible as gpus_of
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.gpus import GpuError
 from entrypoint.xid import XidAction
@@ -21,8 +23,8 @@ AMD_GROUPS = "start the container with --group-add video --group-add render"
 
 def cuda(context: Context) -> Finding:
     """The driver against the CUDA that torch was built with."""
-    if not gpu.count(context.dev):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
     if gpu.is_amd(context.dev):
         return Finding(Verdict.SKIP, "AMD's driver goes with any ROCm of its years")
     nvml = context.nvml()
@@ -52,14 +54,15 @@ def judge_cuda(driver: str, can: tuple[int, int], built: str) -> Finding:
 def devices(context: Context) -> Finding:
     """May this user open what CUDA and ROCm open?"""
     dev = context.dev
-    if not gpu.count(dev):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
     if gpu.is_amd(dev):
         needed = [dev / "kfd", *sorted(dev.glob("dri/renderD*"))]
         remedy = AMD_GROUPS
     else:
-        numbered = list(dev.glob("nvidia[0-9]*"))
-        needed = [dev / "nvidiactl", dev / "nvidia-uvm", *sorted(numbered)]
+        used = gpu.of_node(context.settings, dev)
+        numbered = [path for path in sorted(dev.glob("nvidia[0-9]*")) if _may_be(path, used)]
+        needed = [dev / "nvidiactl", dev / "nvidia-uvm", *numbered]
         remedy = "start the container with NVIDIA's container runtime (--gpus all)"
     closed = [path for path in needed if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
@@ -69,15 +72,25 @@ def devices(context: Context) -> Finding:
     return Finding(Verdict.PASS, f"user {os.geteuid()} may open all {len(needed)} device files")
 
 
+def _may_be(device: Path, names: Sequence[str]) -> bool:
+    """Whether a device file is needed for `names`: only where all are numbers do they say so."""
+    by_number = all(name.isdigit() for name in names)
+    return not by_number or device.name.removeprefix("nvidia") in names
+
+
 def visible(context: Context) -> Finding:
-    found = gpu.count(context.dev)
-    if not found:
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
-    return judge_visible(context.environ, found, is_amd=gpu.is_amd(context.dev))
+    found, settings = gpu.count(context.dev), context.settings
+    if not found or settings.num_gpus == 0:
+        return Finding(Verdict.SKIP, gpu.why_none(context))
+    wanted = gpu.asked(settings)
+    is_amd = gpu.is_amd(context.dev)
+    return judge_visible(context.environ, found, is_amd=is_amd, wanted=wanted[0] if wanted else 0)
 
 
-def judge_visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> Finding:
-    """`found`: how many GPUs there are."""
+def judge_visible(
+    environ: Mapping[str, str], found: int, *, is_amd: bool, wanted: int = 0
+) -> Finding:
+    """`found`: how many GPUs there are; `wanted`: how many this node was given, 0 for unknown."""
     names = ("HIP", "ROCR", "CUDA") if is_amd else ("CUDA",)
     given = {
         variable: environ[variable]
@@ -94,35 +107,51 @@ def judge_visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> Fi
         return Finding(Verdict.FAIL, evidence, remedy)
     for name, value in given.items():
         if value.strip() in HIDES_ALL:
-            return Finding(Verdict.FAIL, f"{name}={value} hides every GPU", f"unset {name}")
+            remedy = f"unset {name}; for a node of CPUs set ROLLCALL_NUM_GPUS=0, too"
+            return Finding(Verdict.WARN, f"{name}={value} hides every GPU: none is used", remedy)
         numbers = [int(one) for one in value.split(",") if one.strip().isdigit()]
         if beyond := [str(one) for one in numbers if one >= found]:
             problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {found}"
             return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {found}")
-        if numbers and len(numbers) < found:
-            return Finding(Verdict.WARN, f"{evidence} shows {len(numbers)} of {found} GPUs")
+    shown = len(gpus_of.names(environ, found, is_amd=is_amd))
+    if given and shown < found and shown != wanted:
+        return Finding(Verdict.WARN, f"{evidence} shows {shown} of {found} GPUs")
     return Finding(Verdict.PASS, evidence or "no variable hides a GPU")
 
 
 def xids(context: Context) -> Finding:
-    if not gpu.count(context.dev):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
     if gpu.is_amd(context.dev):
         return Finding(Verdict.SKIP, "Xid errors are NVIDIA's")
     try:
         messages = _kernel_messages(context.dev / "kmsg")
     except OSError as error:
         return Finding(Verdict.SKIP, f"the kernel's log cannot be read here: {error.strerror}")
-    return judge_xids(messages)
+    return judge_xids(messages, _is_ours(context))
 
 
-def judge_xids(messages: str) -> Finding:
+def _is_ours(context: Context) -> Callable[[str], bool]:
+    """Whether a PCI address may be of a GPU that this node uses. One that NVML does not know is of
+    a GPU that was lost where a device file has none that answers, else of one that was not given
+    to this container."""
+    used: dict[str, bool] = {}
+    if nvml := context.nvml():
+        with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
+            used = nvidia.addresses(nvml, gpu.of_node(context.settings, context.dev))
+    lost = len(used) < gpu.count(context.dev)
+    return lambda address: used.get(address, lost)
+
+
+def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: True) -> Finding:
     """`messages`: lines of the kernel's log since the machine was booted."""
-    found = [one for line in messages.splitlines() if (one := xid.parse(line))]
+    told = [one for line in messages.splitlines() if (one := xid.parse(line))]
+    found = [one for one in told if is_ours(one.address)]
     serious = Counter(one for one in found if one.action not in HARMLESS)
     if not serious:
         evidence = "no Xid but those that programs cause" if found else "no Xid"
-        return Finding(Verdict.PASS, evidence)
+        others = " on the GPUs that this node uses" if len(found) < len(told) else ""
+        return Finding(Verdict.PASS, evidence + others)
     evidence = ", ".join(
         f"Xid {one.number} on {one.bus} ({times} times)" for one, times in serious.items()
     )
@@ -181,10 +210,12 @@ CHECKS = (
         visible,
         About(
             evidence="`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`",
-            threshold="fails where all GPUs are hidden, one named is not there, HIP's and CUDA's "
-            "differ, or ROCR's is set alone; warns where some are hidden",
-            source="Ray 2.55 refuses to start in the latter two cases",
-            remedy="on AMD set `HIP_VISIBLE_DEVICES` alone, elsewhere none of them",
+            threshold="fails where one named is not there, HIP's and CUDA's differ, or ROCR's is "
+            "set alone; warns where some are hidden, but for as many as the platform gave others, "
+            "and where all are; hidden ones are neither offered to Ray nor examined",
+            source="Ray 2.55 refuses to start in the latter two cases that fail",
+            remedy="on AMD set `HIP_VISIBLE_DEVICES` alone, elsewhere none of them; on a node of "
+            "CPUs `ROLLCALL_NUM_GPUS=0`",
         ),
     ),
     Check(
@@ -194,9 +225,10 @@ CHECKS = (
         About(
             evidence="`NVRM: Xid` lines of the kernel's log, where `/dev/kmsg` can be read",
             threshold="fails for what needs a reboot, warns for what needs a reset or a look, "
-            "passes over what a program of its own caused",
+            "passes over what a program of its own caused, and GPUs that this node does not use",
             source="NVIDIA's Xid catalogue",
             remedy="what the catalogue says: reset, reboot, or look further",
         ),
+        timeout=gpu.NVML_TIMEOUT,
     ),
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
 
-from entrypoint.parsers import boolean
 from entrypoint.preflight import gpu, infiniband
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.infiniband import ROCE_V2, Port
-from entrypoint.variables import ParseError
 
 NO_FABRIC = "no InfiniBand or RoCE device on this machine"
 WATCH_SECONDS = 0.5
@@ -43,15 +42,16 @@ def ports(context: Context, found: list[Port]) -> Finding:
     remedy = "check cable, switch port and subnet manager, or use another node"
     active = [one for one in found if one.active]
     pattern = context.environ.get("NCCL_IB_HCA", "")
-    wanted = infiniband.selected(pattern, found)[0] if pattern else []
+    wanted = infiniband.selected(pattern, found)[0] if pattern else found
+    by_name = bool(pattern) and not pattern.startswith("^")
     serving, layers = {one.device for one in active}, {one.layer for one in active}
-    dead = [
-        one
-        for one in down
-        # Second ports without a cable, and ports that were switched off, are meant to be down.
-        if one.physical != "Disabled" and one.device not in serving and one.layer in layers
-    ]
-    if not active or dead or any(one in wanted for one in down):
+
+    def meant(one: Port) -> bool:
+        """Second ports without a cable, and ports that were switched off, are meant to be down."""
+        return one.physical == "Disabled" or one.device in serving or one.layer not in layers
+
+    dead = [one for one in down if one in wanted and (by_name or not meant(one))]
+    if not active or dead:
         return Finding(Verdict.FAIL, evidence, remedy)
     return Finding(Verdict.WARN, evidence, f"{remedy}; nothing to do where it is meant to be down")
 
@@ -61,18 +61,17 @@ def rates(context: Context, found: list[Port]) -> Finding:
     by_layer: dict[str, list[Port]] = {}
     for one in used:
         by_layer.setdefault(one.layer, []).append(one)
-    told = []
+    told, sure = [], infiniband.named(context.environ)
     for layer, several in by_layer.items():
         usual, _ = Counter(one.rate for one in several).most_common(1)[0]
+        others = [one for one in several if one.rate != usual]
         told += [
             f"{one} runs at {one.rate:g} Gbit/s, the others of {layer} at {usual:g}"
-            for one in several
-            if one.rate != usual
+            for one in others
         ]
-    if told:
         # Other NICs of a machine, for storage, may be RoCE, too.
-        named = bool(context.environ.get("NCCL_IB_HCA"))
-        sure = named or "InfiniBand" in {one.layer for one in used}
+        sure |= bool(others) and layer == "InfiniBand"
+    if told:
         verdict = Verdict.FAIL if sure else Verdict.WARN
         remedy = "check cable and switch port, or leave it out of NCCL_IB_HCA"
         return Finding(verdict, "; ".join(told), remedy)
@@ -126,15 +125,17 @@ def mtus(context: Context, found: list[Port]) -> Finding:
         return Finding(Verdict.SKIP, "no RoCE port with a network interface")
     evidence = ", ".join(f"{name}: {mtu}" for name, mtu in known.items())
     if len(set(known.values())) > 1:
-        return Finding(Verdict.FAIL, evidence, "give all RoCE interfaces the same MTU")
+        verdict = Verdict.FAIL if infiniband.named(context.environ) else Verdict.WARN
+        remedy = "give all RoCE interfaces the same MTU, or name those for training in NCCL_IB_HCA"
+        return Finding(verdict, evidence, remedy)
     if min(known.values()) < SMALL_MTU:
         return Finding(Verdict.WARN, evidence, "set an MTU of 9000 on interfaces and switches")
     return Finding(Verdict.PASS, evidence)
 
 
 def gpudirect(context: Context, found: list[Port]) -> Finding:
-    if not gpu.count(context.dev):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
     modules = ("nvidia_peermem", "nv_peer_mem", "ib_peer_mem")
     loaded = [name for name in modules if (context.sys / "module" / name).exists()]
     if loaded:
@@ -162,13 +163,30 @@ def errors(context: Context, found: list[Port]) -> Finding:
     return Finding(Verdict.PASS, "no error counter moves")
 
 
+def verbs(context: Context, found: list[Port]) -> Finding:
+    """May NCCL open the ports? In a container without their files it takes sockets, silently."""
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    if infiniband.disabled(context.environ):
+        return Finding(Verdict.SKIP, "NCCL_IB_DISABLE leaves the ports unused")
+    files = {one: infiniband.verbs(one, context.sys, context.dev) for one in _used(context, found)}
+    closed = [
+        str(one)
+        for one, own in files.items()
+        if not any(os.access(path, os.R_OK | os.W_OK) for path in own)
+    ]
+    if closed:
+        evidence = f"user {os.geteuid()} cannot open the files of {', '.join(closed)} in "
+        evidence += f"{context.dev / 'infiniband'}: NCCL does without"
+        verdict = Verdict.FAIL if infiniband.named(context.environ) else Verdict.WARN
+        return Finding(verdict, evidence, "start the container with --device /dev/infiniband")
+    return Finding(Verdict.PASS, f"user {os.geteuid()} may open {len(files)} ports")
+
+
 def disabled(context: Context, found: list[Port]) -> Finding:
     raw = context.environ.get("NCCL_IB_DISABLE", "").strip()
     active = [one for one in found if one.active]
-    try:
-        off = bool(raw) and boolean(raw)
-    except ParseError:
-        off = False
+    off = infiniband.disabled(context.environ)
     if off and active:
         evidence = f"NCCL_IB_DISABLE={raw}, and {len(active)} ports are active"
         return Finding(Verdict.WARN, evidence, "unset NCCL_IB_DISABLE: sockets are far slower")
@@ -184,8 +202,8 @@ CHECKS = (
         _of_fabric(ports),
         About(
             evidence="`state` and `phys_state` of each port",
-            threshold="fails where none is active, where one that `NCCL_IB_HCA` names is not, or a "
-            "device has lost its only port; warns where a second or a disabled port is down",
+            threshold="fails where none is active or where one that `NCCL_IB_HCA` names is not; "
+            "unset, where a device has lost its only port; warns where another port is down",
             source="NCCL uses ports that are `ACTIVE`, and says nothing of the others",
             remedy="check cable, switch port and subnet manager, or use another node",
         ),
@@ -196,8 +214,8 @@ CHECKS = (
         _of_fabric(rates),
         About(
             evidence="`rate` and `link_layer` of each active port that NCCL uses",
-            threshold="fails where one differs from the others of its layer; warns for RoCE "
-            "where `NCCL_IB_HCA` does not say which are for training",
+            threshold="fails where one differs from the others of its layer; warns where that is "
+            "RoCE and `NCCL_IB_HCA` does not say which are for training",
             source="a collective is as fast as its slowest link",
             remedy="check cable and switch port, or leave it out of `NCCL_IB_HCA`",
         ),
@@ -230,7 +248,8 @@ CHECKS = (
         _of_fabric(mtus),
         About(
             evidence="the MTU of the RoCE devices' network interfaces",
-            threshold=f"fails where they differ, warns below {SMALL_MTU} bytes",
+            threshold="fails where those differ that `NCCL_IB_HCA` names; warns where it is unset "
+            f"and they differ, and below {SMALL_MTU} bytes",
             source="RoCE's largest packet has 4096 bytes and headers",
             remedy="the same MTU, 9000, on all interfaces and switches",
         ),
@@ -255,6 +274,18 @@ CHECKS = (
             threshold="fails where a link was lost meanwhile, warns where another one rises",
             source="InfiniBand specification, PortCounters; history before is nobody's fault",
             remedy="check cable, transceiver and switch port, or use another node",
+        ),
+    ),
+    Check(
+        "fabric.verbs",
+        "may NCCL open the ports?",
+        _of_fabric(verbs),
+        About(
+            evidence="permissions of `/dev/infiniband/uverbs*`, one for each device that NCCL uses",
+            threshold="fails where one that `NCCL_IB_HCA` names cannot be read and written, warns "
+            "where it is unset; skipped without GPUs and with `NCCL_IB_DISABLE=1`",
+            source="NCCL then takes sockets, and says so in its own log alone",
+            remedy="`--device /dev/infiniband`; on Kubernetes the RDMA device plugin",
         ),
     ),
     Check(

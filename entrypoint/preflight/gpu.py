@@ -1,7 +1,7 @@
 """Which GPUs this node has, and how a check asks each of them.
 
-Every check asks the GPUs anew, through a library that counts its users: so one call that hangs is
-one check's verdict.
+Every check asks the GPUs anew, through a library whose users are counted, NVML's by itself and
+amdsmi's by us: so one call that hangs is one check's verdict.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from entrypoint.preflight import amd, nvidia
+from entrypoint.preflight import amd, nvidia, visible
 from entrypoint.preflight.check import SEVERITY, Context, Finding, Verdict
 from entrypoint.preflight.gpus import Gpu, GpuError
-from entrypoint.preflight.nvml import Nvml
+from entrypoint.settings import Settings
 
 NO_GPU = "no GPU on this machine"
 NVML_TIMEOUT = 20.0
@@ -37,44 +37,62 @@ def is_amd(dev: Path) -> bool:
     return (dev / "kfd").exists() and not list(dev.glob("nvidia[0-9]*"))
 
 
+def of_node(settings: Settings, dev: Path = Path("/dev")) -> list[str]:
+    """The GPUs that this node uses, by number or id: those with a device file that no variable
+    hides, and of these the first ROLLCALL_NUM_GPUS, which are the ones that Ray gives out."""
+    usable = visible.names(settings.environ, count(dev), is_amd=is_amd(dev))
+    return usable[: settings.num_gpus]
+
+
+def asked(settings: Settings) -> tuple[int, str] | None:
+    """How many GPUs this node is to have, and which variable says so."""
+    if settings.num_gpus is not None:
+        return settings.num_gpus, "ROLLCALL_NUM_GPUS"
+    if settings.platform.gpus_per_node is not None:
+        return settings.platform.gpus_per_node, settings.platform.sources["gpus_per_node"]
+    return None
+
+
+def why_none(context: Context) -> str:
+    """Why there is no GPU to look at; "" where there is one."""
+    if not count(context.dev):
+        return NO_GPU
+    if of_node(context.settings, context.dev):
+        return ""
+    if context.settings.num_gpus == 0:
+        return "this node uses no GPU (ROLLCALL_NUM_GPUS=0)"
+    hiding = visible.variables(context.environ, is_amd=is_amd(context.dev))
+    given = ", ".join(f"{name}={context.environ[name]}" for name in hiding)
+    return f"this node uses no GPU ({given})"
+
+
 @contextmanager
 def opened(context: Context) -> Iterator[Sequence[Gpu | GpuError | None] | str]:
-    """This node's GPUs by their numbers: for one that does not answer its error, for one that is
-    another job's None; or why none can be asked.
+    """The machine's GPUs by their numbers: for one that does not answer its error, for one that
+    this node does not use None; or why none can be asked.
 
     Raises GpuError where the library does not start.
     """
-    if not count(context.dev):
-        yield NO_GPU
+    names = of_node(context.settings, context.dev)
+    if why := why_none(context):
+        yield why
     elif is_amd(context.dev):
         library = context.amdsmi()
         if library is None:
-            yield shown(amd.in_sysfs(context.dev, context.sys), context, "HIP_VISIBLE_DEVICES")
+            yield numbered(amd.in_sysfs(context.dev, context.sys), names)
         else:
             with amd.opened(library, context.sys / "class" / "kfd" / "kfd") as gpus:
-                yield shown(gpus, context, "HIP_VISIBLE_DEVICES")
+                yield numbered(gpus, names)
     elif (nvml := context.nvml()) is None:
         yield "nvidia-ml-py is not installed, so the GPUs cannot be asked"
     else:
         with nvidia.opened(nvml):
-            every = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-            yield shown(every, context, "CUDA_VISIBLE_DEVICES")
+            yield nvidia.shown(nvml, names)
 
 
-def shown(gpus: Sequence[T], context: Context, variable: str) -> list[T | None]:
-    """`gpus` with None for those that `variable` leaves to others."""
-    names = context.environ.get(variable, "").split(",")
-    if not all(name.strip().isdigit() for name in names):
-        return list(gpus)
-    numbers = {int(name) for name in names}
-    return [gpu if index in numbers else None for index, gpu in enumerate(gpus)]
-
-
-def _at(nvml: Nvml, index: int) -> Gpu | GpuError:
-    try:
-        return nvidia.gpu_at(nvml, index)
-    except GpuError as error:
-        return error
+def numbered(gpus: Sequence[T], names: Sequence[str]) -> list[T | None]:
+    """`gpus` with None for those whose number is not among `names`."""
+    return [gpu if str(index) in names else None for index, gpu in enumerate(gpus)]
 
 
 def each(context: Context, judge: Judge) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from entrypoint import process
 from entrypoint.preflight import gpu, models
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.gpus import Gpu
@@ -18,31 +17,30 @@ HELD_WARNS, HELD_FAILS = 1 * GIB, 0.1
 
 
 def present(context: Context) -> Finding:
-    found = gpu.count(context.dev)
-    if not found:
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
-    return Finding(Verdict.PASS, f"{found} GPU device files")
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    return Finding(Verdict.PASS, _files(context))
 
 
-def asked(context: Context) -> tuple[int, str] | None:
-    """How many GPUs this node is to have, and which variable says so."""
-    settings = context.settings
-    if settings.num_gpus is not None:
-        return settings.num_gpus, "ROLLCALL_NUM_GPUS"
-    if settings.platform.gpus_per_node is not None:
-        return settings.platform.gpus_per_node, settings.platform.sources["gpus_per_node"]
-    return None
+def _files(context: Context) -> str:
+    found, used = gpu.count(context.dev), len(gpu.of_node(context.settings, context.dev))
+    return f"{found} GPU device files" + (f", this node uses {used} GPUs" if used != found else "")
 
 
 def counted(context: Context) -> Finding:
     """Device files, what the driver answers for, and what is asked."""
-    files, wanted = gpu.count(context.dev), asked(context)
-    if not files and not (wanted and wanted[0]):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
-    evidence = f"{files} GPU device files"
+    files, wanted, why = gpu.count(context.dev), gpu.asked(context.settings), gpu.why_none(context)
+    evidence = _files(context)
     remedy = "give the container its GPUs (--gpus all; --device /dev/kfd --device /dev/dri)"
     if wanted and wanted[0] > files:
         return Finding(Verdict.FAIL, f"{evidence}, and {wanted[1]} asks for {wanted[0]}", remedy)
+    offered, used = context.settings.num_gpus, len(gpu.of_node(context.settings, context.dev))
+    if offered is not None and offered > used:
+        remedy = "offer as many as the variables that hide GPUs show, or unset these"
+        evidence += f", and ROLLCALL_NUM_GPUS offers {offered}: Ray does not start so"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if why:
+        return Finding(Verdict.SKIP, why)
     found = gpu.each(context, lambda one: Finding(Verdict.PASS, one.model()))
     return Finding(found.verdict, f"{evidence}; {found.evidence}", found.remedy)
 
@@ -148,9 +146,9 @@ def partition(one: Gpu) -> Finding | None:
 
 
 def held_memory(context: Context) -> Finding:
-    if not gpu.count(context.dev):
-        return Finding(Verdict.SKIP, gpu.NO_GPU)
-    own = {left.pid for left in process.marked(context.settings.node_mark)}
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    own, whose = context.own()
 
     def judge(one: Gpu) -> Finding | None:
         memory = one.memory()
@@ -162,7 +160,7 @@ def held_memory(context: Context) -> Finding:
         evidence = f"{sized(memory.used)} of {sized(memory.total)} are held"
         evidence += f" by processes {', '.join(map(str, holders))}" if holders else ""
         if own and own >= set(holders):
-            return Finding(Verdict.WARN, f"{evidence}, left by an earlier life of this node")
+            return Finding(Verdict.WARN, f"{evidence}, {whose}")
         verdict = Verdict.FAIL if memory.used > HELD_FAILS * memory.total else Verdict.WARN
         return Finding(verdict, evidence, "end what runs there, or reset the GPU")
 
@@ -180,7 +178,8 @@ CHECKS = (
         present,
         About(
             evidence="the device files `/dev/nvidia0` … or `/dev/kfd` and `/dev/dri/renderD128` …",
-            threshold="none: without a GPU every check of this group says so and is skipped",
+            threshold="none: without a GPU, or with `ROLLCALL_NUM_GPUS=0`, every check of this "
+            "group says so and is skipped",
             source="–",
             remedy="start the container with its GPUs",
         ),
@@ -192,7 +191,8 @@ CHECKS = (
         About(
             evidence="device files, and what the driver's library answers for, against "
             "`ROLLCALL_NUM_GPUS` or the platform's count",
-            threshold="fails with fewer than asked, or where one does not answer",
+            threshold="fails with fewer than asked, or where one that this node uses does not "
+            "answer",
             source="a GPU that fell off the bus keeps its device file (Xid 79)",
             remedy="give the container all GPUs; reset or reboot where one is lost",
         ),
@@ -304,9 +304,11 @@ CHECKS = (
         "is the GPUs' memory free?",
         held_memory,
         About(
-            evidence="memory in use, and the processes that hold it",
+            evidence="memory in use, of the GPUs and MIG devices that this node uses, and the "
+            "processes that hold it",
             threshold=f"warns from {sized(HELD_WARNS)}, fails from {HELD_FAILS:.0%} of the memory; "
-            "warns for what an earlier life of this node holds, as that is ended before Ray starts",
+            "warns for what an earlier life of this node holds, as that is ended before Ray "
+            "starts, and in `doctor` for what the node itself does",
             source="our choice: a node that was killed leaves processes, and the job then finds no "
             "memory",
             remedy="end what runs there, or reset the GPU",

@@ -30,7 +30,8 @@ REAP_SECONDS = 2.0
 def shm(context: Context) -> Finding:
     volume = os.statvfs(context.shm)
     memory = limits.memory_limit(context.proc, context.cgroup)
-    return judge_shm(volume.f_frsize * volume.f_blocks, memory, gpu.count(context.dev))
+    gpus = gpu.of_node(context.settings, context.dev)
+    return judge_shm(volume.f_frsize * volume.f_blocks, memory, len(gpus))
 
 
 def judge_shm(size: int, memory: int, gpus: int) -> Finding:
@@ -67,6 +68,10 @@ def memlock(context: Context) -> Finding:
     """RDMA pins the memory that it sends from."""
     if not infiniband.ports(context.sys):
         return Finding(Verdict.SKIP, "no InfiniBand or RoCE device on this machine")
+    if why := gpu.why_none(context):
+        return Finding(Verdict.SKIP, f"{why}, so nothing is sent by RDMA")
+    if infiniband.disabled(context.environ):
+        return Finding(Verdict.SKIP, "NCCL_IB_DISABLE is set, so nothing is sent by RDMA")
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     evidence = f"memory that may be locked: {_limit(soft)}, and may be raised to {_limit(hard)}"
     remedy = "start the container with --ulimit memlock=-1:-1"
@@ -194,7 +199,8 @@ CHECKS = (
         "may memory be locked for RDMA?",
         memlock,
         About(
-            evidence="RLIMIT_MEMLOCK, where there are InfiniBand or RoCE devices",
+            evidence="RLIMIT_MEMLOCK, where there are GPUs and InfiniBand or RoCE devices, unless "
+            "`NCCL_IB_DISABLE` leaves these unused",
             threshold=f"fails below {sized(LEAST_LOCKED)}, warns where it is limited at all",
             source="NCCL user guide, troubleshooting (nccl-tests#206)",
             remedy="`--ulimit memlock=-1:-1`",

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoint.parsers import boolean
 from entrypoint.preflight.limits import read
+from entrypoint.variables import ParseError
 
 EMPTY_GID = re.compile(r"^(?:0000:){7}0000$|^fe80:(?:0000:){6}0000$")
 ROCE_V2 = "RoCE v2"
@@ -103,6 +105,32 @@ def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
     chosen = [one for one in among if any(fits(name, one) for name in names) is not excludes]
     unfit = [name for name in names if not any(fits(name, one) for one in among)]
     return chosen, unfit
+
+
+def named(environ: Mapping[str, str]) -> bool:
+    """Whether the user said which ports are for training: others of the machine may be storage's
+    or management's, and differ."""
+    return bool(environ.get("NCCL_IB_HCA"))
+
+
+def disabled(environ: Mapping[str, str]) -> bool:
+    """Whether NCCL_IB_DISABLE leaves all ports unused."""
+    raw = environ.get("NCCL_IB_DISABLE", "").strip()
+    try:
+        return bool(raw) and boolean(raw)
+    except ParseError:
+        return False
+
+
+def verbs(port: Port, sys: Path, dev: Path) -> list[Path]:
+    """The device files by which a program uses `port`; all that are there where /sys does not say
+    which."""
+    own = [
+        dev / "infiniband" / path.parent.name
+        for path in sorted((sys / "class" / "infiniband_verbs").glob("uverbs*/ibdev"))
+        if read(path) == port.device
+    ]
+    return own or sorted((dev / "infiniband").glob("uverbs*"))
 
 
 def used_gbits(sys: Path, environ: Mapping[str, str]) -> float:

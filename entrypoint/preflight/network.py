@@ -6,11 +6,11 @@ import socket
 from concurrent.futures import Future
 from threading import Thread
 
-from entrypoint import ray_node
+from entrypoint import address
 from entrypoint.preflight import gpu, interfaces
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.preflight.interfaces import Interface
-from entrypoint.role import Head, Worker
+from entrypoint.role import Head, Worker, head_address
 
 LOOKUP_SECONDS = 1.0
 """For a name; a slower answer is none."""
@@ -53,23 +53,28 @@ def names(context: Context) -> Finding:
     return Finding(Verdict.PASS, evidence)
 
 
-def own_interface(context: Context) -> tuple[Interface | None, list[Interface]]:
-    """The interface with this node's own address, and all that there are."""
-    everything = interfaces.interfaces(context.sys, context.addresses())
-    return interfaces.holding(own_address(context), everything), everything
-
-
-def own_address(context: Context) -> str:
-    """What other nodes reach this one by; towards the head, where it is known already."""
-    peer = context.role.head_address if isinstance(context.role, Worker) else None
-    return ray_node.own_address(context.settings, looked_up(peer) if peer else None)
+def own_address(context: Context, everything: list[Interface]) -> str:
+    """What other nodes reach this one by, as it is told to them; towards the head, where that is
+    known already."""
+    named = head_address(context.settings)
+    if isinstance(context.role, Worker):
+        return address.of_worker(context.settings, looked_up(context.role.head_address))
+    return address.of_head(context.settings, looked_up(named.value) if named else None, everything)
 
 
 def chosen(context: Context) -> Finding:
     """NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against what is there and leads to the head."""
     if isinstance(context.role, Head) and context.role.expected_workers == 0:
         return Finding(Verdict.SKIP, "a cluster of one node")
-    own, everything = own_interface(context)
+    everything = interfaces.interfaces(context.sys, context.addresses())
+    told = own_address(context, everything)
+    on_head = isinstance(context.role, Head)  # a worker may be beside its head on one machine
+    if on_head and address.is_loopback(told) and not address.by_hand(context.settings):
+        evidence = f"the only address of this node that can be found is {told}, at which no other "
+        evidence += "machine reaches it"
+        remedy = "set ROLLCALL_NODE_ADDRESS to the address at which the other nodes reach this one"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    own = interfaces.holding(told, everything)
     given = {
         name: context.environ[name]
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -82,7 +87,8 @@ def chosen(context: Context) -> Finding:
             return finding
     if given:
         return Finding(Verdict.PASS, ", ".join(f"{name}={one}" for name, one in given.items()))
-    return judge_unset(own, everything, gpus=gpu.count(context.dev))
+    gpus = gpu.of_node(context.settings, context.dev)
+    return judge_unset(own, everything, gpus=len(gpus))
 
 
 def judge_chosen(
@@ -159,9 +165,10 @@ CHECKS = (
         About(
             evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces and their "
             "state, the source address of the route to the head",
-            threshold="fails where a named one is not there or is down, and on a RunPod Instant "
-            "Cluster where it is another than that of the route; elsewhere that, and another "
-            "choice by NCCL itself, is a warning; one with RDMA may be another",
+            threshold="fails where a head finds no address but a loopback's, where a named "
+            "interface is not there or is down, and on a RunPod Instant Cluster where it is "
+            "another than that of the route; elsewhere that, and another choice by NCCL itself, is "
+            "a warning; one with RDMA may be another",
             source="NCCL user guide; on RunPod's Instant Clusters `eth0` reaches the internet only",
             remedy="the finding names the interface that is right on this node",
         ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from entrypoint.preflight.gpus import (
@@ -38,6 +38,8 @@ class NvidiaGpu:
     nvml: Nvml
     index: int
     handle: Handle
+    parts: tuple[Handle, ...] = ()
+    """The MIG devices of it that this node uses; none where it uses the whole GPU."""
 
     def model(self) -> str:
         return self._ask(self.nvml.nvmlDeviceGetName, self.handle) or "unknown model"
@@ -122,12 +124,25 @@ class NvidiaGpu:
     def memory(self) -> Memory | None:
         """Without what the driver keeps for itself, which version 2 of the answer leaves out."""
         nvml = self.nvml
-        row = self._ask(nvml.nvmlDeviceGetMemoryInfo, self.handle, nvml.nvmlMemory_v2)
-        return None if row is None else Memory(row.used, row.total)
+        rows = [
+            self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+            for handle in self.parts or (self.handle,)
+        ]
+        told = [row for row in rows if row is not None]
+        return Memory(sum(r.used for r in told), sum(r.total for r in told)) if told else None
 
     def processes(self) -> tuple[int, ...]:
-        running = self._ask(self.nvml.nvmlDeviceGetComputeRunningProcesses, self.handle)
-        return tuple(one.pid for one in running or ())
+        call = self.nvml.nvmlDeviceGetComputeRunningProcesses
+        running = [self._ask(call, handle) or () for handle in self.parts or (self.handle,)]
+        return tuple(one.pid for several in running for one in several)
+
+    def address(self) -> str:
+        """On the PCI bus, as the kernel's log writes it; "" where it is not told."""
+        info = self._ask(self.nvml.nvmlDeviceGetPciInfo, self.handle)
+        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info else ""
+
+    def uuid(self) -> str:
+        return self._ask(self.nvml.nvmlDeviceGetUUID, self.handle) or ""
 
     def _ask(self, call: Callable[..., T], *arguments: object) -> T | None:
         """None where this GPU or driver does not tell. Raises GpuError for any other error."""
@@ -167,3 +182,59 @@ def gpu_at(nvml: Nvml, index: int) -> NvidiaGpu:
         return NvidiaGpu(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index))
     except nvml.NVMLError as error:
         raise GpuError(str(error)) from None
+
+
+def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]:
+    """Every GPU by its number, None for those that are not among `names`: numbers, beginnings of
+    UUIDs, MIG devices."""
+    found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    by_uuid = tuple(name for name in names if name.startswith("GPU-"))
+    uuids = [_told(one, NvidiaGpu.uuid) if by_uuid else "" for one in found]
+    parts = _parts(nvml, [name for name in names if name.startswith("MIG-")])
+    # A GPU that does not answer tells no UUID: it may be the one that a name fits no other.
+    unmet = any(not any(uuid.startswith(name) for uuid in uuids) for name in by_uuid)
+
+    def of_node(index: int, one: NvidiaGpu | GpuError) -> NvidiaGpu | GpuError | None:
+        named = str(index) in names or uuids[index].startswith(by_uuid or ("no UUID",))
+        if isinstance(one, GpuError):
+            return one if named or unmet or index in parts else None
+        if index in parts and not named:
+            return replace(one, parts=tuple(parts[index]))
+        return one if named else None
+
+    return [of_node(index, one) for index, one in enumerate(found)]
+
+
+def addresses(nvml: Nvml, names: Sequence[str]) -> dict[str, bool]:
+    """The PCI address of each GPU that tells it, and whether `names` has that one."""
+    own = [one is not None for one in shown(nvml, names)]
+    found = (_told(_at(nvml, index), NvidiaGpu.address) for index in range(len(own)))
+    return {address: used for address, used in zip(found, own, strict=True) if address}
+
+
+def _told(one: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
+    """The answer; "" of one that gives none."""
+    try:
+        return "" if isinstance(one, GpuError) else ask(one)
+    except GpuError:
+        return ""
+
+
+def _parts(nvml: Nvml, names: Sequence[str]) -> dict[int, list[Handle]]:
+    """A GPU's number to its MIG devices among `names`; those that NVML cannot place left out."""
+    parts: dict[int, list[Handle]] = {}
+    for name in names:
+        try:
+            part = nvml.nvmlDeviceGetHandleByUUID(name)
+            whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+            parts.setdefault(nvml.nvmlDeviceGetIndex(whole), []).append(part)
+        except nvml.NVMLError:
+            continue
+    return parts
+
+
+def _at(nvml: Nvml, index: int) -> NvidiaGpu | GpuError:
+    try:
+        return gpu_at(nvml, index)
+    except GpuError as error:
+        return error

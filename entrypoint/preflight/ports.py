@@ -1,4 +1,4 @@
-"""Are the ports free that this node will listen on, and is no earlier Ray of it left?"""
+"""Are the ports free that this node will listen on, and is it the only one of its name here?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import socket
 
 import psutil
 
-from entrypoint import process
+from entrypoint import process, services
+from entrypoint.fork_server import node as fork_server
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.role import Head
 from entrypoint.settings import Settings
@@ -17,12 +18,13 @@ FEWEST_WORKER_PORTS = 16
 
 
 def ports(context: Context) -> Finding:
-    """Ports that an earlier life of this node holds are freed before Ray starts: a warning."""
+    """Ports that an earlier life of this node holds are freed before Ray starts: a warning, as are
+    those of the node itself where it runs and is only looked at."""
     settings = context.settings
     needed = _needed(settings, head=isinstance(context.role, Head))
     busy = {port: reason for port in needed if (reason := why_not(port)) is not None}
     if busy:
-        return _judge_busy(busy, needed, settings)
+        return _judge_busy(busy, needed, context)
     first, last = settings.worker_ports
     rest = range(first + DAEMON_PORTS, last + 1)
     free = sum(why_not(port) is None for port in rest)
@@ -57,13 +59,13 @@ def why_not(port: int) -> str | None:
     return None
 
 
-def _judge_busy(busy: dict[int, str], needed: dict[int, str], settings: Settings) -> Finding:
+def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) -> Finding:
     holders = _holders()
-    stale = {one.pid for one in process.marked(settings.node_mark)}
+    own, whose = context.own()
     described = [f"{port}: {_describe(port, reason, holders)}" for port, reason in busy.items()]
     evidence = "; ".join(described)
-    if all(port in holders and holders[port] in stale for port in busy):
-        return Finding(Verdict.WARN, f"{evidence}, all left by an earlier Ray of this node")
+    if all(port in holders and holders[port] in own for port in busy):
+        return Finding(Verdict.WARN, f"{evidence}, all {whose}")
     variables = " and ".join(sorted({needed[port] for port in busy}))
     return Finding(Verdict.FAIL, evidence, f"end what listens there, or set {variables}")
 
@@ -89,8 +91,22 @@ def _holders() -> dict[int, int]:
     }
 
 
+def living(settings: Settings) -> int | None:
+    """The entrypoint of a living node of this name on this machine."""
+    marks = (settings.node_mark, services.mark(settings), fork_server.mark(settings))
+    return process.neighbour(*marks)
+
+
 def stale_ray(context: Context) -> Finding:
-    left = process.marked(context.settings.node_mark)
+    """What works for another node of this name must not be taken for what an earlier one left."""
+    names = "its own ROLLCALL_NODE_NAME and ROLLCALL_RAY_TEMP_DIR"
+    if context.at_work is not None:
+        remedy = f"give a second one on this machine {names}"
+        return Finding(Verdict.WARN, f"this node runs here (pid {context.at_work})", remedy)
+    if pid := living(context.settings):
+        evidence = f"another Rollcall node runs here (pid {pid})"
+        return Finding(Verdict.FAIL, evidence, f"give this one {names}")
+    left = process.ours(context.settings.node_mark)
     if not left:
         return Finding(Verdict.PASS, "no earlier Ray of this node is left")
     evidence = f"{len(left)} processes of an earlier Ray of this node are left"
@@ -106,7 +122,8 @@ CHECKS = (
             evidence="a bind to each port that Ray's daemons and, on the head, GCS, dashboard and "
             "roll call listen on (the Ray client's in the place of 10001), and to all worker ports",
             threshold=f"fails where a named one is taken, or fewer than {FEWEST_WORKER_PORTS} "
-            "worker ports are free; warns where an earlier life of this node holds it",
+            "worker ports are free; warns where an earlier life of this node holds it, and in "
+            "`doctor` where the node itself does",
             source="a taken agent port makes the job's submission fail oddly (Ray PR 51869)",
             remedy="end what listens there, or set the variable that the finding names",
         ),
@@ -114,13 +131,17 @@ CHECKS = (
     ),
     Check(
         "host.stale_ray",
-        "is an earlier Ray of this node left?",
+        "is an earlier Ray of this node left, or another node of its name at work here?",
         stale_ray,
         About(
-            evidence="processes that carry this node's mark in their environment",
-            threshold="warns where there are some",
-            source="they are ended before Ray starts",
-            remedy="nothing to do",
+            evidence="processes that carry this node's mark in their environment, and whether the "
+            "entrypoint lives that started them",
+            threshold="fails where such an entrypoint lives (`doctor`, which starts no other, "
+            "warns and names it); warns where it is gone",
+            source="what is left over is ended before Ray starts: that of a living node, as of "
+            "another run on this machine, must not be",
+            remedy="give the second node of a machine its own ROLLCALL_NODE_NAME and "
+            "ROLLCALL_RAY_TEMP_DIR; for what is left over, nothing to do",
         ),
         timeout=10.0,
     ),

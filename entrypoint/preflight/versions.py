@@ -76,16 +76,21 @@ def of_collectives(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if name.startswith(OF_COLLECTIVES)}
 
 
-def inventory(settings: Settings, address: str = "", sys: Path = Path("/sys")) -> dict[str, float]:
-    """What this node offers: CPUs, bytes of memory that it may use, GPUs; the MTU, in bytes, of
-    the interface with its `address`, 0 for a loopback's; Gbit/s of the links that NCCL uses, 0
-    where they do not tell."""
+def inventory(
+    settings: Settings,
+    address: str = "",
+    sys: Path = Path("/sys"),
+    dev: Path = Path("/dev"),
+) -> dict[str, float]:
+    """What this node offers: CPUs, bytes of memory that it may use, GPUs that no variable hides;
+    the MTU, in bytes, of the interface with its `address`, 0 for a loopback's; Gbit/s of the links
+    that NCCL uses, 0 where they do not tell."""
     cpus, gpus = settings.num_cpus, settings.num_gpus
     own = interfaces.holding(address, interfaces.interfaces(sys, interfaces.addresses()))
     return {
         "cpus": limits.usable_cpus() if cpus is None else cpus,
         "memory_bytes": limits.memory_limit(),
-        "gpus": gpu.count() if gpus is None else gpus,
+        "gpus": len(gpu.of_node(settings, dev)) if gpus is None else gpus,
         "mtu": own.mtu if own else 0,
         "link_gbits": infiniband.used_gbits(sys, settings.environ) or (own.gbits if own else 0.0),
     }

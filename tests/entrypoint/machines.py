@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,16 @@ class RecordedNvml:
     def _answer(self, name: str, *arguments: Any) -> Any:
         if name in self._record["system"]:
             return self._record["system"][name]
+        if name == "nvmlDeviceGetUUID":
+            return uuid(arguments[0])
+        if name == "nvmlDeviceGetPciInfo":
+            return SimpleNamespace(domain=0, bus=BUSES[arguments[0]], device=0)
+        if name == "nvmlDeviceGetHandleByUUID":  # of MIG devices: those of GPU 3 alone
+            return f"3/{arguments[0]}"
+        if name == "nvmlDeviceGetDeviceHandleFromMigDeviceHandle":
+            return int(arguments[0].partition("/")[0])
+        if name == "nvmlDeviceGetIndex":
+            return arguments[0]
         if name == "nvmlDeviceGetHandleByIndex":
             own = self._record["devices"].get(str(arguments[0]), {})
             return _value(own.get(name, arguments[0]))
@@ -76,6 +87,15 @@ class RecordedNvml:
         own = self._record["devices"].get(str(index), {})
         value = _value(own.get(name, self._record["device"].get(name, {"error": 3})))
         return _shaped(name, value, rest)
+
+
+BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
+"""Of the recorded GPUs, one after the other."""
+
+
+def uuid(index: int) -> str:
+    """Of a recorded GPU."""
+    return f"GPU-8932f93{index}-d72c-4106-acb4-000000000000"
 
 
 def _value(value: Any) -> Any:
@@ -108,10 +128,12 @@ def _shaped(name: str, value: Any, arguments: list[Any]) -> Any:
     return value
 
 
-def nvml(state: str, **changes: Any) -> Nvml:
-    """The library of a machine in `state`, `changes` made to what each device answers."""
+def nvml(state: str, devices: dict[str, Any] | None = None, **changes: Any) -> Nvml:
+    """The library of a machine in `state`, `changes` made to what each device answers, and
+    `devices` to what some of them do."""
     record = json.loads((DATA / "nvml" / f"{state}.json").read_text())
     record["device"] |= changes
+    record["devices"] |= devices or {}
     return RecordedNvml(record)  # type: ignore[return-value]
 
 
@@ -166,7 +188,9 @@ def amd_sys(root: Path, gpus: int = 8, **changes: str | int) -> Path:
 
 
 class AmdSmiError(Exception):
-    pass
+    def __init__(self, info: str, err_code: int = 2) -> None:
+        self.err_code = err_code
+        super().__init__(info)
 
 
 MI300X_ANSWERS: dict[str, Any] = {
@@ -189,7 +213,10 @@ MI300X_ANSWERS: dict[str, Any] = {
 
 
 class RecordedAmdSmi:
-    """amdsmi on eight MI300X; `changes`: GPU 0's answers, an exception among them is raised."""
+    """amdsmi on eight MI300X; `changes`: GPU 0's answers, an exception among them is raised.
+
+    As the library does, it keeps one flag, whoever starts it and shuts it down.
+    """
 
     AmdSmiException = AmdSmiError
     AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
@@ -198,19 +225,29 @@ class RecordedAmdSmi:
 
     def __init__(self, **changes: Any) -> None:
         self._changes = changes
+        self.running = False
+        self.call_seconds = 0.0
 
     def amdsmi_init(self) -> None:
         if "amdsmi_init" in self._changes:
             raise self._changes["amdsmi_init"]
+        self.running = True
 
     def amdsmi_shut_down(self) -> None:
-        pass
+        self.running = False
 
     def amdsmi_get_processor_handles(self) -> list[int]:
+        self._call()
         return list(range(8))
+
+    def _call(self) -> None:
+        time.sleep(self.call_seconds)
+        if not self.running:
+            raise AmdSmiError("AMDSMI_STATUS_NOT_INIT - Device not initialized", 32)
 
     def __getattr__(self, name: str) -> Any:
         def answer(handle: int, *arguments: Any) -> Any:
+            self._call()
             given = MI300X_ANSWERS | (self._changes if handle == 0 else {})
             if isinstance(given[name], Exception):
                 raise given[name]
@@ -246,6 +283,12 @@ ROCE_GIDS: dict[str, str | int] = {
 DOWN: dict[str, str | int] = {"state": "1: DOWN", "phys_state": "2: Polling"}
 
 
+def rdma_dev(root: Path, devices: int = 4) -> Path:
+    """/dev of a container that was given the InfiniBand devices, and NVIDIA's GPUs."""
+    write(root / "dev", {f"infiniband/uverbs{number}": "" for number in range(devices)})
+    return nvidia_dev(root)
+
+
 def fabric(
     root: Path,
     *,
@@ -260,6 +303,7 @@ def fabric(
         directory = root / "sys" / "class" / "infiniband" / name
         port = PORT | (ROCE_GIDS if roce else {}) | changes.get(name, {})
         write(directory / "ports" / "1", port)
+        write(directory.parents[1] / "infiniband_verbs" / f"uverbs{number}", {"ibdev": name})
         if roce:
             write(directory, {f"device/net/eth{number}/mtu": mtus[number % len(mtus)]})
     return root / "sys"

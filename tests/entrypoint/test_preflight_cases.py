@@ -96,9 +96,14 @@ def memory_of(size: int) -> Build:
 def with_rdma(limit: int) -> Build:
     def build(root: Path, patch: pytest.MonkeyPatch) -> Context:
         patch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-        return context(sys=machines.fabric(root))
+        return context(sys=machines.fabric(root), dev=machines.nvidia_dev(root))
 
     return build
+
+
+def with_verbs(devices: int) -> Build:
+    """A container that was given the files of so many of the four InfiniBand devices."""
+    return lambda root, _: context(sys=machines.fabric(root), dev=machines.rdma_dev(root, devices))
 
 
 def named(*found: str) -> Build:
@@ -206,9 +211,8 @@ CASES = {
     ),
     "host.ports": Case(with_port(None), with_port(6380)),
     "host.stale_ray": Case(
-        patched(ports.process, "marked", lambda _: []),
-        patched(ports.process, "marked", lambda _: [None]),
-        "warn",
+        patched(ports.process, "neighbour", lambda *_: None),
+        patched(ports.process, "neighbour", lambda *_: 4242),
     ),
     "host.names": Case(named("localhost", socket.gethostname()), named()),
     "fabric.interface": Case(
@@ -261,13 +265,16 @@ CASES = {
     "fabric.hca": Case(
         fabric_of({"NCCL_IB_HCA": "mlx5"}), fabric_of({"NCCL_IB_HCA": "=mlx4_0,mlx4_1"})
     ),
-    "fabric.mtu": Case(fabric_of(roce=True), fabric_of(roce=True, mtus=(9000, 1500))),
+    "fabric.mtu": Case(
+        fabric_of(roce=True), fabric_of({"NCCL_IB_HCA": "mlx5"}, roce=True, mtus=(9000, 1500))
+    ),
     "fabric.gpudirect": Case(
         lambda root, _: gpus_with_fabric(root, True),
         lambda root, _: gpus_with_fabric(root, False),
         "warn",
     ),
     "fabric.errors": Case(still_errors, moving_errors),
+    "fabric.verbs": Case(with_verbs(4), with_verbs(3), "warn"),
     "fabric.disabled": Case(fabric_of(), fabric_of({"NCCL_IB_DISABLE": "1"}), "warn"),
 }
 EVERY = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
@@ -342,6 +349,7 @@ def test_a_driver_that_does_not_answer_fails_each_check_that_asks_it(
 
     library: Any = Hanging({})
     where = context(dev=machines.nvidia_dev(tmp_path), nvml=lambda: library)
+    (where.dev / "kmsg").touch()
     result = replace(check, timeout=0.05).run(where)
     assert result.verdict is Verdict.FAIL
     assert "no answer within" in result.evidence

@@ -42,7 +42,7 @@ def test_a_healthy_fabric_gives_no_alarm(
     monkeypatch.setattr(fabric, "WATCH_SECONDS", 0.0)
     sys = machines.fabric(tmp_path, roce=roce)
     for check in OF_PORTS:
-        result = asked(check.name, sys=sys, dev=machines.nvidia_dev(tmp_path))
+        result = asked(check.name, sys=sys, dev=machines.rdma_dev(tmp_path))
         assert result.verdict in (Verdict.PASS, Verdict.SKIP), result
 
 

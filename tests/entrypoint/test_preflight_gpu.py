@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from entrypoint.preflight import gpu, health, nvml
+from entrypoint.preflight import gpu, nvml, run
 from entrypoint.preflight.amd_smi import AmdSmi
 from entrypoint.preflight.check import Check, Context, Result, Verdict
 from entrypoint.preflight.run import CHECKS
@@ -135,7 +136,7 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
     class Left:
         pid = 4242
 
-    monkeypatch.setattr(health.process, "marked", lambda _: [Left])
+    monkeypatch.setattr("entrypoint.process.ours", lambda _: [Left])
     dev = machines.nvidia_dev(tmp_path)
     told = named("gpu.memory").run(context(dev=dev, nvml=lambda: machines.nvml("h100-bad")))
     # GPU 3 of that machine is lost, which fails whatever holds the memory of the others.
@@ -144,6 +145,24 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
         "h100-good", nvmlDeviceGetMemoryInfo={"used": 1 << 36, "total": 1 << 37}
     )
     assert named("gpu.memory").run(context(dev=dev, nvml=lambda: library)).verdict is Verdict.WARN
+
+
+def test_gpus_that_this_node_is_at_work_on_are_not_burnt_nor_is_their_memory_a_fault(
+    tmp_path: Path,
+) -> None:
+    library = machines.nvml(
+        "h100-good", nvmlDeviceGetMemoryInfo={"used": 1 << 36, "total": 1 << 37}
+    )
+    idle = context(dev=machines.nvidia_dev(tmp_path), nvml=lambda: library)
+    assert named("gpu.memory").run(idle).verdict is Verdict.FAIL
+    look = replace(idle, at_work=4242)
+    told = named("gpu.memory").run(look)
+    assert told.verdict is Verdict.WARN
+    assert told.evidence.endswith("of this node, which runs here (pid 4242)")
+    (burn,) = (check for check in CHECKS if check.name == "gpu.burn")
+    burnt = burn.run(look)
+    assert burnt.verdict is Verdict.SKIP
+    assert burnt.evidence == "this node is at work on them (pid 4242)"
 
 
 def test_gpus_that_are_left_to_others_are_not_looked_at(tmp_path: Path) -> None:
@@ -261,6 +280,35 @@ def test_what_amdsmi_does_not_tell_a_guest_is_skipped(tmp_path: Path) -> None:
     gpus = Gpus(tmp_path, "amdsmi")
     result = gpus.ask("gpu.ecc", files={}, library={"amdsmi_get_gpu_total_ecc_count": untold})
     assert "GPUs 1, 2, 3, 4, 5, 6, 7" in result.evidence
+
+
+BAD_MEMORY = {"uncorrectable_count": 1, "correctable_count": 0}
+
+
+def test_checks_that_ask_amdsmi_at_once_do_not_shut_it_down_under_each_other(
+    tmp_path: Path,
+) -> None:
+    smi = machines.RecordedAmdSmi(amdsmi_get_gpu_total_ecc_count=BAD_MEMORY)
+    smi.call_seconds = 0.002
+    where = context(
+        dev=machines.amd_dev(tmp_path), sys=machines.amd_sys(tmp_path), amdsmi=lambda: smi
+    )
+    for _ in range(5):
+        told = run._at_once(OF_GPUS, where)
+        assert told["gpu.ecc"].verdict is Verdict.FAIL
+        assert told["gpu.ecc"].evidence.startswith("GPU 0: 1 uncorrected")
+        assert told["gpu.links"].evidence.endswith("7 of 7 links to other GPUs are up")
+        assert not smi.running
+
+
+def test_an_amdsmi_that_is_shut_down_under_a_check_is_no_gpu_that_does_not_tell(
+    tmp_path: Path,
+) -> None:
+    shut_down = machines.AmdSmiError("not initialized", 32)
+    gpus = Gpus(tmp_path, "amdsmi")
+    result = gpus.ask("gpu.ecc", files={}, library={"amdsmi_get_gpu_total_ecc_count": shut_down})
+    assert result.verdict is Verdict.FAIL
+    assert "GPU 0: does not answer (amdsmi is not started: not initialized)" in result.evidence
 
 
 def test_every_name_of_nvml_is_in_the_installed_package() -> None:

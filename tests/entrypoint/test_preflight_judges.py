@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from entrypoint.preflight import burn, driver, models
 from entrypoint.preflight.check import Context, Verdict
 from entrypoint.role import Head
 from entrypoint.settings import Settings
+from tests.entrypoint import machines
+
+HEAD = Head(1, 1, "a test")
 
 
 def context() -> Context:
-    return Context(Head(1, 1, "a test"), Settings.read({}))
+    return Context(HEAD, Settings.read({}))
 
 
 @pytest.mark.parametrize(
@@ -61,11 +65,11 @@ def test_an_xid_is_judged_by_what_the_catalogue_asks_for(lines: list[str], verdi
     [
         ({}, False, "pass"),
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, False, "pass"),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, False, "pass"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, False, "warn"),
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, "warn"),
         ({"CUDA_VISIBLE_DEVICES": "7,8"}, False, "fail"),
-        ({"CUDA_VISIBLE_DEVICES": ""}, False, "fail"),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, False, "fail"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, False, "warn"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, False, "warn"),
         ({"HIP_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, True, "pass"),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, True, "fail"),
         ({"ROCR_VISIBLE_DEVICES": "0"}, True, "fail"),
@@ -108,6 +112,32 @@ def test_a_burn_is_judged_against_the_models_peaks(
     finding = burn.judge(0, ROW | changes)
     assert finding.verdict == verdict
     assert says in finding.evidence
+
+
+PART = {"model": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "tflops": 90.0, "copy_gbs": 380.0}
+
+
+@pytest.mark.parametrize(("correct", "verdict"), [(True, "pass"), (False, "fail")])
+def test_of_a_part_of_a_gpu_the_product_is_judged_and_no_speed(correct: bool, verdict: str) -> None:
+    finding = burn.judge(0, ROW | PART | {"correct": correct})
+    assert finding.verdict == verdict
+    assert ("only the product is judged" in finding.evidence) == correct
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [("CPX", "pass"), ("SPX", "fail")])
+def test_a_part_of_amds_gpu_has_the_name_of_the_whole(
+    mode: str, verdict: str, tmp_path: Path
+) -> None:
+    row = {"model": "AMD Instinct MI300X OAM", "tflops": 90.0, "copy_gbs": 380.0, "correct": True}
+    where = Context(
+        HEAD,
+        Settings.read({}),
+        dev=machines.amd_dev(tmp_path, 1),
+        sys=machines.amd_sys(tmp_path, 1, current_compute_partition=mode),
+        amdsmi=lambda: None,
+    )
+    said = [sys.executable, "-S", "-c", f"print({json.dumps([row])!r})"]
+    assert burn.run(said, where).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_too_few_worker_ports_fail(settings: Settings, first: int) -> None:
 def test_a_port_that_an_earlier_life_of_this_node_holds_is_a_warning(settings: Settings) -> None:
     finding = found(settings)
     assert finding.verdict is Verdict.WARN
-    assert "an earlier Ray of this node" in finding.evidence
+    assert "left by an earlier life of this node" in finding.evidence
 
 
 def test_processes_of_an_earlier_life_are_seen_and_nobody_elses(
