@@ -36,6 +36,10 @@ class WrongTokenError(Exception):
     """The head does not know this node's token."""
 
 
+class NoHeadError(wait.NotYetError):
+    """Another server has the port, so far; the sentence says so."""
+
+
 class HeadClient:
     def __init__(self, host: str, port: int, token: str) -> None:
         self._base = f"http://{host_port(host, port)}"
@@ -56,9 +60,13 @@ class HeadClient:
         """
         answer = self.ask("POST", "/v1/check-in", json=asdict(replace(card, joined=joined)))
         row = answer.json()
-        if answer.status_code in (400, 409):
-            raise RefusedError(row["reason"])
-        return str(row["incarnation"])
+        refused = answer.status_code in (400, 409)
+        said = row.get("reason" if refused else "incarnation")
+        if said is None:
+            raise self._no_head(answer)
+        if refused:
+            raise RefusedError(said)
+        return str(said)
 
     def leave(self, node: str, why: str) -> bool:
         """Whether the head knows now that this node is about to be taken away."""
@@ -68,8 +76,19 @@ class HeadClient:
             return False
         return answer.is_success
 
+    def command(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """What the head answers to one who is no node; raises as `ask` does."""
+        answer = self.ask(method, path, **options)
+        if not answer.is_success:
+            raise self._no_head(answer)
+        row: dict[str, Any] = answer.json()
+        return row
+
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Raises WrongTokenError, and NotYetError where there is no usable answer."""
+        """An answer in JSON, an object.
+
+        Raises WrongTokenError, NoHeadError, and NotYetError where there is no usable answer.
+        """
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
@@ -78,7 +97,16 @@ class HeadClient:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
         if answer.status_code >= 500:
             raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
+        if not _is_object(answer):
+            raise self._no_head(answer)
         return answer
+
+    def _no_head(self, answer: httpx.Response) -> NoHeadError:
+        path, status = answer.request.url.path, answer.status_code
+        return NoHeadError(
+            f"what answers at {self._base} is no head ({path} gives {status}): "
+            "is ROLLCALL_CONTROL_PORT right?"
+        )
 
     def watch(
         self,
@@ -89,7 +117,7 @@ class HeadClient:
     ) -> None:
         """Keep one question open at the head, from a thread, until it has an answer or is gone.
 
-        `is_there`: whether the head's name still leads here; asked where an answer fails.
+        `is_there`: whether the head is still to be looked for here; asked where an answer fails.
         """
 
         def watch() -> None:
@@ -121,7 +149,7 @@ class HeadClient:
                 if failures == TRIES or self._http.is_closed:
                     return HeadLost(str(error))
                 if not is_there():
-                    return HeadLost(f"{error}, and its name leads elsewhere now")
+                    return HeadLost(f"{error}, and it is elsewhere now")
                 threading.Event().wait(wait.backoff(failures, first=0.3))
                 continue
             failures = 0
@@ -133,6 +161,13 @@ class HeadClient:
             if row["stacks_of"] > stacks_of:
                 stacks_of = row["stacks_of"]
                 put(StacksAsked(stacks_of))
+
+
+def _is_object(answer: httpx.Response) -> bool:
+    try:
+        return isinstance(answer.json(), dict)
+    except ValueError:
+        return False
 
 
 def _why(answer: httpx.Response) -> str:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer import fence
+from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +45,32 @@ def holder(leases: Path) -> str:
 
     Who reads a living head's sees the storage that the head writes to.
     """
+    return _told(leases, "incarnation")
+
+
+def address(leases: Path) -> str:
+    """Of the head that has the newest lease there; "" where there is none, or it does not say."""
+    return _told(leases, "address")
+
+
+def _told(leases: Path, what: str) -> str:
     try:
         newest = fence.newest(leases)
     except OSError:
         return ""
-    return str(fence.read(newest).get("incarnation", "")) if newest else ""
+    return str(fence.read(newest).get(what, "")) if newest else ""
 
 
 class Lease:
     """Held from `acquire` to `release`, renewed by a thread of its own."""
 
-    def __init__(self, leases: Path, on_lost: Callable[[str], None] = log.error) -> None:
-        """`on_lost` is told, in a sentence, that a later head has taken the run over."""
+    def __init__(
+        self, leases: Path, on_lost: Callable[[str], None] = log.error, address: str = ""
+    ) -> None:
+        """`on_lost` is told, in a sentence, that a later head has taken the run over. `address`:
+        where workers find the holder."""
         self._leases = leases
+        self._address = address
         self._on_lost = on_lost
         self._descriptor: int | None = None
         self._renewing: threading.Thread | None = None
@@ -74,7 +88,9 @@ class Lease:
         # Its lock is kept until the new lease is there: a third head must not see both free.
         descriptor = os.open(previous, os.O_RDWR)
         try:
-            if self._lives(previous, descriptor):
+            with named(previous):
+                lives = self._lives(previous, descriptor)
+            if lives:
                 raise HeldError(self._sentence(previous))
             self._take(int(previous.name) + 1)
         finally:
@@ -100,7 +116,8 @@ class Lease:
         self.path = self._leases / str(number)
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with named(self.path):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (FileExistsError, BlockingIOError):
             raise HeldError(self._sentence(self.path)) from None
         self._beat(0)
@@ -126,6 +143,7 @@ class Lease:
             {
                 "incarnation": self.incarnation,
                 "host": socket.gethostname(),
+                "address": self._address,
                 "boot_id": _boot_id(),
                 "beat": count,
             }
@@ -135,9 +153,10 @@ class Lease:
         """In place, not by rename: the lock belongs to the file itself."""
         text = json.dumps(row).encode()
         assert self._descriptor is not None
-        os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))
-        os.fsync(self._descriptor)
+        with named(self.path):
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+            os.fsync(self._descriptor)
 
     def _lives(self, lease: Path, descriptor: int) -> bool:
         """Whether its holder does; a silent one is watched for as long as one may be silent."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ import httpx
 from entrypoint import process, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.settings import DebugRay, Settings
+from entrypoint.signs import COLOURS
 from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,18 @@ log = logging.getLogger(__name__)
 READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
 HEALTH_THRESHOLD = 3
+FORKED_WITHIN_SECONDS = 30
+"""Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
+that a fork need not do."""
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
+"""What the line of a traceback that says the error begins with."""
+LONGEST_WORDS = 600
 MOST_NODES = 10_000
 """In one answer of Ray's dashboard: as many as it gives, of which 100 are its default."""
 
 
 class RayFailedError(Exception):
-    """Ray did not start or died; the sentence carries the end of its log."""
+    """Ray did not start or died; the sentence, of one line, ends with its last words."""
 
 
 class RayNode:
@@ -50,20 +57,22 @@ class RayNode:
         token: str,
         on_exit: Callable[[int], None],
     ) -> None:
+        """Raises RayFailedError where it cannot be started, OSError where its log cannot."""
         self._mark = settings.node_mark
         remove_stale(self._mark)
         forget_cluster(settings)
         process.raise_open_files_limit()
         self.address = address
-        self._process = process.Process(
-            "ray",
-            [
-                *fork_server.with_python(settings, ray_program()),
-                *("start", *arguments, *common_arguments(settings, address, gpus)),
-            ],
-            env=environment(settings, token) | {process.NODE_MARK: self._mark},
-            log_to=RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log",
-        )
+        argv = [
+            *fork_server.with_python(settings, ray_program()),
+            *("start", *arguments, *common_arguments(settings, address, gpus)),
+        ]
+        env = environment(settings, token) | process.marks(self._mark)
+        self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
+        try:
+            self._process = process.Process("ray", argv, env=env, log_to=self._log)
+        except process.StartError as error:
+            raise RayFailedError(str(error)) from None
         self._stopping = False
         self._process.on_exit(lambda code: None if self._stopping else on_exit(code))
 
@@ -78,7 +87,7 @@ class RayNode:
 
         def alive() -> None:
             if not self._process.running:
-                raise RayFailedError(f"Ray did not start:\n{self._process.tail()}")
+                raise RayFailedError(f"Ray did not start{self._last_words()}")
             probe()
 
         try:
@@ -90,7 +99,10 @@ class RayNode:
                 longest_pause=0.3,
             )
         except wait.GaveUpError as error:
-            raise RayFailedError(f"{error}\n{self._process.tail()}") from None
+            raise RayFailedError(f"{error}{self._last_words()}") from None
+
+    def _last_words(self) -> str:
+        return f" (its log is {self._log}): {last_words(self._process.tail())}"
 
     @property
     def running(self) -> bool:
@@ -122,7 +134,7 @@ def worker_arguments(settings: Settings, head_address: str) -> list[str]:
 
 
 def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
-    """Every port is named, so that a firewall can be opened for them and for nothing else.
+    """Every port of Ray's is named, so that whoever finds one taken knows by whom.
 
     The GPUs are always said, since Ray's own detection fails silently on AMD.
     """
@@ -166,6 +178,8 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         # Titles such as ray::DashboardAgent would else be written over the node's mark.
         "SPT_NOENV": "1",
     }
+    if fork_server.wanted(settings):
+        defaults["RAY_worker_register_timeout_seconds"] = str(FORKED_WITHIN_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
@@ -178,6 +192,14 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
     elif settings.debug_ray is DebugRay.POST_MORTEM:
         ours["RAY_DEBUG_POST_MORTEM"] = "1"
     return defaults | dict(settings.environ) | ours
+
+
+def last_words(text: str) -> str:
+    """In one line, what a program said at its end: of a traceback the error, without its frames."""
+    lines = [line for line in COLOURS.sub("", text).splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
+    return words[:LONGEST_WORDS] or "it said nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +215,12 @@ def alive_nodes(dashboard: str, token: str) -> list[Alive]:
     """Raises NotYetError while Ray cannot say."""
     alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
     try:
-        answer = httpx.get(
-            f"{dashboard}/api/v0/nodes",
-            params={**alive, "limit": MOST_NODES},
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=10,
-        )
+        with httpx.Client(transport=wait.direct(), timeout=10) as http:
+            answer = http.get(
+                f"{dashboard}/api/v0/nodes",
+                params={**alive, "limit": MOST_NODES},
+                headers={"Authorization": f"Bearer {token}"},
+            )
         answer.raise_for_status()
         rows = answer.json()["data"]["result"]["result"]
         return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
@@ -208,7 +230,7 @@ def alive_nodes(dashboard: str, token: str) -> list[Alive]:
 
 def remove_stale(mark: str) -> None:
     """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
-    ended = process.end(process.marked(mark), grace=0.5)
+    ended = process.end(process.ours(mark), grace=0.5)
     if ended:
         log.info("ended %d processes of an earlier Ray on this node", ended)
 
@@ -236,24 +258,3 @@ def host_port(host: str, port: int) -> str:
     except ValueError:
         is_ipv6 = False
     return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"
-
-
-def own_address(settings: Settings, peer: str | None) -> str:
-    """The address at which the other nodes reach this one.
-
-    The source address of the route to `peer`, since `hostname -i` is wrong or empty on a machine
-    with several interfaces. With no peer, of the default route; with no route at all, loopback.
-    """
-    if settings.node_address:
-        return settings.node_address
-    for target in (peer, "192.0.2.1"):  # the second is reserved for documentation: no packet goes
-        if target is None:
-            continue
-        try:
-            family, _, _, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(where)
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return "127.0.0.1"

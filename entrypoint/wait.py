@@ -8,13 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import RetryCallState, RetryError, Retrying
 from tenacity.nap import sleep_using_event
 from tenacity.retry import retry_if_exception_type
 from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -87,23 +90,6 @@ def backoff(failures: int, *, first: float = 1.0, longest: float = 60.0) -> floa
     return ceiling * random.uniform(0.5, 1.0)
 
 
-def resolve(host: str) -> str:
-    """The first address of `host`. Raises NotYetError where the name does not resolve."""
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise NotYetError(f"the name {host} does not resolve ({error.strerror})") from None
-
-
-def leads_to(host: str, address: str) -> bool:
-    """Whether `host` still has this address; so it is taken where its name does not resolve now."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return True
-    return any(entry[4][0] == address for entry in found)
-
-
 def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
     """Raises NotYetError unless something accepts TCP connections there."""
     try:
@@ -112,15 +98,26 @@ def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
         raise NotYetError(f"{host} port {port}: {error.strerror or 'timed out'}") from None
 
 
+def direct() -> httpx.HTTPTransport:
+    """For an httpx.Client that talks to the cluster's own: HTTP_PROXY is not for them, and the
+    cluster's token not for a proxy. Variables of TLS, such as SSL_CERT_FILE, hold all the same."""
+    import httpx
+
+    return httpx.HTTPTransport()
+
+
 def answers_http(url: str, *, timeout: float = 3.0) -> int:
     """The status of a GET; nearly any will do, as a POST-only server says 404, 405 or 501 to it.
+
+    Asked as the job will ask it: past any proxy.
 
     Raises NotYetError where nothing answers, or where the answer is one of NOT_READY.
     """
     import httpx
 
     try:
-        status = httpx.get(url, timeout=timeout).status_code
+        with httpx.Client(transport=direct(), timeout=timeout) as http:
+            status = http.get(url).status_code
     except httpx.HTTPError as error:
         raise NotYetError(f"{url}: {error or type(error).__name__}") from None
     if status in NOT_READY:

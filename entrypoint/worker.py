@@ -7,13 +7,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from entrypoint import lease, oom_kills, ray_node, run_token, stacks, wait
+from entrypoint import address as address_of
+from entrypoint import lease, names, oom_kills, ray_node, run_token, stacks, system_errors, wait
 from entrypoint.fork_server.node import ForkServer
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.head_place import HeadPlace
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
 from entrypoint.preflight.versions import inventory, of_collectives, versions
 from entrypoint.ray_node import RayNode
@@ -42,9 +44,9 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         env = ray_node.environment(settings, token)
         with (
             ForkServer(settings, env),
-            Services(settings, is_head=False, env=env, tell=log.warning),
+            Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
-            return _Membership(settings, role, warnings, token, inbox).keep()
+            return _Membership(settings, role, warnings, token, inbox, services).keep()
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED
     except wait.GaveUpError as error:
@@ -56,6 +58,9 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
     except RefusedError as error:
         log.error("the head refuses this node: %s", error)
         return ExitCode.UNFIT
+    except OSError as error:
+        log.error("%s", system_errors.said(error))
+        return system_errors.exit_code(error, settings.run_dir)
 
 
 def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> None:
@@ -64,10 +69,10 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
     if token is None:
         return
     try:
-        host = wait.resolve(role.head_address)
+        host = names.resolve(role.head_address)
         wait.connect(host, settings.control_port)
         client = HeadClient(host, settings.control_port, token)
-        address = ray_node.own_address(settings, host)
+        address = address_of.of_worker(settings, host)
         client.check_in(
             Card(node=settings.node_name, address=address, versions={}, unfit=sentences)
         )
@@ -76,7 +81,7 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
 
 
 class MovedError(Exception):
-    """The head's name leads to another address than when it was looked up."""
+    """The head is at another address than when it was looked for."""
 
 
 def while_there(is_there: Callable[[], bool], probe: Callable[[], T]) -> Callable[[], T]:
@@ -115,6 +120,11 @@ class _Membership:
     warnings: tuple[str, ...]
     token: str
     inbox: Inbox
+    services: Services
+    place: HeadPlace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = HeadPlace(self.role.head_address, RunFiles(self.settings.run_dir).leases)
 
     def keep(self) -> int:
         failures = 0
@@ -142,25 +152,29 @@ class _Membership:
         """One membership, from finding the head to whatever ended it."""
         settings, head = self.settings, self.role.head_address
         put, over = self.inbox.put, threading.Event()
-        host = self._wait_for(f"the head's name {head}", lambda: wait.resolve(head))
-        card = self._card(ray_node.own_address(settings, host))
+        host = self._wait_for(f"the head's name {head}", self.place.find)
+        card = self._card(address_of.of_worker(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
-        is_there = partial(wait.leads_to, head, host)
+        is_there = partial(self.place.is_at, host)
         try:
             check_in = while_there(is_there, lambda: client.check_in(self._now(card)))
             incarnation = self._wait_for(f"the head at {head}", check_in)
             log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
+            self.place.known = True
             self.inbox.forget()
             client.watch(
                 card.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
             )
+            # Before its Ray is there: the head takes a living node that has not joined, while it
+            # waits for others no longer, for one that is lost.
+            self.services.wait_ready(self.inbox.stop, self._unless_over)
             connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
             self._wait_for("the head's Ray", self._unless_over(connect))
             return self._belong(client, card, host)
         except _OverError as ended:
             return ended.message
         except MovedError:
-            return HeadLost("its name leads elsewhere now")
+            return HeadLost("it is elsewhere now")
         finally:
             over.set()
             client.close()
@@ -196,14 +210,15 @@ class _Membership:
 
     def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""
-        with RayNode(
-            self.settings,
-            ray_node.worker_arguments(self.settings, host),
-            address=card.address,
-            gpus=int(card.inventory["gpus"]),
-            token=self.token,
-            on_exit=lambda code: self.inbox.put(RayEnded(code)),
-        ) as ray:
+        try:
+            started = self._start_ray(card, host)
+        except ray_node.RayFailedError as error:
+            log.warning("%s", error)
+            return RayEnded(1)
+        except OSError as error:  # its log lies in the run directory
+            log.warning("Ray does not start: %s", system_errors.said(error))
+            return RayEnded(1)
+        with started as ray:
             try:
                 # For minutes Ray itself would look for a head that is no more.
                 ray.wait_ready(self._unless_over(ray.says_started), self.inbox.stop)
@@ -212,10 +227,23 @@ class _Membership:
             except (ray_node.RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
                 return RayEnded(1)
+            except OSError as error:
+                log.warning("what Ray says cannot be read: %s", system_errors.said(error))
+                return RayEnded(1)
             message = self._next_message()
             if isinstance(message, StopAsked):
                 return self._leave(client, card.node, message)
             return message
+
+    def _start_ray(self, card: Card, host: str) -> RayNode:
+        return RayNode(
+            self.settings,
+            ray_node.worker_arguments(self.settings, host),
+            address=card.address,
+            gpus=int(card.inventory["gpus"]),
+            token=self.token,
+            on_exit=lambda code: self.inbox.put(RayEnded(code)),
+        )
 
     def _next_message(self) -> Message:
         while isinstance(message := self.inbox.take(), StacksAsked):

@@ -2,14 +2,89 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import httpx
 import pytest
 
-from entrypoint import wait
+from entrypoint import commands, doctor, wait
+from entrypoint.head_client import HeadClient
 from entrypoint.inbox import HeadLost, Message
+from entrypoint.roll import Card
+from entrypoint.settings import Settings
 from tests.entrypoint.test_control import Head, eventually, head
 
 __all__ = ["head"]
+
+Stranger = Callable[[int, str], int]
+"""Starts a server that gives everyone this status and body; its port."""
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    servers: list[HTTPServer] = []
+
+    def start(status: int, body: str) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1].server_port
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"detail": ""}')]
+
+
+@pytest.mark.parametrize(("status", "body"), NO_HEAD)
+@pytest.mark.parametrize("command", [commands.status, commands.stop])
+def test_a_command_says_that_what_answers_is_no_head(
+    stranger: Stranger,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[Settings, bool], int],
+    status: int,
+    body: str,
+) -> None:
+    port = stranger(status, body)
+    settings = Settings.read(
+        {
+            "ROLLCALL_TOKEN": "correct-horse-battery",
+            "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
+            "ROLLCALL_CONTROL_PORT": str(port),
+        }
+    )
+    assert command(settings, False) == 69
+    said = capsys.readouterr().err
+    assert said.startswith(f"what answers at http://127.0.0.1:{port} is no head (/v1/")
+    assert f"gives {status}): is ROLLCALL_CONTROL_PORT right?" in said
+    assert doctor.of_head(settings) is None
+
+
+@pytest.mark.parametrize(("status", "body"), [*NO_HEAD, (400, "{}")])
+def test_a_worker_waits_on_while_another_server_has_the_heads_port(
+    stranger: Stranger, status: int, body: str
+) -> None:
+    client = HeadClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
+    with pytest.raises(wait.NotYetError, match="is no head"):
+        client.check_in(Card(node="a", address="127.0.0.2", versions={}))
+    assert not client.leave("a", "its machine is taken away")
 
 
 def test_what_is_no_answer_of_a_head_ends_a_membership_and_not_the_watch(
@@ -39,5 +114,5 @@ def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_
     monkeypatch.setattr(client, "ask", fails)
     client.watch("a", "first", said.append, is_there=lambda: False)
     eventually(lambda: bool(said))
-    assert said == [HeadLost("no route to host, and its name leads elsewhere now")]
+    assert said == [HeadLost("no route to host, and it is elsewhere now")]
     assert len(asked) == 1

@@ -17,15 +17,8 @@ import pytest
 from entrypoint import lease
 from entrypoint.lease import HeldError, Lease, holder
 from trainer import fence
-from trainer.contract import (
-    Progress,
-    RunFiles,
-    append_event,
-    checkpoint_path,
-    fault_of,
-    read_events,
-    write_manifest,
-)
+from trainer.contract import Progress, RunFiles, append_event, read_events
+from trainer.manifest import checkpoint_path, fault_of, write_manifest
 
 HOLD = """
 import sys, time

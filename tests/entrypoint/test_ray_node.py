@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,53 @@ def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
         given.ray_temp_dir.rmdir()
 
 
-def test_a_nodes_own_address_is_that_of_the_route_to_its_peer() -> None:
-    assert ray_node.own_address(settings(), "127.0.0.1") == "127.0.0.1"
-    assert ray_node.own_address(settings(ROLLCALL_NODE_ADDRESS="10.1.2.3"), "127.0.0.1") == (
-        "10.1.2.3"
+TAKEN = """\
+2026-11-22 05:42:31,500\tINFO usage_lib.py:449 -- Usage stats collection is disabled.
+Traceback (most recent call last):
+  File "/opt/venv/bin/ray", line 6, in <module>
+    sys.exit(main())
+  File "/opt/venv/lib/python3.12/site-packages/ray/_private/node.py", line 771, in _init_gcs_client
+    raise RuntimeError(
+RuntimeError: Failed to start GCS.  Last 1 lines of error files:
+[2026-11-22 05:42:31,637 C 19172 19172] (gcs_server) grpc_server.cc:133: Failed to start the grpc \
+server. The specified port is 6379.
+
+.Please check /tmp/ray/session/logs/gcs_server.out for details.
+"""
+
+
+def test_of_a_ray_that_does_not_start_the_error_is_told_in_a_line_without_its_frames() -> None:
+    words = ray_node.last_words(TAKEN)
+    assert words.startswith("RuntimeError: Failed to start GCS. Last 1 lines of error files: [2026")
+    assert "The specified port is 6379." in words
+    assert words.endswith("gcs_server.out for details.")
+    last = "all was well\n\x1b[1mKilled\x1b[22m by somebody\n\n"
+    assert ray_node.last_words(last) == "Killed by somebody"
+    assert ray_node.last_words("\n") == "it said nothing"
+    assert len(ray_node.last_words("RuntimeError: " + 9999 * "x")) == ray_node.LONGEST_WORDS
+
+
+def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = tmp_path / "ray"
+    ray.write_text(f"#!/bin/sh\ncat <<'END'\n{TAKEN}END\nexit 1\n")
+    ray.chmod(0o755)
+    monkeypatch.setattr(ray_node, "ray_program", lambda: str(ray))
+    given = settings(
+        ROLLCALL_RUN_DIR=str(tmp_path),
+        ROLLCALL_NODE_NAME=f"taken-{os.getpid()}",
+        ROLLCALL_RAY_TEMP_DIR="/tmp",
+        ROLLCALL_RECIPE="command",
     )
+    node = ray_node.RayNode(
+        given, (), address="127.0.0.1", gpus=0, token="t", on_exit=lambda code: None
+    )
+    with node, pytest.raises(ray_node.RayFailedError) as failed:
+        node.wait_ready(node.says_started, threading.Event())
+    log = tmp_path / "logs" / f"ray-{given.node_name}.log"
+    assert str(failed.value).startswith(f"Ray did not start (its log is {log}): RuntimeError: Fail")
+    assert "\n" not in str(failed.value)
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:

@@ -64,11 +64,6 @@ def test_backoff_doubles_with_jitter_up_to_its_ceiling() -> None:
         assert len(set(pauses)) > 1
 
 
-def test_a_name_that_does_not_resolve_is_named() -> None:
-    with pytest.raises(NotYetError, match=r"no-such-head\.invalid does not resolve"):
-        wait.resolve("no-such-head.invalid")
-
-
 def test_a_closed_port_is_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -103,9 +98,3 @@ def test_a_post_only_server_counts_as_ready(server: str, status: int) -> None:
 def test_a_proxy_without_its_server_is_not_ready(server: str, status: int) -> None:
     with pytest.raises(NotYetError, match=str(status)):
         wait.answers_http(f"{server}/{status}")
-
-
-def test_a_name_leads_to_each_of_its_addresses_and_is_believed_while_it_does_not_resolve() -> None:
-    assert wait.leads_to("localhost", wait.resolve("localhost"))
-    assert not wait.leads_to("127.0.0.1", "127.0.0.9")
-    assert wait.leads_to("no-such-name.invalid", "127.0.0.9")

@@ -7,6 +7,7 @@ import pytest
 from entrypoint import wait, worker
 from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
 from entrypoint.role import Worker
+from entrypoint.services import Services
 from entrypoint.settings import Settings
 
 
@@ -18,7 +19,8 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
     monkeypatch.setattr(worker, "STEADY_SECONDS", -1.0 if steady else 60.0)
     settings = Settings.read({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
     role = Worker("abc.runpod.internal", "a test")
-    return worker._Membership(settings, role, (), "token", Inbox()).keep()
+    services = Services(settings, is_head=False, env={}, tell=print)
+    return worker._Membership(settings, role, (), "token", Inbox(), services).keep()
 
 
 @pytest.mark.parametrize(

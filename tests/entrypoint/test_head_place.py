@@ -1,0 +1,108 @@
+"""Where a worker looks for the head, and how long a name server may keep it waiting."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoint import lease, names
+from entrypoint.head_place import HeadPlace
+from entrypoint.lease import Lease
+from entrypoint.wait import NotYetError
+
+NAMELESS = "no-such-head.invalid"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Name servers that answer nobody until this is set; then each name has one address."""
+    answers, asked = threading.Event(), socket.getaddrinfo
+
+    def late(host: str, *_: Any, **__: Any) -> Any:
+        answers.wait(20)
+        return asked("127.0.0.5", None, type=socket.SOCK_STREAM)
+
+    monkeypatch.setattr(names, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(names.socket, "getaddrinfo", late)
+    return answers
+
+
+def test_a_name_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(NotYetError, match=r"no-such-head\.invalid does not resolve"):
+        names.resolve(NAMELESS)
+
+
+def test_a_name_server_that_is_silent_keeps_nobody_and_is_asked_once_at_a_time(
+    silent: threading.Event,
+) -> None:
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(NotYetError, match="no name server answers for head yet"):
+            names.resolve("head")
+    assert time.monotonic() - began < 5
+    assert sum(thread.name == "name" for thread in threading.enumerate()) == 1
+    silent.set()
+    assert names.resolve("head") == "127.0.0.5"
+    assert names.addresses("head") == ["127.0.0.5"]
+
+
+def test_an_answer_that_comes_too_late_is_for_the_next_who_asks(silent: threading.Event) -> None:
+    with pytest.raises(NotYetError):
+        names.resolve("slow-head")
+    silent.set()
+    while any(thread.name == "name" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert names.resolve("slow-head") == "127.0.0.5"
+
+
+def test_an_answer_of_long_ago_is_not_taken(
+    silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotYetError):
+        names.resolve("moved-head")
+    first = names._under_way["moved-head"]
+    silent.set()
+    first.answer.result(5)
+    monkeypatch.setattr(names, "HOLDS_SECONDS", 0.0)
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: [(*"1234", ("127.0.0.6", 0))])
+    assert names.resolve("moved-head") == "127.0.0.6"
+
+
+def test_the_head_is_at_each_of_its_names_addresses_and_believed_there_while_nobody_can_tell(
+    tmp_path: Path,
+) -> None:
+    assert HeadPlace("localhost", tmp_path).is_at(names.resolve("localhost"))
+    assert not HeadPlace("127.0.0.1", tmp_path).is_at("127.0.0.9")
+    assert HeadPlace(NAMELESS, tmp_path).is_at("127.0.0.9")
+
+
+def test_where_its_name_has_no_answer_the_next_head_is_where_its_lease_says(
+    tmp_path: Path, silent: threading.Event
+) -> None:
+    place = HeadPlace("head", tmp_path / ".leases", known=True)
+    with Lease(place.leases, address="127.0.0.7"):
+        assert place.is_at("127.0.0.7")
+    with Lease(place.leases, address="127.0.0.8"):
+        assert not place.is_at("127.0.0.7")
+        assert place.find() == "127.0.0.8"
+    silent.set()
+
+
+def test_before_it_was_found_once_a_lease_may_be_of_a_head_long_gone(
+    tmp_path: Path, silent: threading.Event
+) -> None:
+    place = HeadPlace("new-head", tmp_path)
+    with Lease(place.leases, address="127.0.0.7"), pytest.raises(NotYetError):
+        place.find()
+    silent.set()
+
+
+def test_a_head_that_has_ended_tells_no_address(tmp_path: Path) -> None:
+    with Lease(tmp_path, address="127.0.0.7"):
+        assert lease.address(tmp_path) == "127.0.0.7"
+    assert lease.address(tmp_path) == ""
