@@ -8,8 +8,8 @@ import time
 
 from entrypoint.preflight.check import Report
 from entrypoint.settings import Settings
-from entrypoint.variables import redact
 from trainer.contract import Progress, RunFiles
+from trainer.masks import redact
 
 log = logging.getLogger("rollcall")
 
@@ -98,17 +98,22 @@ class ProgressLine:
 
 
 def is_last(progress: Progress) -> bool:
-    return progress.step >= progress.total_steps
+    return 0 < progress.total_steps <= progress.step
 
 
 def sentence(progress: Progress) -> str:
     """step 12/60 · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s · 2 min 10 s left"""
-    parts = [f"step {progress.step}/{progress.total_steps}", f"reward {progress.reward:.3f}"]
+    of = f"/{progress.total_steps}" if progress.total_steps else ""
+    parts = [f"step {progress.step}{of}"]
+    if progress.reward is not None:
+        parts.append(f"reward {progress.reward:.3f}")
     if progress.eval is not None:
         parts.append(f"accuracy {100 * progress.eval:.0f} %")
-    parts.append(f"KL {progress.kl:.4f}")
-    parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
-    if not is_last(progress):
+    if progress.kl is not None:
+        parts.append(f"KL {progress.kl:.4f}")
+    if progress.tokens_per_second:
+        parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
+    if progress.eta_seconds and not is_last(progress):
         minutes, seconds = divmod(round(progress.eta_seconds), 60)
         parts.append(f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left")
     return " · ".join(parts)

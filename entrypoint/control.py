@@ -1,7 +1,8 @@
 """The head's HTTP: check-in, outcome, state, events, metrics, health, page.
 
 Runs in a thread with an event loop of its own. The supervisor reads the roll through `roll()` and
-ends the workers' questions through `announce()`.
+ends the workers' questions through `announce()`. Nothing in the loop touches a file: a worker takes
+a head that does not answer for lost, and storage may stall for longer than that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -27,7 +30,9 @@ from entrypoint import gauges
 from entrypoint.bearer import BearerToken
 from entrypoint.register import Register
 from entrypoint.roll import QUESTION_SECONDS, Card, RollState
+from entrypoint.run_reads import RunReads
 from entrypoint.sockets import listen
+from trainer import fence
 from trainer.contract import Progress, RunFiles
 
 log = logging.getLogger(__name__)
@@ -58,6 +63,8 @@ class Control:
         self._register = Register(me, expected_workers, left_out)
         self.incarnation = incarnation
         self._run = run
+        self._reads = RunReads()
+        self._html = (files("entrypoint") / "page.html").read_text()
         self._on_stop = on_stop
         self._on_check_in = on_check_in
         self._on_difference = on_difference
@@ -141,6 +148,7 @@ class Control:
             time.sleep(0.05)
 
     def state(self) -> dict[str, Any]:
+        """For machines and the page. Raises OSError where the progress cannot be read."""
         progress = Progress.read(self._run.progress)
         return {
             **self._register.state(),
@@ -181,16 +189,24 @@ class Control:
                 Route("/v1/leave", self._leave, methods=["POST"]),
             ],
             middleware=[Middleware(BearerToken, token=token)],
+            exception_handlers={OSError: self._not_now, fence.SupersededError: self._not_now},
         )
+
+    def _not_now(self, request: Request, error: Exception) -> Response:
+        """What storage does not give or take now, it may in a while; who asked asks again."""
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename or self._run.root}: {error.strerror or error}"
+        return JSONResponse({"error": why}, status_code=503)
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"incarnation": self.incarnation, "phase": self.phase})
 
     async def _page(self, request: Request) -> Response:
-        return HTMLResponse((files("entrypoint") / "page.html").read_text())
+        return HTMLResponse(self._html)
 
     async def _state(self, request: Request) -> Response:
-        return JSONResponse(self.state())
+        return JSONResponse(await self._reads.ask(self.state))
 
     async def _stop(self, request: Request) -> Response:
         self._on_stop("asked over HTTP")
@@ -267,17 +283,23 @@ class Control:
     async def _follow_journal(self) -> AsyncIterator[dict[str, str]]:
         offset = 0
         while True:
-            if self._run.journal.exists():
-                with self._run.journal.open("rb") as file:
-                    file.seek(offset)
-                    for line in file:
-                        if line.endswith(b"\n"):
-                            offset += len(line)
-                            yield {"data": line.decode().strip()}
+            try:
+                lines = await self._reads.ask(partial(_whole_lines, self._run.journal, offset))
+            except OSError:  # not there yet, or not to be read now
+                lines = []
+            for line in lines:
+                offset += len(line)
+                yield {"data": line.decode().strip()}
             await asyncio.sleep(EVENTS_POLL_SECONDS)
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(gauges.text(self.state()))
+        return PlainTextResponse(gauges.text(await self._reads.ask(self.state)))
+
+
+def _whole_lines(journal: Path, offset: int) -> list[bytes]:
+    with journal.open("rb") as file:
+        file.seek(offset)
+        return [line for line in file if line.endswith(b"\n")]
 
 
 async def _disconnected(request: Request) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from entrypoint.platforms.facts import Facts
-from entrypoint.variables import MASK, Fault, ParseError, Variable, secret_texts, shown
+from entrypoint.variables import Fault, ParseError, Variable, shown
+from trainer.masks import MASK, secret_texts
 
 PREFIX = "ROLLCALL_"
-FOR_CHILDREN = ("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_NODE_MARK", "ROLLCALL_RESUME_FROM")
+FOR_CHILDREN = (
+    *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_RESUME_FROM"),
+    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER"),
+)
 """Names with our prefix that a node sets for what it starts; passed over here."""
 
 LONGEST_SECRET = 64 * 1024
@@ -26,6 +30,10 @@ OVERRIDES = {
     "node_name": ("ROLLCALL_NODE_NAME",),
 }
 """A platform's fact to the variables that take its place, and so excuse its faults."""
+
+
+MISSPELT = 0.92
+"""difflib's likeness of a name with a letter too many, too few or too different."""
 
 
 class Reader:
@@ -54,8 +62,15 @@ class Reader:
         self.faults.append(Fault(name, value, problem, remedy))
 
     def check_names(self, known: Sequence[str]) -> None:
-        """Report every name with our prefix that is not one of `known`."""
+        """Report every name with our prefix that is not one of `known`, and those that look like
+        one of ours without it that is not given."""
+        unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
         for name in sorted(self.environ):
+            meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
+            if meant and name not in known:
+                remedy = f"spell it as {meant[0]}, or rename it where it is another program's"
+                self.fault(name, "is no setting", remedy, secret=True)
+                continue
             if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):

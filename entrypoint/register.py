@@ -62,6 +62,8 @@ class Register:
                 return Answer(ask_again=wait, news=news)
             self._count(card.node, card.oom_kills)
             again = known is not None and known.card.joined and not card.joined
+            if card.unfit and known is not None and known.present(now):
+                again = False  # a second node of its name, which does not start
             return Answer(refusal=self._take(card, source, now), news=news, again=again)
 
     def new_differences(self) -> list[str]:

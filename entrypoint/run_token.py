@@ -8,6 +8,7 @@ import threading
 from entrypoint import wait
 from entrypoint.settings import Settings
 from trainer.contract import RunFiles, write_atomically
+from trainer.os_errors import named
 
 
 def for_head(settings: Settings) -> str:
@@ -22,7 +23,8 @@ def for_head(settings: Settings) -> str:
     path = RunFiles(settings.run_dir).token
     if not path.exists():
         write_atomically(path, secrets.token_hex(24), mode=0o600)
-    return path.read_text().strip()
+    with named(path):
+        return path.read_text().strip()
 
 
 def for_worker(settings: Settings, stop: threading.Event) -> str:
@@ -45,7 +47,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
 
     what = (
         "the cluster's token, which the head writes to the run directory (share ROLLCALL_RUN_DIR "
-        "between all nodes, or set the same ROLLCALL_TOKEN on all of them)"
+        "between all nodes)"
     )
     return wait.until(what, read, timeout=settings.head_timeout, stop=stop)
 

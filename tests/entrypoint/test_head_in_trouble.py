@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from entrypoint import attempt
-from entrypoint.inbox import RayEnded, StopAsked
+from entrypoint import attempt, ray_node
+from entrypoint.head_ray import HeadRay
+from entrypoint.inbox import Inbox, RayEnded, StopAsked
 from entrypoint.job import JobInfo
 from entrypoint.restart import Replace
-from tests.entrypoint.world import DIED, FINISHED, STOPPED, World, ends
-from trainer.contract import ExitCode, Progress
+from entrypoint.roll import Card
+from entrypoint.settings import Settings
+from tests.entrypoint.test_control import eventually
+from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, World, ends
+from trainer.contract import ExitCode, Progress, RunFiles
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -64,6 +69,40 @@ def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) ->
     assert world.revived == 1
 
 
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadRay:
+    """Whose Ray knows a node of the name a."""
+    known = [ray_node.Alive("01ab", "a", "127.0.0.3")]
+    monkeypatch.setattr(ray_node, "alive_nodes", lambda dashboard, token: known)
+    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
+    me = Card(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})
+    return HeadRay(settings, me, TOKEN, Inbox())
+
+
+def test_a_log_that_storage_does_not_take_costs_the_word_to_ray_alone(
+    cluster: HeadRay, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = RunFiles(tmp_path).logs
+    logs.write_text("in the way of the directory")
+    assert not cluster.bury("a", "a asks to join again")
+    (said,) = caplog.messages
+    assert said.startswith("Ray is not told that a asks to join again: ")
+    assert str(logs) in said
+
+
+def test_a_word_to_ray_whose_log_is_gone_is_missed_in_one_line(
+    cluster: HeadRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    gone = f"import shutil, sys; shutil.rmtree({str(RunFiles(tmp_path).logs)!r}); sys.exit(1)"
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{gone}"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("entrypoint.head_ray.sys.executable", str(program))
+    assert cluster.bury("a", "a asks to join again")
+    eventually(lambda: len(caplog.messages) == 1)
+    assert caplog.messages[0].startswith("Ray is not told that a asks to join again: [Errno 2]")
+
+
 def test_a_job_whose_end_ray_never_tells_is_killed_and_given_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,3 +148,26 @@ def test_progress_that_cannot_be_read_for_a_while_ends_nothing(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     assert World(tmp_path, goes_stale).lives().name == "finished"
+
+
+def test_a_driver_that_ray_cannot_start_for_a_while_is_started_later_in_whatever_step(
+    tmp_path: Path,
+) -> None:
+    full = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    no_fork = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    not_started = "JOB_ENTRYPOINT_COMMAND_START_ERROR"
+    acts = (
+        ends(JobInfo("FAILED", no_fork, not_started)),
+        ends(DIED, at_step=120),
+        ends(JobInfo("FAILED", full, not_started)),
+        ends(JobInfo("FAILED", "runtime_env setup failed: no", "RUNTIME_ENV_SETUP_FAILURE")),
+        ends(FINISHED, at_step=121),
+    )
+    world = World(tmp_path, *acts)
+    assert world.lives().name == "finished"
+    assert world.sentences("failure") == [
+        f"unknown: {no_fork}",
+        "unknown: ValueError: broken",
+        "storage: OSError: [Errno 28] No space left on device",
+        "unknown: runtime_env setup failed: no",
+    ]

@@ -1,0 +1,23 @@
+"""Errors of the system that end a node: in a sentence, and as its exit code."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from trainer.contract import ExitCode
+
+OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What whichever file it happened to is not at fault for."""
+
+
+def said(error: OSError) -> str:
+    file = f"{error.filename}: " if error.filename else ""
+    return f"{file}{error.strerror or error}"
+
+
+def exit_code(error: OSError, run_dir: Path) -> ExitCode:
+    """73 for a file of the run directory; 75 for anything else that this node tripped over."""
+    name = error.filename
+    of_the_run = isinstance(name, str) and Path(name).is_relative_to(run_dir)
+    return ExitCode.RUN_DIR if of_the_run and error.errno not in OF_THE_NODE else ExitCode.RETRY
