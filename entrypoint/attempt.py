@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
-from entrypoint.failures import Ending
+from entrypoint.failures import BESIDE_THE_DRIVER, Ending
 from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
 from entrypoint.job import JobClient, JobInfo, JobRefusedError
@@ -21,8 +21,8 @@ from entrypoint.oom_kills import OomWatch
 from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
 from entrypoint.signs import Signs
-from entrypoint.variables import redact
 from trainer.contract import Phase, Progress, RunFiles
+from trainer.masks import redact
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ class Attempt:
     """Whether its first step was looked at."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _newest: Progress | None = None
+    _lines: int = 0
+    """Of the job's log so far."""
     _asked_at: float | None = None
     """When it was first asked to end, or killed; a monotonic clock's seconds."""
     _killed_at: float | None = None
@@ -108,6 +110,8 @@ class Attempt:
         if info.status != "SUCCEEDED":
             self.nodes.hear_all(HEAR_SECONDS)
             self._look_for_kills()
+        if info.error_type in BESIDE_THE_DRIVER:
+            self._signs.told_by_ray(redact(info.message, self.settings.secrets))
         return Ending(
             status=info.status,
             exit_code=info.driver_exit_code,
@@ -139,7 +143,8 @@ class Attempt:
                     return
 
     def _read(self, line: str) -> None:
-        self._signs.read(redact(line, self.settings.secrets))
+        self._lines += 1
+        self._signs.read(line)
 
     def _watch(self) -> None:
         """Until the job has ended, or Ray under it."""
@@ -171,7 +176,7 @@ class Attempt:
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go
         on with more workers."""
-        self._hung = self.hang.look(progress, self._phase())
+        self._hung = self.hang.look(progress, self._phase(), self._lines)
         if self._hung:
             stacks_in = stacks.path_of(self._run, self.number)
             self.nodes.ask_for_stacks(self.number)
@@ -230,7 +235,7 @@ class Attempt:
     def _progress(self) -> Progress | None:
         """The newest that could be read: where storage does not answer, the job's end will tell."""
         with suppress(OSError):
-            self._newest = Progress.read(self._run.progress)
+            self._newest = Progress.read(self._run.progress) or self._newest
         return self._newest
 
     def _phase(self) -> Phase | None:
@@ -265,7 +270,7 @@ class Attempt:
         Ray's to end."""
         self._killed_at = time.monotonic()
         mark, number = self.settings.node_mark, str(self.number)
-        if drivers := process.marked(mark, ROLLCALL_ATTEMPT=number):
+        if drivers := process.ours(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)
         else:
             self.jobs.stop(self.submission)

@@ -20,7 +20,7 @@ from entrypoint.failures import FailureClass
 from entrypoint.preflight import collective, versions
 from entrypoint.preflight.check import Verdict
 from entrypoint.preflight.collective import Answer
-from entrypoint.process import NODE_MARK, Process
+from entrypoint.process import Process, StartError, marks
 from entrypoint.roll import Card
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import RunFiles
@@ -92,12 +92,15 @@ class CollectiveCheck:
         self.close()
         least = collective.FAILS * collective.expected(among)
         common = ("--address", self.address, "--timeout", f"{ROUND_SECONDS:g}")
-        self._process = Process(
-            "the collective check",
-            [*self.argv, *common, "--least", f"{least:g}", *options],
-            env={**self.env, NODE_MARK: self.settings.node_mark},
-            log_to=RunFiles(self.settings.run_dir).logs / "collective.log",
-        )
+        try:
+            self._process = Process(
+                "the collective check",
+                [*self.argv, *common, "--least", f"{least:g}", *options],
+                env={**self.env, **marks(self.settings.node_mark)},
+                log_to=RunFiles(self.settings.run_dir).logs / "collective.log",
+            )
+        except StartError as error:
+            log.warning("%s", error)
 
     def _row(self, stop: threading.Event) -> dict[str, Any] | None:
         """What the process says at its end; None where there is none, or it says nothing."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from entrypoint import console, run_token, wait
-from entrypoint.head_client import HeadClient, WrongTokenError
+from entrypoint.head_client import HeadClient, NoHeadError, WrongTokenError
 from entrypoint.role import head_address
 from entrypoint.settings import Settings
 from trainer.contract import ExitCode, Progress, RunFiles
@@ -54,9 +54,13 @@ def _ask(settings: Settings, as_json: bool, method: str, path: str, say: Any) ->
     named = head_address(settings)
     client = HeadClient(named.value if named else "localhost", settings.control_port, token)
     try:
-        answer = client.ask(method, path).json()
+        answer = client.command(method, path)
+    except NoHeadError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.UNREACHABLE
     except wait.NotYetError as error:
-        print(f"no head answers: {error}", file=sys.stderr)
+        remedy = "" if named else ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS"
+        print(f"no head answers: {error}{remedy}", file=sys.stderr)
         return ExitCode.UNREACHABLE
     except WrongTokenError as error:
         print(error, file=sys.stderr)

@@ -77,7 +77,9 @@ EXIT_CODES: dict[int, FailureClass] = {
     ExitCode.STOPPED: FailureClass.PREEMPTED,
 }
 
-BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
+BESIDE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
+"""What failed was Ray's own: the file of a log, a fork, a call to GCS. The command has no part in
+it: a shell takes it, whatever it is, and no runtime environment is asked for."""
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
 NEAREST_THE_CAUSE = (
@@ -107,15 +109,14 @@ def classify(ending: Ending) -> FailureClass:
     if ending.stop_asked:
         return FailureClass.PREEMPTED
     if ending.hung:
-        return FailureClass.HANG
+        broken = FailureClass.GPU_FAULT in _seen(ending)
+        return FailureClass.GPU_FAULT if broken else FailureClass.HANG
     if ending.leaving:
         return FailureClass.NODE_LOST
     if ending.grown and not ending.lost_nodes:
         return FailureClass.GROWN
     if ending.exit_code in EXIT_CODES:
         return EXIT_CODES[ending.exit_code]
-    if ending.error_type in BEFORE_THE_DRIVER:
-        return FailureClass.USAGE
     seen = _seen(ending)
     for failure in NEAREST_THE_CAUSE:
         if failure in seen:
@@ -133,11 +134,13 @@ def _seen(ending: Ending) -> set[FailureClass]:
 
 def evidence(ending: Ending, failure: FailureClass) -> str:
     """What says most about an ending of this class, in one line."""
-    told = ending.wrong_start or ending.hung
     if failure is FailureClass.NODE_LOST and ending.leaving:
         return ending.leaving
-    if told and failure in (FailureClass.WRONG_START, FailureClass.HANG):
-        return told
+    if failure is FailureClass.WRONG_START and ending.wrong_start:
+        return ending.wrong_start
+    if failure is FailureClass.HANG and ending.hung:
+        before = [sign for sign in ending.signs if sign.failure in NEAREST_THE_CAUSE]
+        return f"{ending.hung}, after: {before[0].line.strip()}" if before else ending.hung
     if failure is FailureClass.NODE_LOST and ending.lost_nodes:
         return "; ".join(ending.lost_nodes)
     if sign := sign_of(ending, failure):

@@ -134,10 +134,21 @@ class Gathering:
         Where it was complete before, it does not wait that long for a worker that is lacking.
         """
         self.control.phase = "roll call"
+        fits = False
+        while not fits:
+            state = self._next_roll()
+            present, expected = state.present, state.expected
+            self.journal.record("roll", str(state), present=list(present), expected=expected)
+            fits = self._fit(state)
+        self.present = state.present
+        self.services.wait_ready(self.inbox.stop)
+
+    def _next_roll(self) -> RollState:
+        """Raises RollIncompleteError where too few are there at the deadline."""
         before = self.present is not None or self.journal.attempts() > 0
         began = time.monotonic() if before else math.inf
         try:
-            state = wait.until(
+            return wait.until(
                 "the roll",
                 lambda: self._whole_roll(waited=time.monotonic() - began),
                 timeout=self.settings.roll_timeout,
@@ -149,18 +160,19 @@ class Gathering:
             if not state.enough(self.minimum):
                 raise RollIncompleteError(f"the roll is incomplete: {state}") from None
             log.warning("starting with fewer workers than expected: %s", state)
-        self.present, expected = state.present, state.expected
-        self.journal.record("roll", str(state), present=list(state.present), expected=expected)
-        self._fit()
-        self.services.wait_ready(self.inbox.stop)
+            return state
 
-    def _fit(self) -> None:
-        """The job as these nodes can hold it."""
-        offers = [card.offer for card in self.control.cards()]
-        whole = self.control.roll().complete
-        self.job = self.settings if whole else self.recipe.fitted(self.settings, offers)
-        if lacking := self.recipe.needs(self.job, offers):
+    def _fit(self, state: RollState) -> bool:
+        """The job as the nodes of this roll can hold it. False where they cannot, and others are
+        there by now."""
+        head = self.control.cards()[0]
+        offers = [card.offer for card in (head, *state.cards)]
+        fitted = self.recipe.fitted
+        self.job = self.settings if state.complete else fitted(self.settings, offers)
+        lacking = self.recipe.needs(self.job, offers)
+        if lacking and self.control.roll().present == state.present:
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
+        return not lacking
 
     def _whole_roll(self, waited: float) -> RollState:
         self.control.let_go()
@@ -186,6 +198,8 @@ class Gathering:
             self._lose_patience(str(unseen))
             raise
         self._unseen_since = None
+        if not set(state.present) <= set((now := self.control.roll()).present):
+            raise wait.NotYetError(str(now))  # one was lost while Ray was asked
         if shrink is not None and not as_before:
             self.record(shrink)
         return state

@@ -2,7 +2,8 @@
 
 A trainer that says which part of a step is over is watched part by part, since a rollout that waits
 for a tool is not an update that waits for a dead peer. Of any other, finished steps are all there
-is to see.
+is to see, and nothing is known of how long one takes until the first is; of one that does not tell
+its steps either, there is only its log, and only the user can know how long that may be silent.
 """
 
 from __future__ import annotations
@@ -37,39 +38,55 @@ class HangWatch:
         timeout: float | None,
         outage: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        tells_phases: bool = True,
     ) -> None:
         """`timeout`: seconds without a step, where the user gives them; `outage`: for how long the
         trainer itself waits for a service that is down."""
         self._timeout = timeout
         self._outage = outage
+        self._tells_phases = tells_phases
         self._clock = clock
         self._gaps: dict[str, deque[float]] = {}
         self._seen: tuple[int | None, Phase | None] | None = None
-        self._after: str | None = None
-        self._since = self._step_since = clock()
+        self._lines = 0
+        self.begin()
 
     def begin(self) -> None:
         """A new attempt starts: what is on disk is of the one before."""
-        self._seen, self._after = None, None
-        self._since = self._step_since = self._clock()
+        self._seen = None
+        self._after = None if self._tells_phases else STEP
+        self._since = self._step_since = self._heard = self._clock()
 
     @property
     def silent_seconds(self) -> float:
         """Since the newest sign of life."""
-        return self._clock() - self._since
+        return self._clock() - max(self._since, self._heard)
 
-    def look(self, progress: Progress | None, phase: Phase | None) -> str | None:
-        """The sentence of a hang, once there is one. `phase`: this attempt's newest."""
+    def look(self, progress: Progress | None, phase: Phase | None, lines: int = 0) -> str | None:
+        """The sentence of a hang, once there is one. `phase`: this attempt's newest; `lines`: how
+        many the job's log has."""
         now, step = self._clock(), progress.step if progress else None
         if self._seen is None:
             self._seen = step, phase
-        elif self._seen != (step, phase):
+        if not self._tells_phases and progress is None:
+            return self._silence(now, lines)
+        if self._seen != (step, phase):
             if step != self._seen[0]:
                 self._step_since = now
             self._learn(now - self._since)
             self._seen, self._since = (step, phase), now
             self._after = phase.done if phase else STEP
         return self._hang(now, phase)
+
+    def _silence(self, now: float, lines: int) -> str | None:
+        """Of a job that tells nothing but what it prints."""
+        if lines != self._lines:
+            self._lines, self._heard = lines, now
+        silent = now - self._heard
+        if self._timeout is None or silent <= self._timeout:
+            return None
+        return f"nothing in the job's log for {silent:.0f} s"
 
     def _learn(self, seconds: float) -> None:
         if self._after is not None:
@@ -83,6 +100,8 @@ class HangWatch:
         if self._after is None:
             return f"nothing from the job for {silent:.0f} s" if silent > START_SECONDS else None
         gaps = self._gaps.get(self._after, ())
+        if not gaps and not self._tells_phases:
+            return None
         if silent <= limit(self._after, list(gaps), self._outage):
             return None
         where = f"after {phase.done!r} of step {phase.step}" if phase else "after the last step"

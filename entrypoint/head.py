@@ -7,10 +7,11 @@ import json
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from entrypoint import process, ray_node, run_token, wait
+from entrypoint import address as address_of
+from entrypoint import process, ray_node, run_token, system_errors, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.fork_server.node import ForkServer
@@ -30,6 +31,7 @@ from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
 from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, timestamp, write_atomically
+from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +40,11 @@ TELL_WORKERS_SECONDS = 5.0
 
 def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Until the run is finished or beyond help; the exit code is the outcome's."""
-    run = RunFiles(settings.run_dir)
+    run, named = RunFiles(settings.run_dir), head_address(settings)
     try:
-        with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why)) as lease:
-            journal = Journal(run.journal, settings.node_name, lease.path)
+        address = address_of.of_head(settings, named.value if named else None)
+        with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
+            journal = Journal(run.journal, settings.node_name, lease.path, settings.secrets)
             identity = _identify(settings, run, journal)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
@@ -53,19 +56,21 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             life = _Life(
                 settings=settings,
                 role=role,
+                address=address,
                 warnings=warnings,
                 inbox=inbox,
                 journal=journal,
                 incarnation=lease.incarnation,
                 token=token,
+                identity=identity,
             )
             return _lead(life)
     except (HeldError, fence.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
-        log.error("%s: %s", error.filename or run.root, error.strerror or error)
-        return ExitCode.RUN_DIR
+        log.error("%s", system_errors.said(error))
+        return system_errors.exit_code(error, run.root)
 
 
 def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
@@ -83,21 +88,23 @@ class _Life:
 
     settings: Settings
     role: Head
+    address: str
     warnings: tuple[str, ...]
     """Names of the preflight checks that did not pass."""
     inbox: Inbox
     journal: Journal
     incarnation: str
     token: str
+    identity: str
+    """Fingerprint of the command, which need not be the one that the run was begun with."""
 
     def card(self) -> Card:
-        settings, named = self.settings, head_address(self.settings)
-        address = ray_node.own_address(settings, named.value if named else None)
+        settings = self.settings
         return Card(
             node=settings.node_name,
-            address=address,
+            address=self.address,
             versions=versions(settings),
-            inventory=inventory(settings, address),
+            inventory=inventory(settings, self.address),
             resources=settings.resources,
             warnings=self.warnings,
             environment=of_collectives(settings.environ),
@@ -145,7 +152,8 @@ def _lead(life: _Life) -> int:
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
-        recipe, jobs = recipes.load(settings.recipe), JobClient(cluster.dashboard, token)
+        recipe = recipes.load(settings.recipe)
+        jobs = JobClient(cluster.dashboard, token, settings.secrets)
         ray = ray_node.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
         least = life.role.min_workers
@@ -161,10 +169,39 @@ def _lead(life: _Life) -> int:
         except wait.InterruptedWaitError as error:
             outcome = Outcome("stopped", ExitCode.STOPPED, str(error))
         run = RunFiles(settings.run_dir)
-        _conclude(outcome, run, journal, time.monotonic() - began)
-        control.announce(outcome.name, outcome.exit_code)
-        control.wait_until_told(TELL_WORKERS_SECONDS)
+        return tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
+
+
+def tell_end(
+    outcome: Outcome,
+    run: RunFiles,
+    journal: Journal,
+    control: Control,
+    identity: str,
+    seconds: float,
+) -> int:
+    """Write the outcome down and tell it to every worker; the exit code of all nodes.
+
+    Where storage does not take it the workers are told all the same, or they would wait for a head
+    that does not come. Raises SupersededError: then the workers are the later head's.
+    """
+    try:
+        _conclude(outcome, run, journal, identity, seconds)
+    except OSError as error:
+        outcome = _unwritten(outcome, system_errors.said(error))
+        log.error("%s", outcome.sentence)
+    control.announce(outcome.name, outcome.exit_code)
+    control.wait_until_told(TELL_WORKERS_SECONDS)
     return outcome.exit_code
+
+
+def _unwritten(outcome: Outcome, why: str) -> Outcome:
+    """A failure keeps its code, which says more than 73. An end that is on no record is none: who
+    starts the run again has the last of it done anew, and written down."""
+    sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
+    if outcome.exit_code == ExitCode.FINISHED:
+        return Outcome("failed", ExitCode.RUN_DIR, sentence)
+    return replace(outcome, sentence=sentence)
 
 
 def _identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
@@ -180,7 +217,10 @@ def _identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
             "created": timestamp(),
         }
         write_atomically(run.run, json.dumps(row, indent=1) + "\n")
-    elif json.loads(run.run.read_text()).get("fingerprint") != fingerprint:
+        return fingerprint
+    with named(run.run):
+        row = json.loads(run.run.read_text())
+    if row.get("fingerprint") != fingerprint:
         log.warning("this run was begun with another command; going on with the new one")
     return fingerprint
 
@@ -222,7 +262,9 @@ def say_difference(journal: Journal, sentence: str) -> None:
     journal.record("difference", sentence)
 
 
-def _conclude(outcome: Outcome, run: RunFiles, journal: Journal, seconds: float) -> None:
+def _conclude(
+    outcome: Outcome, run: RunFiles, journal: Journal, identity: str, seconds: float
+) -> None:
     fence.check(journal.lease)
     progress = Progress.read(run.progress)
     row = {
@@ -237,11 +279,10 @@ def _conclude(outcome: Outcome, run: RunFiles, journal: Journal, seconds: float)
         "wall_seconds": round(seconds, 1),
     }
     write_atomically(run.result, json.dumps(row, indent=1) + "\n")
-    command = json.loads(run.run.read_text())["fingerprint"]
     journal.record(
         "outcome",
         outcome.sentence,
         outcome=outcome.name,
         exit_code=int(outcome.exit_code),
-        command=command,
+        command=identity,
     )

@@ -25,13 +25,18 @@ class HeadRay:
     token: str
     inbox: Inbox
     _node: RayNode | None = None
+    _failure: ray_node.RayFailedError | None = None
 
     @property
     def dashboard(self) -> str:
         return f"http://{ray_node.host_port(self.me.address, self.settings.dashboard_port)}"
 
     def __enter__(self) -> HeadRay:
-        self._start()
+        """A Ray that cannot be started is told of by `wait_ready`: by then workers can be told."""
+        try:
+            self._start()
+        except ray_node.RayFailedError as error:
+            self._failure = error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,7 +44,9 @@ class HeadRay:
             self._node.stop()
 
     def wait_ready(self) -> None:
-        """Raises RayFailedError, InterruptedWaitError."""
+        """Raises RayFailedError, InterruptedWaitError, OSError where its log cannot be read."""
+        if self._failure is not None:
+            raise self._failure
         assert self._node is not None
         self._node.wait_ready(self._answers, self.inbox.stop)
 
@@ -61,13 +68,13 @@ class HeadRay:
                     *("--why", why),
                 ],
                 env=ray_node.environment(self.settings, self.token)
-                | {process.NODE_MARK: self.settings.node_mark},
+                | process.marks(self.settings.node_mark),
                 log_to=RunFiles(self.settings.run_dir).logs / "dead-nodes.log",
             )
-        except (wait.NotYetError, process.StartError) as error:
+        except (wait.NotYetError, process.StartError, OSError) as error:
             log.warning("Ray is not told that %s: %s", why, error)
             return False
-        telling.on_exit(lambda code: None if code == 0 else log.warning("%s", telling.tail(1)))
+        telling.on_exit(lambda code: _say_untold(telling, why) if code else None)
         return True
 
     def ended(self) -> bool:
@@ -90,3 +97,11 @@ class HeadRay:
             token=self.token,
             on_exit=lambda code: self.inbox.put(RayEnded(code)),
         )
+
+
+def _say_untold(telling: process.Process, why: str) -> None:
+    try:
+        last_words = telling.tail(1)
+    except OSError as error:  # of its log
+        last_words = str(error)
+    log.warning("Ray is not told that %s: %s", why, last_words)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import httpx
 
 from entrypoint import wait
+from trainer.masks import redact
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ SUBMIT_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.5
 NEVER = threading.Event()
+AFTER_A_LINE = re.compile(r"(?<=[\r\n])")
+"""A progress bar goes back to its line's start, and comes to no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,16 @@ class JobRefusedError(Exception):
 class JobClient:
     """Ray's jobs API at `dashboard` (http://host:port)."""
 
-    def __init__(self, dashboard: str, token: str) -> None:
+    def __init__(self, dashboard: str, token: str, secrets: Iterable[str] = ()) -> None:
+        """`secrets`: masked in the driver's output, as is the token."""
         self._dashboard = dashboard
+        self._secrets = frozenset({token, *secrets})
         self._headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(
-            base_url=f"{dashboard}/api/jobs/", headers=self._headers, timeout=30
+            base_url=f"{dashboard}/api/jobs/",
+            headers=self._headers,
+            timeout=30,
+            transport=wait.direct(),
         )
 
     def submit(
@@ -120,19 +129,20 @@ class JobClient:
         tell: Callable[[str], None],
         lost: threading.Event,
     ) -> None:
-        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends.
+        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends; with
+        its secrets masked, wherefore a line is written once it is whole.
 
         `lost` ends it too: the Ray that had the job is gone, and its end will never be known.
         """
         with _opened(log_to) as file:
-            copy = _Copy(file, tell)
+            copy = _Copy(file, tell, self._secrets)
             while not self._over(submission_id):
                 self._tail(submission_id, copy)
                 if lost.wait(POLL_SECONDS):
-                    return
-            # A tail that broke off, or came too late for a short job, missed the end.
-            copy.restart()
-            copy.take(self._whole_log(submission_id))
+                    break
+            else:  # a tail that broke off, or came too late for a short job, missed the end
+                copy.restart()
+                copy.take(self._whole_log(submission_id))
             copy.close()
 
     def _tail(self, submission_id: str, copy: _Copy) -> None:
@@ -142,7 +152,7 @@ class JobClient:
         url = f"{self._dashboard.replace('http', 'ws', 1)}/api/jobs/{submission_id}/logs/tail"
         copy.restart()
         try:
-            with connect(url, additional_headers=self._headers, max_size=None) as tail:
+            with connect(url, additional_headers=self._headers, max_size=None, proxy=None) as tail:
                 for message in tail:
                     copy.take(message if isinstance(message, str) else message.decode())
         except (OSError, WebSocketException) as error:
@@ -174,11 +184,15 @@ def _opened(log_to: Path) -> RawIOBase:
 class _Copy:
     """Writes a text that may be sent again from its start, each character once."""
 
-    def __init__(self, file: RawIOBase, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, file: RawIOBase, tell: Callable[[str], None], secrets: frozenset[str]
+    ) -> None:
         self._file = file
         self._tell = tell
+        self._secrets = secrets
         self._copied = 0
         self._seen = 0
+        self._unsaved = ""
         self._line = ""
 
     def restart(self) -> None:
@@ -189,21 +203,24 @@ class _Copy:
         fresh = text[max(0, self._copied - self._seen) :]
         self._seen += len(text)
         self._copied = max(self._copied, self._seen)
-        self._save(fresh)
-        *lines, self._line = (self._line + fresh).split("\n")
-        for line in lines:
-            self._tell(line)
+        *whole, self._unsaved = AFTER_A_LINE.split(self._unsaved + fresh)
+        self._pass_on(whole)
 
     def close(self) -> None:
+        self._pass_on([self._unsaved])
         if self._line:
             self._tell(self._line)
 
-    def _save(self, text: str) -> None:
+    def _pass_on(self, pieces: Iterable[str]) -> None:
         """What a full disk does not take is lost to the copy, not to who follows the job."""
+        text = "".join(redact(piece, self._secrets) for piece in pieces)
         try:
             self._file.write(text.encode())
         except OSError as error:
             log.warning("a part of the job's log is not copied: %s", error.strerror)
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._tell(line)
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:

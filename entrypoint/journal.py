@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,17 @@ WARNING_KINDS = frozenset({"failure", "refused", "node-lost"})
 
 
 class Journal:
-    def __init__(self, path: Path, node: str, lease: Path | None = None) -> None:
-        """`lease`: the head's, under which all is written."""
+    def __init__(
+        self,
+        path: Path,
+        node: str,
+        lease: Path | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """`lease`: the head's, under which all is written. `secrets`: masked in every event."""
         self.path = path
         self._node = node
+        self._secrets = frozenset(secrets)
         self.lease = lease
         self.attempt: int | None = None
 
@@ -41,6 +48,7 @@ class Journal:
             attempt=self.attempt,
             node=self._node,
             lease=self.lease,
+            secrets=self._secrets,
         )
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:

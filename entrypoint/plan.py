@@ -11,11 +11,13 @@ from typing import Any
 
 from entrypoint import role
 from entrypoint.recipes import base as recipes
+from entrypoint.recipes.base import Recipe
 from entrypoint.role import Head, Worker
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from entrypoint.variables import MASK, Fault, SettingsError, redact
+from entrypoint.variables import Fault, SettingsError
 from trainer.contract import ExitCode
+from trainer.masks import MASK, redact
 
 KEYS = (
     "role",
@@ -48,13 +50,17 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
     except SettingsError as error:
         return _row(**given, faults=error.faults)
     given["why"] = decided.why
-    if isinstance(decided, Head):
-        given |= {
-            "expected_workers": decided.expected_workers,
-            "min_workers": decided.min_workers,
-            "layout": _layout(settings, decided),
-        }
-    return _row(faults=_layout_faults(given.get("layout")), **given)
+    if isinstance(decided, Worker):
+        return _row(**given)
+    given["expected_workers"] = decided.expected_workers
+    given["min_workers"] = decided.min_workers
+    if not settings.job:
+        return _row(**given)
+    recipe = recipes.load(settings.recipe)
+    if wrong := recipe.faults(settings):
+        return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
+    layout = _layout(settings, decided, recipe)
+    return _row(faults=_layout_faults(layout), layout=layout, **given)
 
 
 def main(settings: Settings | SettingsError, as_json: bool) -> int:
@@ -81,10 +87,8 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     return row | {"sources": {}} | known | {"faults": rows}
 
 
-def _layout(settings: Settings, head: Head) -> Mapping[str, Any] | None:
+def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
     """Where the job's processes would lie, were every node like this one."""
-    if not settings.job:
-        return None
     from entrypoint.preflight.versions import inventory  # a plan without a job starts faster
 
     here = Card(
@@ -95,7 +99,7 @@ def _layout(settings: Settings, head: Head) -> Mapping[str, Any] | None:
         resources=settings.resources,
     ).offer
     workers = [replace(here, name=f"worker-{n}") for n in range(1, head.expected_workers + 1)]
-    return recipes.load(settings.recipe).resources(settings, [here, *workers])
+    return recipe.resources(settings, [here, *workers])
 
 
 def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
@@ -104,7 +108,7 @@ def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
         "be like this one, with ROLLCALL_NUM_GPUS GPUs"
     )
     lacking = layout["shortfalls"] if layout else ()
-    return tuple(Fault("layout", "", sentence, remedy) for sentence in lacking)
+    return tuple(Fault("layout", None, sentence, remedy) for sentence in lacking)
 
 
 def _given(settings: Settings) -> dict[str, Any]:

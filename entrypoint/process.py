@@ -8,18 +8,24 @@ import resource
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from entrypoint import owner
+from trainer.os_errors import named
+
 log = logging.getLogger(__name__)
 
 NODE_MARK = "ROLLCALL_NODE_MARK"
 """Set in the environment of all that a node starts, inherited by what those start in turn: so a
 node finds its own processes again, also after it was killed itself."""
+NODE_OWNER = "ROLLCALL_NODE_OWNER"
+"""Beside the mark: the entrypoint that the process belongs to. While that one lives, the process
+works for it; afterwards it is left over, and the next entrypoint with this mark ends it."""
 
 
 class StartError(Exception):
@@ -101,7 +107,7 @@ class Process:
         """The last lines of its output; not those of an earlier process with the same log."""
         if self.log_path is None:
             return ""
-        with self.log_path.open("rb") as file:
+        with named(self.log_path), self.log_path.open("rb") as file:
             file.seek(self._log_start)
             text = file.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
@@ -161,18 +167,42 @@ def kill(processes: Iterable[psutil.Process]) -> None:
         _signal(process, signal.SIGKILL)
 
 
+def marks(mark: str) -> dict[str, str]:
+    """What all that this entrypoint starts has in its environment."""
+    return {NODE_MARK: mark, NODE_OWNER: owner.identity() or ""}
+
+
 def marked(mark: str, **variables: str) -> list[psutil.Process]:
     """Every process of this user that carries the node's mark, this one left out; with
     `variables`, those that have them, too."""
+    return [process for process, _ in _carriers(mark, variables)]
+
+
+def ours(mark: str, **variables: str) -> list[psutil.Process]:
+    """Those of them that belong to this entrypoint, or to one that is gone: its to end."""
+    found = list(_carriers(mark, variables))
+    others = owner.others() if found else {}
+    return [process for process, environ in found if environ.get(NODE_OWNER) not in others]
+
+
+def neighbour(*node_marks: str) -> int | None:
+    """The number of another living entrypoint that processes with one of the marks belong to."""
+    found = [environ for mark in node_marks for _, environ in _carriers(mark, {})]
+    others = owner.others() if found else {}
+    return next((pid for one in found if (pid := others.get(one.get(NODE_OWNER, "")))), None)
+
+
+def _carriers(
+    mark: str, variables: Mapping[str, str]
+) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     wanted = {NODE_MARK: mark, **variables}.items()
-    found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and wanted <= process.environ().items():
-                found.append(process)
+            environ = process.environ()
         except (psutil.Error, OSError):
             continue
-    return found
+        if process.pid != os.getpid() and wanted <= environ.items():
+            yield process, environ
 
 
 def _lives(process: psutil.Process) -> bool:

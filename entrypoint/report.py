@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,15 +43,18 @@ GOES_BACK = ("resume", "rank-replaced")
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    place: int
+    """Its number in the journal: which of two events came first, whatever the clocks said."""
     at: datetime
+    elapsed: float
+    """Seconds since the run began, all heads' time together."""
     kind: str
     attempt: int | None
     sentence: str
     details: Mapping[str, Any]
 
     def seconds_after(self, other: Event) -> float:
-        """At least 0: a clock that was set back takes no time away."""
-        return max(0.0, (self.at - other.at).total_seconds())
+        return self.elapsed - other.elapsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +121,20 @@ class NothingToReportError(ValueError):
 
 def read(rows: Iterable[Mapping[str, Any]]) -> Report:
     """Pure. `rows`: the journal's events, oldest first. Raises NothingToReportError."""
-    whole = [event for row in rows if (event := _event(row))]
+    whole = _events(rows)
     events = [event for event in whole if event.kind in USES]
     if not events:
         raise NothingToReportError("its journal has no events")
     first, last = events[0], events[-1]
     wall = last.seconds_after(first)
-    seconds = _seconds(events, [event for event in whole if event.kind in GOES_BACK])
+    seconds = _seconds(events, _taken_back(whole))
     return Report(
         began=first.at.isoformat(),
         ended=last.at.isoformat(),
         outcome=str(last.details["outcome"]) if last.kind == "outcome" else "running",
         sentence=last.sentence,
         wall_seconds=round(wall, 3),
-        steps=max((event.details["step"] for event in events if event.kind == "step"), default=0),
+        steps=_steps(whole),
         effective_time_ratio=round(seconds.get(TRAINING, 0.0) / wall, 4) if wall else 0.0,
         seconds=dict(sorted(seconds.items(), key=lambda use: -use[1])),
         attempts=_attempts(events),
@@ -143,44 +147,68 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Report:
     )
 
 
-def _event(row: Mapping[str, Any]) -> Event | None:
-    """None for a row that is no event: the file may have been damaged."""
-    try:
-        at = datetime.fromisoformat(row["at"])
-        return Event(at, row["kind"], row["attempt"], row["sentence"], row["details"])
-    except (KeyError, TypeError, ValueError):
-        return None
+def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Each row that is an event: the file may have been damaged.
+
+    Time is summed up between the events that it is spent on: a clock that was set back, or that of
+    a later head which is behind, takes none away.
+    """
+    found: list[Event] = []
+    elapsed, before = 0.0, None
+    for place, row in enumerate(rows):
+        try:
+            at = datetime.fromisoformat(row["at"])
+            kind, attempt, sentence = row["kind"], row["attempt"], row["sentence"]
+            details = row["details"]
+        except (KeyError, TypeError, ValueError):
+            continue
+        if kind in USES:
+            elapsed += max(0.0, (at - before).total_seconds()) if before else 0.0
+            before = at
+        found.append(Event(place, at, elapsed, kind, attempt, sentence, details))
+    return found
 
 
-def _seconds(events: Sequence[Event], resumed: Sequence[Event]) -> dict[str, float]:
-    """`resumed`: those that say from which step a run goes on."""
+def _steps(whole: Sequence[Event]) -> int:
+    """The last one that was finished or gone back to, which need not be the highest."""
+    made = (one.details["step"] for one in reversed(whole) if one.kind in ("step", *GOES_BACK))
+    return next(made, 0)
+
+
+def _taken_back(whole: Sequence[Event]) -> frozenset[int]:
+    """The places of the steps that the run went on from before later."""
+    places: set[int] = set()
+    lowest = math.inf
+    for event in reversed(whole):
+        if event.kind in GOES_BACK:
+            lowest = min(lowest, event.details["step"])
+        elif event.kind == "step" and event.details["step"] > lowest:
+            places.add(event.place)
+    return frozenset(places)
+
+
+def _seconds(events: Sequence[Event], taken_back: frozenset[int]) -> dict[str, float]:
     used: dict[str, float] = {}
     for before, event in pairwise(events):
-        for use, seconds in _uses(before, event, resumed).items():
+        for use, seconds in _uses(before, event, taken_back).items():
             used[use] = used.get(use, 0.0) + seconds
     return {use: round(seconds, 3) for use, seconds in used.items() if seconds > 0}
 
 
-def _uses(before: Event, event: Event, resumed: Sequence[Event]) -> dict[str, float]:
+def _uses(before: Event, event: Event, taken_back: frozenset[int]) -> dict[str, float]:
     seconds = event.seconds_after(before)
     if event.kind == "failure":
         silent = min(seconds, event.details.get("silent_seconds", seconds))
         return {IN_FLIGHT: seconds - silent, NOTICING: silent}
-    if event.kind == "step" and _again(event, resumed):
+    if event.kind == "step" and event.place in taken_back:
         return {AGAIN: seconds}
     return {USES[event.kind]: seconds}
-
-
-def _again(step: Event, resumed: Sequence[Event]) -> bool:
-    """Whether the run went on from before this step later."""
-    number = step.details["step"]
-    return any(one.at > step.at and one.details["step"] < number for one in reversed(resumed))
 
 
 def _attempts(events: Sequence[Event]) -> list[Attempt]:
     starts = [index for index, event in enumerate(events) if event.kind == "attempt"]
     made: list[Attempt] = []
-    for index, until in zip(starts, [*starts[1:], len(events)], strict=True):
+    for index, until in pairwise([*starts, len(events)]):
         start, rest = events[index], events[index + 1 : until]
         ends = [event for event in rest if event.kind in ENDS or _grows(event)]
         last = ends[0] if ends else (rest[-1] if rest else start)

@@ -138,6 +138,8 @@ class RollState:
     """Names of the nodes that joined and are still there."""
     missing: tuple[str, ...]
     """One sentence for each worker that is not."""
+    cards: tuple[Card, ...] = ()
+    """Of those that are present."""
 
     @property
     def complete(self) -> bool:
@@ -171,6 +173,8 @@ def refusal(
     """
     if card.unfit:
         return f"{card.node} is not fit: {'; '.join(card.unfit)}"
+    if card.node == head.node:  # what is told of the one would be taken for the other
+        return f"{card.node} is the head's own name: give this worker another ROLLCALL_NODE_NAME"
     differing = [
         f"{name} {card.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
         for name in MUST_AGREE
@@ -225,7 +229,7 @@ def call(
 ) -> RollState:
     """Who is there and who is missing. `began`: when the head started to wait; `refused`: nodes
     that were not taken, and why."""
-    present, missing = [], []
+    present, missing, cards = [], [], []
     for name, entry in sorted(entries.items()):
         if not entry.present(now):
             missing.append(f"{name} has been silent for {now - entry.seen_at:.0f} s")
@@ -233,9 +237,12 @@ def call(
             missing.append(f"{name} has checked in and is starting Ray")
         else:
             present.append(name)
+            cards.append(entry.card)
     missing += [f"{name} was refused: {why}" for name, why in (refused or {}).items()]
     unknown = expected - len(entries) - len(refused or {})
     if unknown > 0:
         noun = "worker" if unknown == 1 else "workers"
         missing.append(f"{unknown} {noun} never checked in, {now - began:.0f} s so far")
-    return RollState(expected, tuple(present), tuple(missing) if len(present) < expected else ())
+    if len(present) >= expected:
+        missing = []
+    return RollState(expected, tuple(present), tuple(missing), tuple(cards))

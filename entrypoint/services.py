@@ -11,12 +11,22 @@ from pathlib import Path
 
 from entrypoint import process, wait
 from entrypoint.settings import ServiceOn, Settings
+from trainer import fence
 from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 60.0
 """A server that lived for so long starts its count of failures anew."""
+
+
+Probe = Callable[[], int]
+Guard = Callable[[Probe], Probe]
+"""Makes a probe that looks, before each try, whether there is still anything to wait for."""
+
+
+def unguarded(probe: Probe) -> Probe:
+    return probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,7 @@ class Service:
         log_to: Path,
         tell: Callable[[str], None],
     ) -> None:
+        """`tell` may raise OSError and SupersededError, as the journal does."""
         self.spec = spec
         self._env = env
         self._log_to = log_to
@@ -69,13 +80,14 @@ class Service:
         if self.spec.command:
             self._keeper.start()
 
-    def wait_ready(self, timeout: float, stop: threading.Event) -> None:
-        """Raises GaveUpError where it does not answer in time."""
+    def wait_ready(self, timeout: float, stop: threading.Event, guarded: Guard = unguarded) -> None:
+        """Raises GaveUpError where it does not answer in time, and what the guard raises."""
         if not self.spec.url:
             return
         url = self.spec.url
         what = f"the {self.spec.name} server"
-        wait.until(what, lambda: wait.answers_http(url), timeout=timeout, stop=stop)
+        probe = guarded(lambda: wait.answers_http(url))
+        wait.until(what, probe, timeout=timeout, stop=stop, longest_pause=0.3)
         log.info("%s answers at %s", what, url)
 
     def stop(self) -> None:
@@ -99,11 +111,19 @@ class Service:
                 ending = f"ended with {code}; its log is {self._log_to}"
             except process.StartError as error:
                 ending = str(error)
+            except OSError as error:  # of its log
+                ending = f"cannot start: {error.filename or self._log_to}: {error.strerror}"
             if self._stopping.is_set():
                 return
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             pause = wait.backoff(failures)
-            self._tell(f"the {self.spec.name} server {ending}; starting it again in {pause:.1f} s")
+            sentence = f"the {self.spec.name} server {ending}; starting it again in {pause:.1f} s"
+            try:
+                self._tell(sentence)
+            except fence.SupersededError:  # this head ends, and says so itself
+                return
+            except OSError as error:
+                log.warning("%s (not in the journal: %s)", sentence, error.strerror or error)
             self._stopping.wait(pause)
 
 
@@ -120,7 +140,7 @@ class Services:
     ) -> None:
         self._timeout = settings.service_timeout
         self._mark = mark(settings)
-        env = {**env, process.NODE_MARK: self._mark}
+        env = {**env, **process.marks(self._mark)}
         logs = RunFiles(settings.run_dir).logs
         suffix = "" if is_head else f"-{settings.node_name}"
         self._services = [
@@ -129,7 +149,7 @@ class Services:
         ]
 
     def __enter__(self) -> Services:
-        process.end(process.marked(self._mark), grace=1.0)  # of an earlier life of this node
+        process.end(process.ours(self._mark), grace=1.0)  # of an earlier life of this node
         for service in self._services:
             service.start()
         return self
@@ -138,6 +158,7 @@ class Services:
         for service in self._services:
             service.stop()
 
-    def wait_ready(self, stop: threading.Event) -> None:
+    def wait_ready(self, stop: threading.Event, guarded: Guard = unguarded) -> None:
+        """All that this node starts, or waits for. Raises as `Service.wait_ready`."""
         for service in self._services:
-            service.wait_ready(self._timeout, stop)
+            service.wait_ready(self._timeout, stop, guarded)

@@ -33,10 +33,9 @@ from entrypoint.variables import (
     Secret,
     SettingsError,
     Variable,
-    redact,
-    secret_texts,
     variable,
 )
+from trainer.masks import redact, secret_texts
 
 __all__ = [
     "DebugRay",
@@ -151,7 +150,8 @@ class Settings:
     retriever_command: tuple[str, ...] | None = variable(
         "ROLLCALL_RETRIEVER_COMMAND",
         parse.arguments,
-        "The command that starts the retrieval server; absent: it is only waited for.",
+        "The command that starts the retrieval server, on each node that is given it; absent: it"
+        " is only waited for.",
     )
     retriever_on: ServiceOn = variable(
         "ROLLCALL_RETRIEVER_ON",
@@ -175,8 +175,9 @@ class Settings:
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
         parse.duration,
-        "No progress for so long is a hang.",
-        shown="learned from step times, at least 10m",
+        "So long without a step is a hang; without a line of the log, for a `command` that tells no"
+        " steps.",
+        shown="learned from step times, at least 10m; none for a `command` without steps",
     )
     head_timeout: float = variable(
         "ROLLCALL_HEAD_TIMEOUT",
@@ -240,7 +241,8 @@ class Settings:
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
         parse.node_name,
-        "This node's name in the roll and of its log file.",
+        "This node's name in the roll and of its log file; a second node on one machine needs its "
+        "own, and its own `ROLLCALL_RAY_TEMP_DIR`.",
         shown="the platform's, else the host name",
     )
     node_address: str | None = variable(
@@ -253,7 +255,10 @@ class Settings:
         "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all"
     )
     num_gpus: int | None = variable(
-        "ROLLCALL_NUM_GPUS", parse.whole_number(0, 1024), "GPUs to offer to Ray.", shown="all"
+        "ROLLCALL_NUM_GPUS",
+        parse.whole_number(0, 1024),
+        "GPUs to offer to Ray.",
+        shown="all that are visible",
     )
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"

@@ -132,6 +132,13 @@ class Signs:
         if failure := self._hint(line) or _sign_of(text):
             self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
+    def told_by_ray(self, message: str) -> None:
+        """Why it could not start the driver, or stay with it. What it lacks for that is its own:
+        no sign that the job is used wrongly."""
+        for text, address in map(_spoken, message.splitlines()):
+            if (failure := _sign_of(text)) and failure is not FailureClass.USAGE:
+                self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
+
     def killed(self, node: str, kills: int) -> str:
         """The kernel has ended so many processes there for want of memory. In a sentence."""
         told = oom_kills.sentence(node, kills)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 
-from entrypoint import failures, restart, wait
+from entrypoint import failures, restart, system_errors, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
@@ -55,7 +55,11 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._track = restart.Track(self.settings.max_restarts)
-        self._hang = HangWatch(self.settings.hang_timeout, self.recipe.outage(self.settings))
+        self._hang = HangWatch(
+            self.settings.hang_timeout,
+            self.recipe.outage(self.settings),
+            tells_phases=self.recipe.tells_phases,
+        )
 
     def run(self) -> Outcome:
         try:
@@ -75,6 +79,9 @@ class Supervisor:
             return Outcome("stopped", ExitCode.STOPPED, str(error))
         except StorageLostError as error:
             return Outcome("failed", ExitCode.RUN_DIR, str(error))
+        except OSError as error:  # of the run directory, for one, which has to take the journal
+            code = system_errors.exit_code(error, self.settings.run_dir)
+            return Outcome("failed", code, system_errors.said(error))
         except (wait.GaveUpError, RollIncompleteError) as error:
             return Outcome("failed", ExitCode.UNREACHABLE, str(error))
         except UnplaceableError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-MASK = "********"
+from trainer.masks import MASK, redact
+
 SHOWN_CHARACTERS = 120
 
 
@@ -22,11 +22,11 @@ class Fault:
     problem: str
     """What is wrong, as the sentence's predicate: "is not a whole number"."""
     remedy: str
-    """What to do, as an imperative: "give 0, 1, 2 or more"."""
+    """What to do, as an imperative: "give 0, 1, 2 or more"; empty where `problem` says all."""
 
     def __str__(self) -> str:
         subject = self.variable if self.value is None else f"{self.variable}={self.value!r}"
-        return f"{subject} {self.problem}: {self.remedy}."
+        return f"{subject} {self.problem}: {self.remedy}." if self.remedy else self.problem
 
 
 class SettingsError(Exception):
@@ -97,36 +97,6 @@ def variable(
     shown_default = ("–" if default is None else str(default)) if shown is None else shown
     declaration = Variable(name, parse, meaning, default, shown_default, secret)
     return dataclass_field(metadata={"variable": declaration})
-
-
-SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
-SECRET_OPTION = re.compile(
-    r"((?<![\w.+/-])(?:-[\w.+/-]*{0}\s+|[\w.+/-]*{0}\s*=\s*))"
-    r"""(?!-)("[^"]*"|'[^']*'|\S+)""".format("(?:key|token|secret|password|passwd|use_wandb)"),
-    re.IGNORECASE,
-)
-SHORTEST_SECRET = 6
-"""Shorter ones, `true` for one, would be masked in the middle of other words."""
-URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
-NOT_SECRET_OPTION = re.compile(r"(?:input|label|output|metric|prompt|images?)_key", re.IGNORECASE)
-
-
-def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
-    """The values in `environ` that must not be shown, judged by their variables' names."""
-    return frozenset(text.strip() for name, text in environ.items() if SECRET_NAME.search(name))
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` with `secrets`, URL passwords and the values of key and token options masked."""
-    for known in sorted(secrets, key=len, reverse=True):
-        if len(known) >= SHORTEST_SECRET:
-            text = text.replace(known, MASK)
-    text = URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-    return SECRET_OPTION.sub(_masked_option, text)
-
-
-def _masked_option(match: re.Match[str]) -> str:
-    return match[0] if NOT_SECRET_OPTION.search(match[1]) else match[1] + MASK
 
 
 def shown(text: str, secrets: Iterable[str] = ()) -> str:

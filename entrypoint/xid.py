@@ -47,6 +47,11 @@ class Xid:
     """The GPU's PCI address."""
     action: XidAction
 
+    @property
+    def address(self) -> str:
+        """Without the function, which some drivers write."""
+        return self.bus.partition(".")[0].lower()
+
 
 def parse(line: str) -> Xid | None:
     """The Xid of a line of the kernel's log; None where `line` tells of none.

@@ -23,6 +23,8 @@ PRELOADED = "trainer.preload"
 ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
 """For the variables and the command line of a fork, as the system shows them."""
 START_SECONDS = 60.0
+PAUSES_SECONDS = (1.0, 4.0, 16.0, 64.0)
+"""Before it is started again; then it is left."""
 LONGEST_FIRST_LINE = 127
 """That every kernel reads, in bytes."""
 STATE_REQUEST = bytes(4)
@@ -33,6 +35,7 @@ class ForkServer:
     """From the start of a `with` block to its end, where the settings want one.
 
     Whatever goes wrong with it is said in the log, and then everything starts as it does without.
+    One that was killed, as by the kernel for want of memory, is started again, a few times.
     It outlives the Ray of its node: what it has imported serves the next one, too.
     """
 
@@ -41,32 +44,37 @@ class ForkServer:
         self._settings = settings
         self._env = env
         self._process: process.Process | None = None
+        self._pauses = iter(PAUSES_SECONDS)
+        self._changing = threading.Lock()
         self._stopping = threading.Event()
 
     def __enter__(self) -> ForkServer:
         if not wanted(self._settings):
             return self
-        process.end(process.marked(mark(self._settings)), grace=0.5)  # of an earlier life
+        process.end(process.ours(mark(self._settings)), grace=0.5)  # of an earlier life
         process.raise_open_files_limit()
-        try:
-            self._start()
-        except (OSError, process.StartError) as error:
-            log.warning("no fork server: %s", error)
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopping.set()
+        with self._changing:
+            self._stopping.set()
         if self._process is not None:
             self._process.stop(grace=1.0)
         shutil.rmtree(home_of(self._settings), ignore_errors=True)
 
     def _start(self) -> None:
-        home = home_of(self._settings)
+        try:
+            self._serve(home_of(self._settings))
+        except (OSError, process.StartError) as error:
+            log.warning("no fork server: %s", error)
+
+    def _serve(self, home: Path) -> None:
         write_shim(home)
         # The first variable stays as it is in every fork: from it Ray finds where titles go. The
         # last leaves room.
         first = {"SPT_NOENV": self._env.get("SPT_NOENV", "1")}
-        ours = {process.NODE_MARK: mark(self._settings), shown.ROOM: shown.room(ROOM_BYTES)}
+        ours = process.marks(mark(self._settings)) | {shown.ROOM: shown.room(ROOM_BYTES)}
         server = self._process = process.Process(
             "fork-server",
             [
@@ -77,13 +85,15 @@ class ForkServer:
             log_to=RunFiles(self._settings.run_dir).logs
             / f"fork-server-{self._settings.node_name}.log",
         )
-        server.on_exit(lambda code: self._say_end(server.tail(1)))
-        threading.Thread(target=self._say_state, args=(home,), daemon=True).start()
+        server.on_exit(lambda code: self._ended(code, server.tail(1)))
+        threading.Thread(target=self._say_state, args=(home, server), daemon=True).start()
 
-    def _say_state(self, home: Path) -> None:
+    def _say_state(self, home: Path, server: process.Process) -> None:
         """Once it has imported everything, and answers."""
 
         def ask() -> str:
+            if not server.running:
+                return ""
             try:
                 with socket.socket(socket.AF_UNIX) as client:
                     client.connect(str(home / "socket"))
@@ -96,13 +106,25 @@ class ForkServer:
             return state
 
         with suppress(wait.GaveUpError, wait.InterruptedWaitError):
-            state = wait.until("the fork server", ask, timeout=START_SECONDS, stop=self._stopping)
-            log.info("the fork server is %s", state)
+            if state := wait.until(
+                "the fork server", ask, timeout=START_SECONDS, stop=self._stopping
+            ):
+                log.info("the fork server is %s", state)
 
-    def _say_end(self, last_words: str) -> None:
-        if not self._stopping.is_set():
-            self._stopping.set()
-            log.warning("no fork server, processes start each for itself: %s", last_words)
+    def _ended(self, code: int, last_words: str) -> None:
+        if self._stopping.is_set():
+            return
+        killed = code > 128  # by a signal
+        pause = next(self._pauses, None) if killed else None
+        if pause is None:
+            why = "it was killed too often" if killed else last_words
+            log.warning("no fork server, processes start each for itself: %s", why)
+            return
+        log.warning("the fork server was killed, and is started again after %.0f s", pause)
+        self._stopping.wait(pause)
+        with self._changing:
+            if not self._stopping.is_set():
+                self._start()
 
 
 def wanted(settings: Settings) -> bool:

@@ -3,7 +3,9 @@
 The node writes this file where Ray finds it, with a first line that runs it with `-I -S`, so that
 it starts in a few milliseconds. Where the server makes the process that is asked for, this one
 stands in for it to the end: it passes signals on, and ends as the process has ended. In every other
-case, and for everything that Ray starts beside workers and drivers, it becomes Python.
+case, and for everything that Ray starts beside workers and drivers, it becomes Python. So it does
+where a worker is killed as it starts, as by the kernel for want of memory: Ray would wait for it
+for a minute, and takes no second worker in its place where it was known already.
 """
 
 # ruff: noqa: PTH109, PTH118, PTH120 - pathlib takes as long to import as all the rest
@@ -16,29 +18,37 @@ import signal
 import socket
 import struct
 import sys
+import time
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 WORKER = "/ray/_private/workers/default_worker.py"
 PROGRAM = ["-m", "trainer"]
 PATIENCE_SECONDS = 30.0
 """For a server that is still importing: so long would a plain start take on a slow disk, too."""
+START_SECONDS = 10.0
+"""Within which a worker of Ray is surely known to its raylet."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 LENGTH = struct.Struct("!I")
 
 
 def main() -> NoReturn:
     arguments = sys.argv[1:]
-    server = agreed(arguments) if is_known(arguments) else None
-    if server is None:
-        os.execv(sys.executable, [sys.executable, *arguments])
-    end_as(stand_in(server))
+    if is_known(arguments) and (server := agreed(arguments)):
+        end = stand_in(server)
+        if not (is_worker(arguments) and end.is_kill_at_start):
+            end_as(end.status)
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def is_known(arguments: list[str]) -> bool:
     """Whether a worker of Ray, or the trainer's driver, is to start."""
-    # A worker's program comes first, or after the one that sets it up.
-    return arguments[:2] == PROGRAM or any(word.endswith(WORKER) for word in arguments[:2])
+    return arguments[:2] == PROGRAM or is_worker(arguments)
+
+
+def is_worker(arguments: list[str]) -> bool:
+    # Its program comes first, or after the one that sets it up.
+    return any(word.endswith(WORKER) for word in arguments[:2])
 
 
 def agreed(arguments: list[str]) -> socket.socket | None:
@@ -64,40 +74,66 @@ def agreed(arguments: list[str]) -> socket.socket | None:
         return None
 
 
-def stand_in(server: socket.socket) -> int:
-    """Until the process that the server makes has ended. Returns its wait status."""
+class End(NamedTuple):
+    status: int | None
+    """A wait status; None where nobody saw how the process ended."""
+    seconds: float
+    """After its start."""
+    told: tuple[int, ...]
+    """Signals that were passed on to it."""
+
+    @property
+    def is_kill_at_start(self) -> bool:
+        """Whether somebody killed it who has nothing to say to this process."""
+        killed = self.status in (signal.SIGKILL, None)
+        return killed and not self.told and self.seconds < START_SECONDS
+
+
+def stand_in(server: socket.socket) -> End:
+    """Until the process that the server makes has ended."""
+    began = time.monotonic()
+    told: list[int] = []
     process: list[int] = []
-    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if not process:
-            early.append(number)
-            return
+        told.append(number)
+        if process:
+            send(number)
+
+    def send(number: int) -> None:
         try:
             signal.pidfd_send_signal(process[0], number)
         except ProcessLookupError:
             return
 
+    def ended(status: int | None) -> End:
+        return End(status, time.monotonic() - began, tuple(told))
+
     for number in PASSED_ON:
         signal.signal(number, pass_on)
     server.settimeout(None)
-    server.sendall(b"go!")
-    _, process[:], _, _ = socket.recv_fds(server, 3, 1)
+    try:
+        server.sendall(b"go!")
+        _, process[:], _, _ = socket.recv_fds(server, 3, 1)
+    except OSError:
+        return ended(None)
     if not process:
-        return 1 << 8
-    for known in early:
-        pass_on(known, None)
+        return ended(None)
+    for early in tuple(told):
+        send(early)
     if status := server.recv(16):
-        return int(status)
+        return ended(int(status))
     # The server has ended, and nobody knows any more how the process will.
     over = select.poll()
     over.register(process[0], select.POLLIN)
     over.poll()
-    return 1 << 8
+    return ended(None)
 
 
-def end_as(status: int) -> NoReturn:
+def end_as(status: int | None) -> NoReturn:
     """In the way that this wait status tells."""
+    if status is None:
+        os._exit(1)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         if -code != signal.SIGKILL:

@@ -15,15 +15,28 @@ def first_host(node_list: str) -> str:
     return host(re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0] if first else ""))
 
 
-SOURCES = (
+NODE = (
     Source("rank", "SLURM_NODEID", RANK),
+    Source("gpus_per_node", "SLURM_GPUS_ON_NODE", GPU_COUNT),
+    Source("node_name", "SLURMD_NODENAME", node_name),
+)
+STEP = (
+    Source("nodes", "SLURM_STEP_NUM_NODES", NODE_COUNT),
+    Source("head_address", "SLURM_STEP_NODELIST", first_host),
+)
+JOB = (
     Source("nodes", "SLURM_JOB_NUM_NODES", NODE_COUNT),
     Source("nodes", "SLURM_NNODES", NODE_COUNT),
     Source("head_address", "SLURM_JOB_NODELIST", first_host),
-    Source("gpus_per_node", "SLURM_GPUS_ON_NODE", GPU_COUNT),
-    Source("node_name", "SLURMD_NODENAME", node_name),
 )
 
 
 def task(environ: Mapping[str, str]) -> Facts | None:
-    return gather("slurm", environ, SOURCES) if environ.get("SLURM_NODEID") else None
+    """The rank counts the step's nodes, which may be some of the job's: so what the step says of
+    them is not compared with what the job says, but takes its place."""
+    if not environ.get("SLURM_NODEID"):
+        return None
+    step = [one for one in STEP if environ.get(one.variable, "").strip()]
+    told = {one.fact for one in step}
+    job = [one for one in JOB if one.fact not in told]
+    return gather("slurm", environ, [*NODE, *step, *job])

@@ -22,6 +22,9 @@ class Command:
 
 
 class Recipe(Protocol):
+    tells_phases: bool
+    """Whether it says which part of a step is over (`RUN/.phase`)."""
+
     def faults(self, settings: Settings) -> Sequence[str]:
         """What is wrong with the job's arguments, a sentence each; asked before all starts."""
         ...
@@ -45,10 +48,6 @@ class Recipe(Protocol):
 
     def latest(self, run_dir: Path) -> int | None:
         """Step of the newest checkpoint that the framework can resume from."""
-        ...
-
-    def progress(self, line: str) -> int | None:
-        """The step that a line of the job's log reports as finished."""
         ...
 
     def evidence(self, line: str) -> FailureClass | None:

@@ -12,10 +12,13 @@ from entrypoint.fork_server import node as fork_server
 from entrypoint.recipes.base import Command
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
-from trainer.contract import RunFiles, newest_checkpoint
+from trainer.contract import RunFiles
+from trainer.manifest import newest_checkpoint
 
 
 class Builtin:
+    tells_phases = True
+
     def faults(self, settings: Settings) -> Sequence[str]:
         from trainer.checks import data_faults, engine_faults
         from trainer.config import parse
@@ -56,9 +59,6 @@ class Builtin:
 
     def latest(self, run_dir: Path) -> int | None:
         return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
-
-    def progress(self, line: str) -> int | None:
-        return None  # it writes RUN/progress.json
 
     def evidence(self, line: str) -> FailureClass | None:
         return None

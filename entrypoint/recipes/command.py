@@ -14,6 +14,8 @@ from trainer.contract import Progress, RunFiles
 
 
 class AnyCommand:
+    tells_phases = False
+
     def faults(self, settings: Settings) -> Sequence[str]:
         program = settings.job[0]
         if shutil.which(program):
@@ -38,9 +40,6 @@ class AnyCommand:
     def latest(self, run_dir: Path) -> int | None:
         progress = Progress.read(RunFiles(run_dir).progress)
         return progress.checkpoint if progress else None
-
-    def progress(self, line: str) -> int | None:
-        return None
 
     def evidence(self, line: str) -> FailureClass | None:
         return None

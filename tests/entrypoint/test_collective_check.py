@@ -214,14 +214,14 @@ def test_where_a_failed_check_is_not_to_stop_a_node_the_run_goes_on(
     assert world.control.roll().complete
 
 
-def test_one_that_hangs_or_breaks_tells_nothing_and_leaves_nothing(
+def test_one_that_hangs_breaks_or_does_not_start_tells_nothing_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collective_check, "LONGEST_SECONDS", 0.3)
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "hanging"}
     settings = Settings.read(environ)
     cards = [card("head", 8), card("a", 8)]
-    for program in (HANGS, ["false"]):
+    for program in (HANGS, ["false"], ["/no/such/program"]):
         check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, program)
         check._begin(cards)
         assert check.ask(cards, threading.Event()) is None

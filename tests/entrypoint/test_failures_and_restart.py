@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from entrypoint.failures import Ending, FailureClass, Sign, classify, evidence, sign_of
+from entrypoint.failures import (
+    BESIDE_THE_DRIVER,
+    Ending,
+    FailureClass,
+    Sign,
+    classify,
+    evidence,
+    sign_of,
+)
 from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
 from entrypoint.signs import PATTERNS, SIGNS, Signs, sign
 from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
@@ -37,11 +45,14 @@ def ending_of(case: dict[str, Any]) -> Ending:
         signs.read(line)
     for node, kills in case.get("oom_kills", {}).items():
         signs.killed(node, kills)
+    message = case.get("message", case["log"])
+    if case.get("error_type") in BESIDE_THE_DRIVER:
+        signs.told_by_ray(message)
     return Ending(
         status="FAILED",
         exit_code=case.get("exit_code"),
         error_type=case.get("error_type"),
-        message=case["log"],
+        message=message,
         signs=signs.at(step + case.get("steps_later", 0)),
         step=step,
     )
@@ -104,6 +115,9 @@ def test_every_pattern_of_the_table_compiles_to_one_expression_a_class() -> None
         (Ending(status="SUCCEEDED", exit_code=0), F.FINISHED),
         (Ending(status="STOPPED", stop_asked=True), F.PREEMPTED),
         (Ending(status="STOPPED", hung="no step for 700 s"), F.HANG),
+        # Nobody waits for a GPU that is gone.
+        (Ending(status="STOPPED", hung="none", signs=(Sign(F.GPU_FAULT, "a"),)), F.GPU_FAULT),
+        (Ending(status="STOPPED", hung="none", signs=(Sign(F.HOST_OOM, "a"),)), F.HANG),
         (Ending(status="STOPPED", wrong_start="it began at 1"), F.WRONG_START),
         (Ending(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
         (Ending(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
@@ -130,6 +144,12 @@ def test_every_pattern_of_the_table_compiles_to_one_expression_a_class() -> None
 )
 def test_every_ending_has_one_class(ending: Ending, failure: F) -> None:
     assert classify(ending) is failure
+
+
+def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
+    seen = Sign(F.UNKNOWN, "died"), Sign(F.HOST_OOM, "w1 was out of memory")
+    ending = Ending(status="STOPPED", hung="no step for 45 s", signs=seen)
+    assert evidence(ending, F.HANG) == "no step for 45 s, after: w1 was out of memory"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from entrypoint.fork_server import node, shown
+from entrypoint.fork_server import node, shim, shown
 from entrypoint.fork_server.request import Request, UnlikeError, admitted
 from entrypoint.process import NODE_MARK, marked
 from entrypoint.settings import Settings
@@ -162,10 +162,10 @@ def test_forks_draw_different_numbers_and_compute_the_same_as_any_process(home: 
     assert computed == again == here
 
 
-@pytest.mark.parametrize("how", ["sys.exit(70)", "os.kill(os.getpid(), 9)", "os._exit(0)"])
+@pytest.mark.parametrize("how", ["sys.exit(70)", "os.kill(os.getpid(), 11)", "os._exit(0)"])
 def test_the_shim_ends_as_its_process_does(home: Home, how: str) -> None:
     code = home.run(f"import os, sys, forked_from; {how}").returncode
-    assert code == {"sys.exit(70)": 70, "os.kill(os.getpid(), 9)": -9, "os._exit(0)": 0}[how]
+    assert code == {"sys.exit(70)": 70, "os.kill(os.getpid(), 11)": -11, "os._exit(0)": 0}[how]
 
 
 def test_signals_to_the_shim_reach_its_process(home: Home) -> None:
@@ -180,6 +180,33 @@ def test_signals_to_the_shim_reach_its_process(home: Home) -> None:
         assert shim.stdout.readline() == "begun\n"
         shim.terminate()
         assert shim.wait(10) == 143
+
+
+def test_a_worker_that_is_killed_as_it_starts_is_started_anew_by_its_shim(home: Home) -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with home.begin(program) as shim:
+        assert shim.stdout is not None
+        os.kill(int(shim.stdout.readline()), signal.SIGKILL)
+        assert int(shim.stdout.readline()) == shim.pid
+        shim.kill()
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "told", "again"),
+    [
+        (signal.SIGKILL, 2.0, (), True),
+        (None, 2.0, (), True),  # the server was killed with it
+        (signal.SIGKILL, 60.0, (), False),  # Ray knows of it
+        (signal.SIGKILL, 2.0, (signal.SIGTERM,), False),  # Ray wants its end
+        (signal.SIGSEGV, 2.0, (), False),
+        (1 << 8, 2.0, (), False),
+        (0, 2.0, (), False),
+    ],
+)
+def test_only_one_that_was_killed_early_and_by_nobody_who_told_the_shim_is_started_anew(
+    status: int | None, seconds: float, told: tuple[int, ...], again: bool
+) -> None:
+    assert shim.End(status, seconds, told).is_kill_at_start is again
 
 
 def test_a_killed_shim_takes_its_process_with_it(home: Home) -> None:

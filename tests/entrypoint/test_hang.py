@@ -24,16 +24,19 @@ PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 class Run:
     """A run as its watch sees it, on a clock that is set by hand."""
 
-    def __init__(self, timeout: float | None = None, outage: float = 0.0) -> None:
+    def __init__(
+        self, timeout: float | None = None, outage: float = 0.0, *, tells_phases: bool = True
+    ) -> None:
         self.now = 0.0
-        self.watch = HangWatch(timeout, outage, clock=lambda: self.now)
+        self.lines = 0
+        self.watch = HangWatch(timeout, outage, clock=lambda: self.now, tells_phases=tells_phases)
         self.progress: Progress | None = None
         self.phase: Phase | None = None
         self.watch.begin()
 
     def after(self, seconds: float) -> str | None:
         self.now += seconds
-        return self.watch.look(self.progress, self.phase)
+        return self.watch.look(self.progress, self.phase, self.lines)
 
     def step(self, number: int) -> None:
         self.progress = Progress(
@@ -72,6 +75,29 @@ def test_without_phases_twenty_median_steps_are_a_hang_but_at_least_ten_minutes(
         assert run.after(60) is None
     assert run.silence()[0] == pytest.approx(20 * 60, abs=61)
     assert limit("step", [1.0] * 50) == SHORTEST_SECONDS
+
+
+def test_of_a_command_that_tells_no_steps_only_the_user_can_say_what_a_hang_is() -> None:
+    untold = Run(tells_phases=False)
+    assert untold.after(100_000) is None
+    told = Run(timeout=900, tells_phases=False)
+    for _ in range(10):
+        told.lines += 1
+        assert told.after(800) is None
+    assert told.silence() == (901, "nothing in the job's log for 901 s")
+
+
+def test_of_a_command_that_tells_steps_a_hang_is_judged_once_one_was_seen() -> None:
+    run = Run(tells_phases=False)
+    run.after(0)
+    run.lines = 1
+    assert run.after(5_000) is None
+    run.step(1)
+    assert run.after(5_000) is None
+    assert run.silence(300_000)[0] > 3 * 10_000
+    run.watch.begin()  # what was learned outlives an attempt
+    run.after(0)
+    assert "nothing after the last step" in run.silence(300_000)[1]
 
 
 def test_a_part_that_only_computes_hangs_after_two_minutes_once_its_length_is_known() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from entrypoint import head, lease
+from entrypoint import head, lease, ray_node
 from entrypoint.inbox import Inbox
 from entrypoint.journal import Journal
 from entrypoint.role import Head
 from entrypoint.settings import Settings
+from entrypoint.supervisor import Outcome
+from tests.entrypoint.world import free_port
 from trainer.contract import ExitCode, RunFiles, read_events
 
 
@@ -36,6 +39,8 @@ def serve(run: RunFiles, port: int, *job: str) -> int:
             "ROLLCALL_RUN_DIR": str(run.root),
             "ROLLCALL_RECIPE": "command",
             "ROLLCALL_CONTROL_PORT": str(port),
+            "ROLLCALL_NODE_NAME": f"head-{os.getpid()}",
+            "ROLLCALL_RAY_TEMP_DIR": f"/tmp/rollcall-head-{os.getpid()}",
         },
         job,
     )
@@ -90,10 +95,44 @@ def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int
     assert serve(run, taken, "true") == ExitCode.UNFIT
 
 
-def test_a_token_that_was_given_is_not_written_down(run: RunFiles, taken: int) -> None:
+def test_a_token_that_was_given_is_not_written_down(
+    run: RunFiles, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "_start_sentence", lambda _: "begun with correct-horse-battery")
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_CONTROL_PORT": str(taken)}
     settings = Settings.read(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
     head.serve(settings, Head(0, 0, "a test"), (), Inbox())
     assert not run.token.exists()
     written = "".join(path.read_text() for path in run.root.iterdir() if path.is_file())
+    assert "begun with" in written
     assert "correct-horse-battery" not in written
+
+
+def test_a_run_is_finished_for_the_command_that_finished_it(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its start to its outcome in the journal, with a Ray that does nothing."""
+    ray = run.root / "ray"
+    ray.write_text("#!/bin/sh\nexec sleep 60\n")
+    ray.chmod(0o755)
+    monkeypatch.setattr(ray_node, "ray_program", lambda: str(ray))
+    monkeypatch.setattr(head.HeadRay, "wait_ready", lambda self: None)
+    led: list[str] = []
+
+    def ended(code: ExitCode, *job: str) -> int:
+        def lead(supervisor: head.Supervisor) -> Outcome:
+            led.append(job[-1])
+            return Outcome("ended", code, f"{job[-1]} ended with {code}")
+
+        monkeypatch.setattr(head.Supervisor, "run", lead)
+        return serve(run, free_port(), *job)
+
+    longer, shorter = ("train", "200"), ("train", "100")
+    assert ended(ExitCode.STOPPED, *longer) == ExitCode.STOPPED
+    begun = json.loads(run.run.read_text())
+    assert ended(ExitCode.FINISHED, *shorter) == ExitCode.FINISHED
+    assert ended(ExitCode.FINISHED, *shorter) == ExitCode.FINISHED
+    assert led == ["200", "100"]
+    assert ended(ExitCode.FINISHED, *longer) == ExitCode.FINISHED
+    assert led == ["200", "100", "200"]
+    assert json.loads(run.run.read_text()) == begun

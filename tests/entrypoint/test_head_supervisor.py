@@ -213,7 +213,7 @@ def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Pat
     assert world.lives().name == "finished"
     assert asked == [0, 1, 0]
     assert (world.run.logs / "stacks-attempt-1.txt").read_text()
-    assert world.sentences("failure")[0].startswith("hang: no step for ")
+    assert world.sentences("failure")[0].startswith("hang: nothing in the job's log for ")
     assert world.sentences("decision")[0].startswith("the job made no progress")
     (stop,) = world.sentences("stop")
     assert "stacks-attempt-1.txt" in stop

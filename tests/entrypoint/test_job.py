@@ -22,8 +22,10 @@ from starlette.websockets import WebSocket
 from entrypoint import job
 from entrypoint.job import JobClient, JobInfo, JobRefusedError, command_line
 from entrypoint.wait import GaveUpError, InterruptedWaitError, NotYetError
+from trainer.masks import MASK
 
 TOKEN = "correct-horse-battery"
+SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
 NEVER = threading.Event()
 
@@ -112,8 +114,9 @@ def followed(ray: FakeRay, tmp_path: Path) -> tuple[str, list[str]]:
     """What lies in the job's log file, and the lines that were told."""
     told: list[str] = []
     log_to = tmp_path / "attempt-1.log"
-    JobClient(ray.url, TOKEN).follow("one", log_to, told.append, threading.Event())
-    return log_to.read_text(), told
+    client = JobClient(ray.url, TOKEN, [SECRET])
+    client.follow("one", log_to, told.append, threading.Event())
+    return log_to.read_bytes().decode(), told
 
 
 def test_a_submission_is_tried_again_until_ray_has_an_agent(ray: FakeRay) -> None:
@@ -170,6 +173,36 @@ def test_the_log_of_a_job_that_was_over_before_it_was_followed_is_whole(
     text, told = followed(ray, tmp_path)
     assert text == ray.log
     assert told == ["Traceback", "ValueError: no"]
+
+
+def test_what_is_secret_is_masked_in_the_log_wherever_the_tail_is_cut(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "POLL_SECONDS", 0.01)
+    ray.log = f"key {SECRET}\r\nsent {TOKEN}\nhttp://me:pass@rewards --hf_token abc\n401: {SECRET}"
+    ray.tails = [list(ray.log)]
+    text, told = followed(ray, tmp_path)
+    assert text == (
+        f"key {MASK}\r\nsent {MASK}\nhttp://me:{MASK}@rewards --hf_token {MASK}\n401: {MASK}"
+    )
+    assert told == text.split("\n")
+
+
+def test_a_line_is_in_the_log_as_soon_as_it_is_whole(tmp_path: Path) -> None:
+    told: list[str] = []
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        copy = job._Copy(file, told.append, frozenset())
+        copy.take("one\n 10%|#    |\r 20%|##   |\r 30")
+        assert (tmp_path / "log").read_bytes() == b"one\n 10%|#    |\r 20%|##   |\r"
+        assert told == ["one"]
+
+
+def test_what_a_lost_job_said_last_is_in_the_log(ray: FakeRay, tmp_path: Path) -> None:
+    lost = threading.Event()
+    lost.set()
+    ray.tails = [["not a whole line"], []]
+    JobClient(ray.url, TOKEN).follow("one", tmp_path / "log", print, lost)
+    assert (tmp_path / "log").read_text() == "not a whole line"
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/proc/no/such/log"])

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint import failures, report, report_page
+from entrypoint.failures import Ending, FailureClass
 from entrypoint.journal import Journal
+from entrypoint.settings import Settings
 from trainer.contract import append_event, read_events
+from trainer.events import teller
+from trainer.masks import MASK
+
+SECRET = "hf_nobody_may_read_this"
 
 
 @pytest.fixture
@@ -92,3 +99,31 @@ def test_head_and_driver_write_at_once_and_no_line_is_lost(journal: Journal) -> 
 def test_a_run_directory_that_takes_no_event_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         Journal(tmp_path / "gone" / "journal.jsonl", "head").record("start", "so it begins")
+
+
+def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_page(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.read({"HF_TOKEN": SECRET})
+    journal = Journal(tmp_path / "journal.jsonl", "head", secrets=settings.secrets)
+    ending = Ending(status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n")
+    evidence = failures.evidence(ending, FailureClass.UNKNOWN)
+    assert SECRET in evidence
+    journal.record("attempt", "attempt 1 starts", resume_from=0)
+    journal.record("failure", f"unknown: {evidence}", failure="unknown", seen=[{"by": evidence}])
+    assert SECRET not in journal.path.read_text()
+    (failed,) = journal.events("failure")
+    assert failed["sentence"] == f"unknown: 401: bearer {MASK}"
+    assert failed["details"] == {"failure": "unknown", "seen": [{"by": f"401: bearer {MASK}"}]}
+    assert SECRET not in report_page.page(report.read(journal.events()), "a run")
+
+
+def test_the_driver_masks_what_its_environment_keeps_secret(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    tell = teller(journal.path)
+    tell("reward-server", f"http://me:pass@rewards answers no more: {SECRET}", step=3)
+    (event,) = journal.events()
+    assert event["sentence"] == f"http://me:{MASK}@rewards answers no more: {MASK}"
+    assert event["details"] == {"step": 3}

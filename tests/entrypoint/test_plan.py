@@ -46,7 +46,8 @@ def test_the_plan_has_what_the_design_promises() -> None:
 
 def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"WANDB_API_KEY": SECRET, "ROLLCALL_TOKEN": SECRET[::-1], "HF_TOKEN": "hf_123456"}
-    job = ["--use_wandb", SECRET, "--note", "hf_123456", "--api_key=hunter22"]
+    environ["ROLLCALL_RECIPE"] = "command"
+    job = ["true", "--use_wandb", SECRET, "--note", "hf_123456", "--api_key=hunter22"]
     for as_json in (True, False):
         assert plan.main(Settings.read(environ, job), as_json) == 0
     printed = "".join(capsys.readouterr())
@@ -147,9 +148,27 @@ def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
     ]
 
 
-def test_flags_that_are_wrong_leave_the_layout_open(tmp_path: Path) -> None:
-    assert plan.plan(Settings.read({}, job(tmp_path, "--no_such_flag")))["layout"] is None
-    assert plan.plan(Settings.read(WORKER))["layout"] is None
+def test_a_job_that_cannot_run_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = job(tmp_path, "--pretrian", "some/model", "--zero_stage", "9")
+    assert plan.main(Settings.read({}, wrong), False) == 64
+    told = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
+    assert any(line.startswith("--zero_stage: ") for line in told)
+    assert plan.plan(Settings.read({}, wrong))["layout"] is None
+    assert plan.plan(Settings.read(WORKER, wrong))["faults"] == []  # the head's flags count
+    no_program = Settings.read({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
+    assert plan.main(no_program, False) == 64
+    assert "nosuchprogram is no program" in capsys.readouterr().err
+
+
+def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "other"}')
+    given = job(tmp_path, "--pretrain", str(tmp_path / "model"))
+    layout = plan.plan(Settings.read({}, given))["layout"]
+    assert all(pool["peak_bytes"] is None for pool in layout["memory"])
 
 
 def test_engines_that_share_are_each_on_a_node_and_it_is_said(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from entrypoint import plan
 from entrypoint.platforms.detect import detect
 from entrypoint.platforms.slurm import first_host
 from entrypoint.settings import Settings, SettingsError
@@ -44,6 +45,17 @@ SKYPILOT = {
     "SKYPILOT_NUM_GPUS_PER_NODE": "1",
 }
 TORCHRUN = {"MASTER_ADDR": "node0", "NODE_RANK": "1", "NNODES": "2", "WORLD_SIZE": "16"}
+
+
+SLURM_STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_NNODES": "4",
+    "SLURM_JOB_NODELIST": "gn[1-4]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gn[3-4]",
+}
+"""`srun -N2 -r2`: a step on the last two of the job's nodes."""
 
 
 def test_nothing_is_recognised_in_an_empty_environment() -> None:
@@ -88,6 +100,22 @@ def test_a_platform_says_rank_size_and_head(
     facts = detect(environ)
     assert (facts.name, facts.rank, facts.nodes, facts.head_address) == (name, rank, nodes, head)
     assert not facts.faults
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_slurm_step_on_some_of_the_jobs_nodes_is_a_cluster_of_those_alone(rank: str) -> None:
+    row = plan.plan(Settings.read(SLURM_STEP | {"SLURM_NODEID": rank}))
+    assert (row["head_address"], row["faults"]) == ("gn3", [])
+    assert row["sources"]["head_address"] == "SLURM_STEP_NODELIST"
+    assert row["expected_workers"] == (1 if rank == "0" else None)
+
+
+def test_what_a_slurm_step_does_not_say_the_job_says() -> None:
+    """As one srun says it: the job's number of nodes is the step's, its list of nodes is not."""
+    said = SLURM_STEP | {"SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2"}
+    del said["SLURM_STEP_NUM_NODES"]
+    facts = detect(said)
+    assert (facts.nodes, facts.head_address, facts.faults) == (2, "gn3", {})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from entrypoint import inbox as inboxes
 from entrypoint.head_client import HeadClient
 from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StacksAsked, StopAsked
 from entrypoint.role import Worker
+from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.worker import _Membership
 from tests.entrypoint.test_up_stop import worker_that_waits
@@ -77,7 +78,8 @@ def left(*answers: Message, hears: bool = True) -> tuple[Message, float]:
         {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": "0.3s"}
     )
     inbox = Inbox()
-    member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox)
+    services = Services(settings, is_head=False, env={}, tell=print)
+    member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox, services)
     head = cast(HeadClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began

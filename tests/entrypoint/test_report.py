@@ -336,3 +336,15 @@ def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> No
     assert told.outcome == "finished"
     assert any("rank-replaced!" in line for line in report_text.lines(told))
     assert "rank-replaced!" in report_page.page(told, "a run")
+
+
+def test_a_run_that_never_came_to_an_attempt_has_a_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.then(9, "refused")
+    clock.then(1800, "outcome", outcome="failed", exit_code=69)
+    made = report.read(clock.rows)
+    assert (made.attempts, made.failures, made.outcome) == ([], [], "failed")
+    assert any("failed" in line for line in report_text.lines(made))

@@ -102,3 +102,24 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
     assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
     assert again(False)
     assert not again(False)
+
+
+def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_for_it() -> None:
+    register = Register(card("n1", storage="lease"), expected=1)
+    for joined in (False, True, False):
+        answer = register.check_in(card("n1", joined=joined, storage="lease"), "")
+        assert answer.refusal == (
+            "n1 is the head's own name: give this worker another ROLLCALL_NODE_NAME"
+        )
+        assert not answer.again
+    assert register.call().present == ()
+
+
+def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_that_worker() -> None:
+    register = Register(card("head", storage="lease"), expected=1)
+    register.check_in(card(storage="lease"), "")
+    unfit = card(joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"])
+    answer = register.check_in(unfit, "")
+    assert answer.refusal
+    assert not answer.again
+    assert register.call().present == ("worker-1",)

@@ -1,5 +1,6 @@
 """Servers that a node starts, waits for and starts again, with real ones."""
 
+import errno
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from entrypoint import process
 from entrypoint.services import Service, Services, ServiceSpec, mark, specs
 from entrypoint.settings import Settings
 from entrypoint.wait import GaveUpError
+from tests.entrypoint.test_control import eventually
+from trainer.fence import SupersededError
 
 SERVER = """
 import http.server, sys, time
@@ -64,6 +67,63 @@ def test_a_server_that_dies_is_started_again_and_the_journal_is_told(tmp_path: P
         assert "ended with 137" in told[0]
     finally:
         running.stop()
+
+
+class Full:
+    """A journal on a disk that is full, or another fault of it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked: list[str] = []
+
+    def tell(self, sentence: str) -> None:
+        self.asked.append(sentence)
+        raise self.error
+
+
+def failing(log_to: Path, tell: Callable[[str], None]) -> Service:
+    spec = ServiceSpec("reward", None, ("false",))
+    return Service(spec, env=dict(os.environ), log_to=log_to, tell=tell)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entrypoint.wait.backoff", lambda failures: 0.01)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_server_is_started_again_also_where_the_journal_takes_no_word_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Full(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    ends = failing(tmp_path / "reward.log", full.tell)
+    ends.start()
+    eventually(lambda: len(full.asked) >= 3)
+    ends.stop()
+    assert caplog.messages[0] == f"{full.asked[0]} (not in the journal: No space left on device)"
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_server_is_started_once_there_is_a_place_for_its_log(tmp_path: Path) -> None:
+    told: list[str] = []
+    logs = tmp_path / "logs"
+    logs.write_text("in the way of the directory")
+    ends = failing(logs / "reward.log", told.append)
+    ends.start()
+    eventually(lambda: len(told) >= 2)
+    assert f"the reward server cannot start: {logs}: File exists; starting it again" in told[0]
+    logs.unlink()
+    eventually(lambda: "the reward server ended with 1; " in told[-1])
+    ends.stop()
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_server_of_a_head_that_was_superseded_is_left(tmp_path: Path) -> None:
+    superseded = Full(SupersededError("a later head has the run"))
+    ends = failing(tmp_path / "reward.log", superseded.tell)
+    ends.start()
+    ends._keeper.join(10)
+    assert len(superseded.asked) == 1
 
 
 def test_a_server_that_never_answers_ends_the_wait_with_its_url(tmp_path: Path) -> None:

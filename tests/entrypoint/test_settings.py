@@ -23,7 +23,7 @@ from entrypoint.settings import (
     markdown,
     table,
 )
-from entrypoint.variables import MASK, redact
+from trainer.masks import MASK, redact
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -140,6 +140,27 @@ def test_an_unknown_name_with_our_prefix_is_offered_the_nearest_right_one(
     told = faults({wrong: "hunter2"})
     assert right in told[wrong]
     assert "hunter2" not in told[wrong]  # it may be a misspelt secret
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("EXPECTED_WORKER", "EXPECTED_WORKERS"),
+        ("RAY_WORKERS", "RAY_WORKER"),
+        ("HEADPOD_ID", "HEAD_POD_ID"),
+        ("WANDB_APIKEY", "WANDB_API_KEY"),
+        ("head_pod_id", "HEAD_POD_ID"),
+    ],
+)
+def test_a_name_that_is_nearly_one_of_ours_is_offered_the_right_one(wrong: str, right: str) -> None:
+    told = faults({wrong: "hunter2"})
+    assert f"spell it as {right}" in told[wrong]
+    assert "hunter2" not in told[wrong]
+    Settings.read({wrong: "hunter2", right: "1"})  # then it is another program's
+
+
+def test_variables_of_others_that_resemble_ours_are_let_be() -> None:
+    Settings.read(dict.fromkeys(("RAY_WORKER_ID", "HEAD_POD_IP", "WANDB_KEY", "RAY_DEBUG"), "1"))
 
 
 def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_settings() -> None:

@@ -1,0 +1,97 @@
+"""What comes of a worker that is lost, or comes back, in the moment in which the roll is judged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from entrypoint.gathering import UnplaceableError
+from entrypoint.recipes.builtin import RECIPE, Builtin
+from entrypoint.roll import Card
+from entrypoint.settings import Settings
+from tests.entrypoint.test_elastic import APART, COLOCATED, settings_of
+from tests.entrypoint.world import World
+from trainer.assignment import Offer
+
+ADDRESSES = {"a": "127.0.0.3", "b": "127.0.0.4"}
+BACK_AFTER_SECONDS = 0.5
+ELASTIC = (*COLOCATED, "--actor_num_nodes", "2", "--vllm_num_engines", "8")
+ENGINE = ("--vllm_num_engines", "1")
+
+
+class Nodes(World):
+    """A head without GPUs and two workers with 8 each, both of which are expected and needed."""
+
+    def __init__(self, root: Path, job: Sequence[str]) -> None:
+        super().__init__(root, workers=2, minimum=2)
+        self.gathering.settings = settings_of(root, *job)
+        self.gathering.recipe = RECIPE
+        self.leaves_when_ray_is_asked = False
+        for name in ADDRESSES:
+            self.comes(name)
+
+    def comes(self, name: str, gpus: int = 8) -> None:
+        inventory = {"gpus": gpus, "cpus": 64}
+        card = Card(
+            node=name, address=ADDRESSES[name], versions={}, inventory=inventory, joined=True
+        )
+        self.control._register.check_in(card, "")
+        self.nodes.add(card.address)
+
+    def hangs_up(self, name: str) -> None:
+        """It is back soon; Ray has not seen that it was gone."""
+        entry = self.control._register.asks(name)
+        assert entry is not None
+        self.control._register.asked(entry, hung_up=True)
+        threading.Timer(BACK_AFTER_SECONDS, self.comes, [name]).start()
+
+    def alive(self) -> set[str]:
+        if self.leaves_when_ray_is_asked:
+            self.leaves_when_ray_is_asked = False
+            self.hangs_up("b")
+        return super().alive()
+
+    def rolls(self) -> list[list[str]]:
+        return [roll["details"]["present"] for roll in self.journal.events("roll")]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [ELASTIC, (*APART, *("--actor_num_nodes", "1", "--critic_num_gpus_per_node", "4"), *ENGINE)],
+    ids=["which one could hold alone", "which one could not"],
+)
+def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(
+    tmp_path: Path, job: tuple[str, ...]
+) -> None:
+    nodes = Nodes(tmp_path, job)
+    nodes.leaves_when_ray_is_asked = True
+    assert nodes.gathering.gather() is None
+    assert nodes.rolls() == [["a", "b"]]
+    assert nodes.gathering.job == nodes.gathering.settings
+    assert nodes.gathering.present == ("a", "b")
+
+
+class Meanwhile(Builtin):
+    """While the roll of the nodes is judged for the first time, a worker leaves."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes: Nodes | None = nodes
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> tuple[str, ...]:
+        if self._nodes is not None:
+            self._nodes.hangs_up("b")
+            self._nodes = None
+        return tuple(super().needs(settings, nodes))
+
+
+def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, ELASTIC)
+    nodes.comes("b", gpus=4)
+    with pytest.raises(UnplaceableError):
+        nodes.gathering.gather()
+    nodes.gathering.recipe = Meanwhile(nodes)
+    assert nodes.gathering.gather() is None
+    assert nodes.rolls() == [["a", "b"]] * 3
