@@ -210,7 +210,7 @@ def dd(words: str, size: int) -> float:
 def loaded(directory: Path) -> Row:
     """Seconds to compare a checkpoint's checksums, and to copy its tensors into memory."""
     from trainer.checkpoint import state
-    from trainer.contract import fault_of
+    from trainer.manifest import fault_of
 
     began = time.perf_counter()
     assert fault_of(directory) is None

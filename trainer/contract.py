@@ -6,10 +6,8 @@ command line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -19,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer import fence
+from trainer.masks import redact, redact_all, secret_texts
+from trainer.os_errors import named
 
 
 class ExitCode(IntEnum):
@@ -104,7 +104,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with named(path), os.fdopen(descriptor, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -119,26 +119,31 @@ def sync_directory(directory: Path) -> None:
     """Make a rename inside `directory` survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with named(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is; `RUN/progress.json`, replaced after every step."""
+    """How far a run is; `RUN/progress.json`, replaced after every step.
+
+    Of a command that is not ours any field but `step` may be absent.
+    """
 
     step: int
     """Finished optimiser steps of the whole run, over all attempts."""
-    total_steps: int
-    samples: int
+    total_steps: int = 0
+    """0: unknown."""
+    samples: int = 0
     """Completions trained on so far."""
-    attempt: int
-    reward: float
+    attempt: int = 0
+    reward: float | None = None
     """Mean reward of the step's samples."""
-    reward_first: float
+    reward_first: float | None = None
     """Mean reward of the run's first step."""
-    kl: float = 0.0
+    kl: float | None = None
     """Mean KL divergence of the policy from the reference, nats a token."""
     eval: float | None = None
     """Newest held-out accuracy, 0 to 1."""
@@ -163,13 +168,22 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> Progress | None:
-        """The progress in `path`; None where there is none yet."""
+        """The progress in `path`; None where there is none yet, or none that can be understood.
+
+        Raises OSError.
+        """
         try:
-            row = json.loads(path.read_text())
-        except FileNotFoundError:
+            with named(path):
+                row = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):
             return None
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in row.items() if name in known})
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            return None
+        wanted = {f.name: str if f.name == "at" else int | float for f in fields(cls)}
+        fitting: dict[str, Any] = {
+            name: value for name, value in row.items() if isinstance(value, wanted.get(name, ()))
+        }
+        return cls(**fitting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,31 +241,35 @@ def append_event(
     attempt: int | None = None,
     node: str | None = None,
     lease: Path | None = None,
+    secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Append one event to the run's journal, durably, and return it.
 
     One `write` of one line on an O_APPEND descriptor: head and driver, which run on one machine,
-    may both write without a lock. `lease`: the head's; a driver has it in its environment.
+    may both write without a lock. `lease`: the head's; a driver has it in its environment. Masked
+    are `secrets`, and those that this process has in its environment: an error may quote either.
 
     Raises SupersededError where a later head has the run, OSError.
     """
     lease = lease or fence.mine()
+    hidden = secret_texts(os.environ).union(secrets)
     event = {
         "at": timestamp(),
         "node": node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
         "epoch": fence.epoch(lease),
         "attempt": attempt,
         "kind": kind,
-        "sentence": sentence,
-        "details": dict(details or {}),
+        "sentence": redact(sentence, hidden),
+        "details": redact_all(details or {}, hidden),
     }
     fence.check(lease)
     descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        # A line that a crash tore has no end: it must not take this one with it.
-        start = "\n" if _is_torn(descriptor) else ""
-        os.write(descriptor, f"{start}{json.dumps(event)}\n".encode())
-        os.fsync(descriptor)
+        with named(journal):
+            # A line that a crash tore has no end: it must not take this one with it.
+            start = "\n" if _is_torn(descriptor) else ""
+            os.write(descriptor, f"{start}{json.dumps(event)}\n".encode())
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return event
@@ -269,7 +287,8 @@ def read_events(journal: Path) -> Iterator[dict[str, Any]]:
     its write comes too late to count.
     """
     try:
-        lines = journal.read_text().splitlines()
+        with named(journal):
+            lines = journal.read_text().splitlines()
     except FileNotFoundError:
         return
     newest = 0
@@ -282,84 +301,3 @@ def read_events(journal: Path) -> Iterator[dict[str, Any]]:
         if epoch >= newest:
             newest = epoch
             yield event
-
-
-MANIFEST = "MANIFEST.json"
-CHECKPOINT_NAME = re.compile(r"global_step_(\d+)")
-
-
-def checkpoint_path(checkpoints: Path, step: int) -> Path:
-    return checkpoints / f"global_step_{step}"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file of a checkpoint as it was written, which need not be read to be confirmed."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-
-def write_manifest(directory: Path, step: int, written: Iterable[Written] = ()) -> None:
-    """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last.
-
-    Those in `written` are taken at their word; any other file is read. Raises SupersededError
-    where a later head has the run, OSError.
-    """
-    known = {one.name: {"bytes": one.bytes, "sha256": one.sha256} for one in written}
-    names = sorted(
-        str(path.relative_to(directory))
-        for path in directory.rglob("*")
-        if path.is_file() and path.name != MANIFEST
-    )
-    files = {name: known.get(name) or _entry(directory / name) for name in names}
-    fence.check(fence.mine())
-    write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
-
-
-def _entry(path: Path) -> dict[str, int | str]:
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
-def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
-    """What is wrong with the checkpoint in `directory`, in words; None where it is whole."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text())
-        listed = manifest["files"].items()
-    except FileNotFoundError:
-        return "no manifest: it was never finished"
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return "its manifest is torn"
-    for name, entry in listed:
-        path = directory / name
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            return f"{name} is missing"
-        if size != entry["bytes"]:
-            return f"{name} has {size} bytes, its manifest says {entry['bytes']}"
-        if checksums and sha256(path) != entry["sha256"]:
-            return f"{name} does not have the checksum that its manifest gives"
-    return None
-
-
-def steps_on_disk(checkpoints: Path) -> list[int]:
-    """The steps of all checkpoint directories, newest first, whole or not."""
-    if not checkpoints.is_dir():
-        return []
-    matches = (CHECKPOINT_NAME.fullmatch(path.name) for path in checkpoints.iterdir())
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
-
-
-def newest_checkpoint(checkpoints: Path, *, checksums: bool = True) -> int | None:
-    """The newest step whose checkpoint is whole; None where there is none."""
-    for step in steps_on_disk(checkpoints):
-        if fault_of(checkpoint_path(checkpoints, step), checksums=checksums) is None:
-            return step
-    return None
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

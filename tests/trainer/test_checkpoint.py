@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from tests.trainer.harness import Tiny, events, metric_rows, train
+from tests.trainer.harness import Tiny, dying_at, events, metric_rows, train
+from trainer import manifest
 from trainer.checkpoint import export, retention, state
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.retention import OnDisk, Retention
 from trainer.config import Config
-from trainer.contract import (
+from trainer.contract import read_events
+from trainer.manifest import (
     MANIFEST,
     Written,
     checkpoint_path,
     fault_of,
     newest_checkpoint,
-    read_events,
     sha256,
     steps_on_disk,
     write_manifest,
@@ -54,16 +55,29 @@ def test_retention_keeps_the_newest_whole_ones_that_have_room_and_nothing_older(
         assert sum(found[step].bytes for step in newest[: len(kept) + 1]) > room
 
 
-def test_a_checkpoint_that_is_being_deleted_is_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for step in (1, 2):
-        directory = checkpoint_path(tmp_path, step)
+def write_steps(checkpoints: Path, *steps: int) -> None:
+    for step in steps:
+        directory = checkpoint_path(checkpoints, step)
         directory.mkdir()
         (directory / "policy.pt").write_text("weights")
         write_manifest(directory, step)
+
+
+@pytest.mark.parametrize("rule", [Retention(1), Retention(9, bytes=1)])
+def test_the_checkpoint_just_written_stays_whatever_later_one_seems_whole(
+    tmp_path: Path, rule: Retention
+) -> None:
+    write_steps(tmp_path, 1, 2, 3)
+    retention.apply(tmp_path, rule, newest=2)
+    assert steps_on_disk(tmp_path) == [3, 2]
+
+
+def test_a_checkpoint_that_is_being_deleted_is_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_steps(tmp_path, 1, 2)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed right there
-    retention.apply(tmp_path, Retention(1))
+    retention.apply(tmp_path, Retention(1), newest=2)
     assert fault_of(checkpoint_path(tmp_path, 1)) == "no manifest: it was never finished"
     assert newest_checkpoint(tmp_path) == 2
 
@@ -124,6 +138,23 @@ def test_a_broken_checkpoint_is_named_and_skipped(
     assert fault_of(checkpoint_path(config.checkpoints, 2)) is None
     # The curve has each step once, though step 2 was made twice.
     assert [row["step"] for row in metric_rows(config) if "train/reward" in row] == [1, 2]
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_is_written_after_a_broken_checkpoint_was_passed_over_is_kept(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, *, writable: bool
+) -> None:
+    if not writable:  # the broken one stays as it is
+        monkeypatch.setattr(manifest, "PUT_ASIDE", "no/such/directory")
+    flags = {"max_ckpt_num": 1, "advantage_estimator": "group_norm", "init_kl_coef": 0}
+    train(tiny.config(run_dir, **flags, max_steps=3))
+    broken = checkpoint_path(run_dir / "checkpoints", 3)
+    flip_a_bit(broken / "policy.pt")
+    config = tiny.config(run_dir, **flags, max_steps=3, save_steps=1, load_checkpoint=True)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(3))
+    assert newest_checkpoint(config.checkpoints) == 2
+    assert (fault_of(broken, checksums=False) is None) is not writable
 
 
 def flip_a_bit(path: Path) -> None:

@@ -17,7 +17,7 @@ from trainer.actors import rendezvous
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
-from trainer.contract import checkpoint_path
+from trainer.manifest import checkpoint_path
 
 Tensors = dict[str, torch.Tensor]
 UPDATES = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.actors.base import Policy
 from trainer.actors.group import Group
-from trainer.contract import checkpoint_path
+from trainer.manifest import checkpoint_path
 
 
 def keep(policy: Group[Policy], directory: Path, step: int) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from trainer.contract import Written, sha256, sync_directory
+from trainer.contract import sync_directory
+from trainer.manifest import Written, sha256
 
 
 def write(
@@ -30,7 +34,8 @@ def write(
     temporary = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(temporary, state_dict=weights)
+    with _any_generation_config(model, temporary):
+        model.save_pretrained(temporary, state_dict=weights)
     tokenizer.save_pretrained(temporary)
     for name, tensors in (beside or {}).items():
         save_file({key: tensor.detach().cpu() for key, tensor in tensors.items()}, temporary / name)
@@ -41,6 +46,27 @@ def write(
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync_directory(directory.parent)
+
+
+@contextmanager
+def _any_generation_config(model: Any, directory: Path) -> Iterator[None]:
+    """What `model` is saved with within is written as the base model had it, valid or not.
+
+    transformers loads fields of sampling without do_sample, and refuses to save them.
+    """
+    own: Any = getattr(model, "generation_config", None)
+    try:
+        if own is not None:
+            own.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig()
+        try:
+            yield
+        finally:
+            model.generation_config = own
+        own.to_json_file(directory / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
+    else:
+        yield
 
 
 def written(directory: Path) -> list[Written]:

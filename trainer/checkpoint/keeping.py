@@ -22,8 +22,8 @@ from trainer.checkpoint import write
 from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import Written
 from trainer.in_flight import InFlight
+from trainer.manifest import Written
 from trainer.team import Team
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from env.prompts import PromptStream
 from trainer.actors.base import Learner
@@ -13,23 +13,17 @@ from trainer.checkpoint import openrlhf
 from trainer.checkpoint.openrlhf import OpenRLHF
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import (
-    append_event,
-    checkpoint_path,
-    fault_of,
-    newest_checkpoint,
-    read_events,
-    steps_on_disk,
-)
+from trainer.contract import append_event, read_events
 from trainer.events import attempt_number
 from trainer.in_flight import FILE, InFlight
+from trainer.manifest import checkpoint_path, fault_of, newest_checkpoint, put_aside, steps_on_disk
 from trainer.team import Team
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
 
 if TYPE_CHECKING:
     from trainer.actors.base import Source
     from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.peers import Peers
+    from trainer.checkpoint.peers import Peers, Snapshot
 
 
 class ResumeError(ValueError):
@@ -49,30 +43,37 @@ def begin(
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
-    found = _from_peers(config, team, peers) if peers else None
-    found = found or _from_disk(config, team) or _from_openrlhf(config, team, fresh.run)
+    found = _newest_held(config, team, peers) or _from_openrlhf(config, team, fresh.run)
     if found is None:
         return fresh
     stream.load_state_dict(found.run.prompts)
     return found
 
 
-def _from_disk(config: Config, team: Team) -> DriverState | None:
-    directory = _newest(config.checkpoints, config.files.journal)
-    if directory is None:
-        return None
+def _newest_held(config: Config, team: Team, peers: Peers | None) -> DriverState | None:
+    """What is newest in the nodes' memory and on disk; where both have it, that in memory."""
+    snapshot = peers.newest() if peers else None
+    in_memory = snapshot.step if snapshot else 0
+    steps = steps_on_disk(config.checkpoints)
+    # A checkpoint is read as a whole to be trusted: the older ones only where they are needed.
+    on_disk = _newest(config, [step for step in steps if step >= in_memory])
+    if snapshot and on_disk in (None, in_memory):
+        if found := _from_memory(config, team, snapshot):
+            return found
+        on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
+    return None if on_disk is None else _from_disk(config, team, on_disk)
+
+
+def _from_disk(config: Config, team: Team, step: int) -> DriverState:
+    directory = checkpoint_path(config.checkpoints, step)
     _restore(config, team, directory)
     run, file = RunState.read(directory), directory / FILE
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
 
-def _from_peers(config: Config, team: Team, peers: Peers) -> DriverState | None:
-    """What the nodes hold together, where it is whole and newer than what is on disk."""
-    snapshot = peers.newest()
-    on_disk = newest_checkpoint(config.checkpoints, checksums=False) or 0
-    if snapshot is None or snapshot.step <= on_disk:
-        return None
+def _from_memory(config: Config, team: Team, snapshot: Snapshot) -> DriverState | None:
+    """None where no node has all of it any more."""
     details = {"step": snapshot.step}
     try:
         _restore(config, team, snapshot)
@@ -123,7 +124,7 @@ def _named(source: Source) -> str:
     return str(source) if known else "the snapshot in the nodes' memory"
 
 
-def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, int]) -> None:
+def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) -> None:
     print(sentence, flush=True)
     append_event(config.files.journal, kind, sentence, details, attempt=attempt_number())
 
@@ -155,18 +156,18 @@ def _refuse_leftovers(checkpoints: Path) -> None:
         )
 
 
-def _newest(checkpoints: Path, journal: Path) -> Path | None:
-    """The newest whole checkpoint. Each broken one on the way is named in the journal."""
-    for step in steps_on_disk(checkpoints):
-        directory = checkpoint_path(checkpoints, step)
+def _newest(config: Config, steps: Iterable[int]) -> int | None:
+    """The first of `steps` whose checkpoint is whole. Each broken one on the way is put aside, and
+    named in the journal."""
+    for step in steps:
+        directory = checkpoint_path(config.checkpoints, step)
         fault = fault_of(directory)
         if fault is None:
-            _confirm(journal, step)
-            return directory
+            _confirm(config.files.journal, step)
+            return step
         sentence = f"Checkpoint {directory.name} is broken and skipped: {fault}."
-        details = {"step": step, "fault": fault}
-        print(sentence, flush=True)
-        append_event(journal, "checkpoint-skipped", sentence, details, attempt=attempt_number())
+        _tell(config, "checkpoint-skipped", sentence, {"step": step, "fault": fault})
+        put_aside(directory)
     return None
 
 

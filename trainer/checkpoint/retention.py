@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.contract import MANIFEST, checkpoint_path, fault_of, steps_on_disk, sync_directory
+from trainer.contract import sync_directory
+from trainer.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,16 @@ def superfluous(found: Mapping[int, OnDisk], rule: Retention) -> list[int]:
     return [step for step in newest_first if kept and step < kept[0] and step not in kept]
 
 
-def apply(checkpoints: Path, rule: Retention) -> None:
-    """Delete superfluous checkpoints; each loses its manifest first: none is half there."""
+def apply(checkpoints: Path, rule: Retention, newest: int) -> None:
+    """Delete superfluous checkpoints; each loses its manifest first: none is half there.
+
+    `newest` is the step of the one just written. A later one is what the run has passed over as
+    broken, though its sizes may be right: it counts for nothing, and stays until its step is past.
+    """
     found = {
-        step: _examined(checkpoint_path(checkpoints, step)) for step in steps_on_disk(checkpoints)
+        step: _examined(checkpoint_path(checkpoints, step))
+        for step in steps_on_disk(checkpoints)
+        if step <= newest
     }
     for step in superfluous(found, rule):
         directory = checkpoint_path(checkpoints, step)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer import packing
 from trainer.actors.base import Rank
-from trainer.contract import Written
+from trainer.manifest import Written
 from trainer.types import ModelMismatchError
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from trainer.checkpoint import retention
 from trainer.checkpoint.retention import Retention
-from trainer.contract import Written, checkpoint_path, write_atomically, write_manifest
+from trainer.contract import write_atomically
 from trainer.in_flight import FILE
+from trainer.manifest import Written, checkpoint_path, write_manifest
 from trainer.shaping import RunningMoments
 
 RUN_STATE = "run.json"
@@ -37,10 +38,12 @@ class RunState:
     reward_first: float | None = None
     eval_before: float | None = None
     eval: float | None = None
+    evaluated: int | None = None
+    """The step of the newest evaluation."""
     best: float | None = None
     """The best evaluation so far, by --best_metric_key."""
     kl_coef: float | None = None
-    """Weight of the KL in the next step; None: the first one's."""
+    """Weight of the KL in the next step, where a target steers it; None: the flag's."""
     reward_moments: RunningMoments = field(default_factory=RunningMoments)
     wandb_id: str | None = None
 
@@ -89,7 +92,7 @@ def commit(
     write_atomically(directory / RUN_STATE, driver.run.dump())
     sync_tree(directory)
     write_manifest(directory, driver.run.step, shares)
-    retention.apply(directory.parent, keep)
+    retention.apply(directory.parent, keep, newest=driver.run.step)
 
 
 def sync_tree(directory: Path) -> None:

@@ -1,0 +1,111 @@
+"""Checkpoints as both sides of the border know them: a directory, whole once its manifest is there.
+
+Torch-free: the entrypoint asks which is the newest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer import fence
+from trainer.contract import sync_directory, write_atomically
+from trainer.os_errors import named
+
+MANIFEST = "MANIFEST.json"
+PUT_ASIDE = "MANIFEST.broken.json"
+CHECKPOINT_NAME = re.compile(r"global_step_(\d+)")
+
+
+def checkpoint_path(checkpoints: Path, step: int) -> Path:
+    return checkpoints / f"global_step_{step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file of a checkpoint as it was written, which need not be read to be confirmed."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def write_manifest(directory: Path, step: int, written: Iterable[Written] = ()) -> None:
+    """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last.
+
+    Those in `written` are taken at their word; any other file is read. Raises SupersededError
+    where a later head has the run, OSError.
+    """
+    known = {one.name: {"bytes": one.bytes, "sha256": one.sha256} for one in written}
+    names = sorted(
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != MANIFEST
+    )
+    files = {name: known.get(name) or _entry(directory / name) for name in names}
+    fence.check(fence.mine())
+    write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
+
+
+def _entry(path: Path) -> dict[str, int | str]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def put_aside(directory: Path) -> None:
+    """Let a broken checkpoint nowhere count as whole, also where sizes alone are compared.
+
+    On a disk that takes no writes it stays as it is.
+    """
+    with suppress(OSError):
+        (directory / MANIFEST).replace(directory / PUT_ASIDE)
+        sync_directory(directory)
+
+
+def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
+    """What is wrong with the checkpoint in `directory`, in words; None where it is whole."""
+    try:
+        with named(directory):
+            manifest = json.loads((directory / MANIFEST).read_text())
+        listed = manifest["files"].items()
+    except FileNotFoundError:
+        known = (directory / PUT_ASIDE).exists()
+        return "it was found broken before" if known else "no manifest: it was never finished"
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return "its manifest is torn"
+    for name, entry in listed:
+        path = directory / name
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return f"{name} is missing"
+        if size != entry["bytes"]:
+            return f"{name} has {size} bytes, its manifest says {entry['bytes']}"
+        if checksums and sha256(path) != entry["sha256"]:
+            return f"{name} does not have the checksum that its manifest gives"
+    return None
+
+
+def steps_on_disk(checkpoints: Path) -> list[int]:
+    """The steps of all checkpoint directories, newest first, whole or not."""
+    if not checkpoints.is_dir():
+        return []
+    matches = (CHECKPOINT_NAME.fullmatch(path.name) for path in checkpoints.iterdir())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def newest_checkpoint(checkpoints: Path, *, checksums: bool = True) -> int | None:
+    """The newest step whose checkpoint is whole; None where there is none."""
+    for step in steps_on_disk(checkpoints):
+        if fault_of(checkpoint_path(checkpoints, step), checksums=checksums) is None:
+            return step
+    return None
+
+
+def sha256(path: Path) -> str:
+    with named(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
