@@ -186,7 +186,13 @@ def _label(row: Row, key: str) -> str:
     value = row.fields[key]
     if value is None:
         raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
-    return value if isinstance(value, str) else json.dumps(value)
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except TypeError:  # a decimal, a date, bytes: each has several spellings
+        raise PromptError(
+            f"{row.where}: '{key}' holds {_shown(value)} of type {type(value).__name__}, where a "
+            "text, a number or what else JSON has is wanted: save the column as text"
+        ) from None
 
 
 def _check_template(template: str | None) -> None:

@@ -4,7 +4,8 @@
                two slices of their work
     rewards    score a group when the last of its completions is written
     the loop   takes a step's groups in `batch`, which keeps the others at work while it waits;
-               `meanwhile` does so in a thread while the loop waits for the models
+               `meanwhile` does so in a thread while the loop waits for the models, and leaves the
+               loss of a process to the next `batch`
 
 Outside of `meanwhile` there is no thread: weights, evaluations and checkpoints meet engines at
 rest.
@@ -99,15 +100,22 @@ class Ahead:
         self._refused = 0
         """Groups without a signal, since the last batch."""
         self._version = self._taken = step
+        self._published = False
+        """Whether engines were given the weights of `_version`; they start with --pretrain's."""
         self._given: dict[int, list[Group]] = {}
         """What the trainer was given last: of each step."""
+        self._lost: LostWorkerError | None = None
+        """What `meanwhile` has left to the next `batch`."""
 
     def batch(self, step: int) -> Batch:
         """The samples of `step`, in the order in which their prompts were dealt.
 
-        Raises TrainingError where none could be scored, LostWorkerError where no engine is left,
-        and what the reward function raises.
+        Raises TrainingError where none could be scored, LostWorkerError where no engine is left or
+        a process was lost in the last `meanwhile`, and what the reward function raises.
         """
+        if lost := self._lost:
+            self._lost = None
+            raise lost
         while (chosen := self._chosen(step)) is None:
             if self._writers.stalled:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
@@ -132,10 +140,15 @@ class Ahead:
         back = {group.number: group for groups in again for group in groups}
         self._groups = back | self._groups
         self._taken = min(self._taken, step)
+        self._lost = None  # it is back by now, or is missed again
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:
-        """Rollouts go on while the block runs. Raises at its end what they raised."""
+        """Rollouts go on while the block runs. Raises at its end what they raised.
+
+        The loss of a process is left to the next `batch`: at the end of the block learners have
+        made the step's update, which its repair would have them make again.
+        """
         over, failures = Event(), list[BaseException]()
 
         def work() -> None:
@@ -153,21 +166,25 @@ class Ahead:
         finally:
             over.set()
             thread.join()
-        if failures:
-            raise failures[0]
+            for failure in failures:
+                if not isinstance(failure, LostWorkerError):
+                    raise failure  # also where the block lost a process: no repair is enough
+                self._lost = failure
         self._written(self._writers.settle())
 
     @contextmanager
     def new_weights(self, version: int) -> Iterator[None]:
         """The block gives the engines the weights of `version`.
 
-        Without --partial_rollout each completion that was begun is written to its end before.
+        Without --partial_rollout each completion that was begun is written to its end before; but
+        one that a checkpoint holds, after the checkpoint's weights have come.
         """
-        while self._writers.busy and not self._config.partial_rollout:
+        whole = self._published and not self._config.partial_rollout
+        while whole and self._writers.busy:
             self._written(self._writers.work(A_LOOK))
         self._written(self._writers.settle())
         yield
-        self._version = version
+        self._version, self._published = version, True
 
     def in_flight(self) -> InFlight:
         """All that is drawn from the stream and in no step yet."""

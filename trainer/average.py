@@ -10,7 +10,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class MovingAverage:
-    """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that the model begins with.
+    """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that training begins with.
 
     Kept in the precision that they begin with, whatever the model is trained in.
     """
@@ -31,3 +31,7 @@ class MovingAverage:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self._averaged.load_state_dict(tensors)
+
+    def begin(self, tensors: dict[str, Tensor]) -> None:
+        """At these weights; those that are not among them are frozen, and what they were."""
+        self._averaged.load_state_dict(tensors, strict=False)

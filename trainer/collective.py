@@ -34,6 +34,9 @@ SECONDS = 0.1
 """What one timed all-reduce may take: on a slow line the message is a smaller one."""
 ROUNDS = 5
 """Timed all-reduces; the fastest counts."""
+DISTINCT = 7
+"""Ranks in a row that each bring another number: small ones, as float32 adds up whole numbers
+exactly to 2**24 alone."""
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 180.0
 
@@ -102,7 +105,7 @@ def _timed(size: int, rank: Any, device: torch.device) -> float | None:
     import torch
     import torch.distributed as dist
 
-    values = torch.full((size // 4,), float(rank.index + 1), device=device)
+    values = torch.full((size // 4,), float(_brings(rank.index)), device=device)
     if device.type == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -110,7 +113,17 @@ def _timed(size: int, rank: Any, device: torch.device) -> float | None:
     if device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
-    return seconds if bool((values == rank.world * (rank.world + 1) / 2).all()) else None
+    return seconds if bool((values == _sum(rank.world)).all()) else None
+
+
+def _brings(index: int) -> int:
+    return index % DISTINCT + 1
+
+
+def _sum(world: int) -> int:
+    """Of what so many ranks bring."""
+    rounds, rest = divmod(world, DISTINCT)
+    return rounds * DISTINCT * (DISTINCT + 1) // 2 + rest * (rest + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,11 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.init_kl_coef > 0
 
     @property
+    def steers_kl(self) -> bool:
+        """Whether the weight of the KL changes from step to step."""
+        return self.has_reference and self.kl_target is not None
+
+    @property
     def has_reward_model(self) -> bool:
         """Whether models in the cluster give the rewards; a URL or a function comes before them."""
         return bool(self.reward_pretrain) and not self.remote_rm_url
@@ -230,7 +235,8 @@ def _settled(config: Config, given: Set[str]) -> Config:
         room = config.max_len - config.generate_max_len
         prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
     threshold = config.is_correction_threshold
-    attention = config.attn_implementation or ("flash_attention_2" if config.flash_attn else None)
+    bf16 = config.bf16 or config.mixed_precision
+    flash = "flash_attention_2" if config.flash_attn and bf16 else None  # it has no fp32
     correction = config.is_correction_level
     if config.runs_ahead and "is_correction_level" not in given:
         correction = "token"
@@ -245,8 +251,8 @@ def _settled(config: Config, given: Set[str]) -> Config:
             _located(name.strip()) for name in config.reward_pretrain.split(",")
         ),
         prompt_max_len=prompt_limit,
-        param_dtype="bf16" if config.bf16 else config.param_dtype,
-        attn_implementation=attention,
+        param_dtype="bf16" if bf16 else config.param_dtype,
+        attn_implementation=config.attn_implementation or flash,
         is_correction_threshold=threshold if len(threshold) > 1 else (0.0, *threshold),
         use_wandb=_switch(config.use_wandb),
     )

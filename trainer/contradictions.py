@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import layout, reward_models, sync
+from trainer import kl_control, layout, reward_models, sync
 from trainer.flags import Fault
 from trainer.values import shown
 
@@ -23,6 +23,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _length_faults(config)
     yield from _group_faults(config)
     yield from _range_faults(config)
+    yield from _kl_faults(config)
     yield from _correction_faults(config)
     yield from _best_metric_faults(config)
     yield from _sharding_faults(config)
@@ -166,12 +167,31 @@ def _range_faults(config: Config) -> Iterator[Fault]:
             yield Fault(f"--{name}", shown(betas), "must lie in [0, 1)", "Commonly 0.9 0.95")
     if config.input_template is not None and "{}" not in config.input_template:
         yield Fault("--input_template", config.input_template, "has no {}", "Put {} for the prompt")
-    if config.flash_attn and "flash" not in (config.attn_implementation or ""):
+    attention = config.attn_implementation or ""
+    if config.flash_attn and attention and "flash" not in attention:
         yield Fault(
             "--flash_attn",
             "",
-            f"contradicts --attn_implementation {config.attn_implementation}",
+            f"contradicts --attn_implementation {attention}",
             "Give one of the two",
+        )
+    elif "flash" in attention and not config.mixed_precision:
+        yield Fault(
+            "--attn_implementation",
+            attention,
+            "computes in bf16 and not in fp32",
+            "Give --param_dtype bf16, or leave the attention to what fits",
+        )
+
+
+def _kl_faults(config: Config) -> Iterator[Fault]:
+    horizon, samples = config.kl_horizon, config.samples_per_step
+    if config.steers_kl and not kl_control.stays_positive(horizon=horizon, samples=samples):
+        yield Fault(
+            "--kl_horizon",
+            str(horizon),
+            f"lets one step of {samples} samples bring the KL's weight to 0 or below",
+            f"Give at least {samples // 5 + 1}, commonly ten times the samples of a step or more",
         )
 
 
@@ -231,7 +251,7 @@ def _sharding_faults(config: Config) -> Iterator[Fault]:
 
 
 def _vllm_faults(config: Config) -> Iterator[Fault]:
-    if config.rollout_engine == "vllm" and config.top_p < 1 and config.temperature != 1:
+    if config.rollout_engine == "vllm" and not layout.is_exact(config):
         yield Fault(
             "--top_p",
             shown(config.top_p),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from trainer import memory
+from trainer import layout, memory
 from trainer.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -19,11 +19,13 @@ def settled(config: Config, found: Assignment) -> Config:
     """With --rollout_engine said, and on GPUs the share of its memory that an engine takes.
 
     `auto` is vLLM where there are GPUs and it is installed, and transformers elsewhere: on CPUs
-    vLLM takes half a minute to start, and a gigabyte for its cache.
+    vLLM takes half a minute to start, and a gigabyte for its cache. Who asks for several GPUs an
+    engine means vLLM, installed or not: `trainer.checks` says what is lacking.
     """
     kind = config.rollout_engine
     if kind == "auto":
-        kind = "vllm" if found.on_gpus and find_spec("vllm") and _is_exact(config) else "hf"
+        wanted = find_spec("vllm") or config.vllm_tensor_parallel_size > 1
+        kind = "vllm" if found.on_gpus and wanted and layout.is_exact(config) else "hf"
     share = config.vllm_gpu_memory_utilization
     if found.on_gpus:
         share = memory.engine_share(config, found.layout)
@@ -32,8 +34,3 @@ def settled(config: Config, found: Assignment) -> Config:
 
 def sentence(config: Config) -> str:
     return f"rollouts by {NAMES[config.rollout_engine]}"
-
-
-def _is_exact(config: Config) -> bool:
-    """Whether vLLM can tell the log-probabilities that training goes by."""
-    return config.top_p == 1 or config.temperature == 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer import rewards
 from trainer.types import Sample, TrainingError
 
 ROUNDS = 10
@@ -25,17 +26,21 @@ def collect(
 ) -> Filtered:
     """The samples of `prompts` prompts with a signal; `draw(n)` gives those of the next n prompts.
 
+    One draw may well bring no score at all: a single missing prompt whose label is broken.
+
     Raises TrainingError where ROUNDS draws do not bring so many.
     """
     kept: list[list[Sample]] = []
-    drawn = 0
+    drawn: list[Sample] = []
     for _ in range(ROUNDS):
-        missing = prompts - len(kept)
-        kept += with_signal(draw(missing), size, bounds)
-        drawn += missing
+        samples = draw(prompts - len(kept))
+        kept += with_signal(samples, size, bounds)
+        drawn += samples
         if len(kept) == prompts:
-            return Filtered([sample for group in kept for sample in group], prompts / drawn)
-    raise hopeless(drawn, len(kept), prompts, bounds)
+            passed = [sample for group in kept for sample in group]
+            return Filtered(passed, len(passed) / len(drawn))
+    rewards.require_one(drawn)
+    raise hopeless(len(drawn) // size, len(kept), prompts, bounds)
 
 
 def hopeless(drawn: int, kept: int, needed: int, bounds: tuple[float, float]) -> TrainingError:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainer import layout
+
 if TYPE_CHECKING:
     from trainer.config import Config
 
@@ -36,11 +38,15 @@ IDLE = (
             "critic_adam_eps",
             "critic_max_norm",
             "value_clip",
-            "value_head_prefix",
             "save_value_network",
         ),
         lambda c: not c.has_critic,
         "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("value_head_prefix",),
+        lambda c: not (c.has_critic or c.has_reward_model),
+        "there is no reward model, and no critic without --advantage_estimator gae",
     ),
     Idle(
         ("freezing_actor_steps",),
@@ -142,6 +148,11 @@ IDLE = (
         "it needs --use_dynamic_batch",
     ),
     Idle(
+        ("flash_attn",),
+        lambda c: not c.mixed_precision,
+        "flash attention computes in bf16: it needs --param_dtype bf16",
+    ),
+    Idle(
         ("micro_train_batch_size",),
         lambda c: c.use_dynamic_batch,
         "--use_dynamic_batch cuts passes by tokens",
@@ -156,6 +167,11 @@ IDLE = (
         ),
         lambda c: c.rollout_engine == "hf",
         "--rollout_engine hf decodes with transformers, not with vLLM",
+    ),
+    Idle(
+        ("vllm_tensor_parallel_size",),
+        lambda c: c.rollout_engine == "auto" and not layout.is_exact(c),
+        "with this --top_p and --temperature --rollout_engine auto is hf: one GPU for each engine",
     ),
     Idle(
         ("min_lr_ratio",),

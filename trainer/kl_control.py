@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+LARGEST_ERROR = 0.2
+"""As a share of the target: what is further off counts as this."""
 
 
 def next_coefficient(
@@ -15,5 +16,11 @@ def next_coefficient(
     """
     if target is None:
         return coefficient
-    error = float(np.clip(kl / target - 1, -0.2, 0.2))
+    error = max(min(kl / target - 1, LARGEST_ERROR), -LARGEST_ERROR)
     return coefficient * (1 + error * samples / horizon)
+
+
+def stays_positive(*, horizon: int, samples: int) -> bool:
+    """Whether no step of so many samples can bring the weight to 0 or below, where it would reward
+    what it is there to punish. A step is meant to change it by a little: a 50th in the paper."""
+    return LARGEST_ERROR * samples < horizon

@@ -33,7 +33,7 @@ class Group:
     nodes: int
     """Nodes, each with as many of its ranks; of engines, how many there are."""
     per_node: int
-    """Slots on each; of engines, the tensor parallel size."""
+    """Slots on each; of engines, those of one."""
 
     @property
     def slots(self) -> int:
@@ -227,9 +227,20 @@ def _group(config: Config, role: str) -> Group:
         "critic": (config.critic_num_nodes, config.critic_num_gpus_per_node),
         "reference": (config.ref_num_nodes, config.ref_num_gpus_per_node),
         "reward": (config.reward_num_nodes, config.reward_num_gpus_per_node),
-        "engine": (config.vllm_num_engines, config.vllm_tensor_parallel_size),
+        "engine": (config.vllm_num_engines, engine_slots(config)),
     }[role]
     return Group(role=role, nodes=nodes, per_node=per_node)
+
+
+def engine_slots(config: Config) -> int:
+    """Of one engine: a transformers engine computes on one, whatever vLLM's ranks would be."""
+    hf = config.rollout_engine == "hf" or (config.rollout_engine == "auto" and not is_exact(config))
+    return 1 if hf else config.vllm_tensor_parallel_size
+
+
+def is_exact(config: Config) -> bool:
+    """Whether vLLM can tell the log-probabilities that training goes by."""
+    return config.top_p == 1 or config.temperature == 1
 
 
 def _size(config: Config, role: str) -> int:

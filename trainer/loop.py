@@ -33,12 +33,13 @@ from trainer.checkpoint import best, resume
 from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import ExitCode, newest_checkpoint
+from trainer.contract import ExitCode
 from trainer.data import Data
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
 from trainer.events import teller
 from trainer.kl_control import next_coefficient
+from trainer.manifest import checkpoint_path, fault_of
 from trainer.mending import Mending, WentBackError
 from trainer.record import Recorder, Stopwatch
 from trainer.repair import Disk, Memory, Repair, Source
@@ -124,27 +125,31 @@ class _Run:
     def _go_on(self, state: RunState, stop: StopRequest) -> RunState:
         """To the end. Raises WentBackError where steps are to be done again."""
         total = self.recorder.total_steps
-        if state.step == 0:
-            state = self._mended(state, self._evaluate)
-        if stop.requested:
+        if not stop.requested:
+            state = self._mended(state, self._evaluate_where_due)
+        if stop.requested and state.step < total:
             self._save(state)
             raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
         for step in range(state.step + 1, total + 1):
             state = self._mended(state, partial(self._step, step=step))
             self.repair.progress(step)
+            if not stop.requested:  # else there may be no time for more than the save
+                state = self._mended(state, self._evaluate_where_due)
             last, stopping = step == total, stop.requested
-            if last or _due(step, self.config.eval_steps):
-                state = self._mended(state, self._evaluate)
             save = last or _due(step, self.config.save_steps) or stopping
             self._mended(state, partial(self._keep, save=save, finish=last or stopping))
             if stopping and not last:
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
+        if not self.config.disable_ds_ckpt:
+            self._save(state)
+        state = self._mended(state, self._evaluate_where_due)
         self._mended(state, self._export)
         return state
 
     def _save(self, state: RunState) -> None:
         """Where it came from the memory of nodes, which will not be held any longer."""
-        if state.step not in (0, newest_checkpoint(self.config.checkpoints, checksums=False)):
+        directory = checkpoint_path(self.config.checkpoints, state.step)
+        if state.step and fault_of(directory, checksums=False):
             self._mended(state, partial(self._keep, save=True, finish=True))
 
     def _keep(self, state: RunState, *, save: bool, finish: bool) -> None:
@@ -195,7 +200,7 @@ class _Run:
             return batch.samples, self._forward([s.completion for s in batch.samples])
         if self.config.dynamic_filtering:
             found = filtering.collect(
-                lambda missing: self._score(self._write(missing, step)),
+                lambda missing: rewards.scored(self.reward, self._write(missing, step)),
                 self.config.rollout_batch_size,
                 self.config.n_samples_per_prompt,
                 self.config.dynamic_filtering_reward_range,
@@ -222,7 +227,8 @@ class _Run:
     ) -> RunState:
         config = self.config
         worth, moments = rewards.shaped(config, samples, state.reward_moments)
-        kl_coef = config.init_kl_coef if state.kl_coef is None else state.kl_coef
+        # A steered weight goes on from where it was; a fixed one is the flag's, whatever it was.
+        kl_coef = (state.kl_coef if config.steers_kl else None) or config.init_kl_coef
         with self._rollouts_meanwhile():
             experience = estimates.finish(
                 forward,
@@ -249,7 +255,9 @@ class _Run:
                 target=config.kl_target,
                 horizon=config.kl_horizon,
                 samples=len(samples),
-            ),
+            )
+            if config.steers_kl
+            else None,
             reward_moments=moments,
             wandb_id=self.recorder.wandb_id,
         )
@@ -291,6 +299,12 @@ class _Run:
         of_models = [shares.merged_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 
+    def _evaluate_where_due(self, state: RunState) -> RunState:
+        """Once a step. One that a stop has left out is due until it is made, in a later attempt."""
+        ends = state.step in (0, self.recorder.total_steps)
+        due = ends or _due(state.step, self.config.eval_steps)
+        return self._evaluate(state) if due and state.evaluated != state.step else state
+
     def _evaluate(self, state: RunState) -> RunState:
         if not self.data.held_out:
             return state
@@ -299,7 +313,7 @@ class _Run:
         evaluation = Evaluation.of(self._score(written), k)
         self.recorder.evaluated(state.step, evaluation)
         before = evaluation.pass1 if state.step == 0 else state.eval_before
-        state = replace(state, eval=evaluation.pass1, eval_before=before)
+        state = replace(state, eval=evaluation.pass1, eval_before=before, evaluated=state.step)
         state = self._keep_the_best(state, evaluation)
         self.recorder.progress(state)
         return state

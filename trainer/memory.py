@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer import model_size, reward_models
-from trainer.layout import Layout, Pool
+from trainer.layout import Layout, Pool, engine_slots
 from trainer.model_size import ModelSize
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _models(config: Config, role: str) -> list[str]:
 def _one(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
     if role == "engine":
         # Its ranks hold a part of the weights each, in the policy's precision.
-        return Memory(weights=_width(config) * size.parameters // config.vllm_tensor_parallel_size)
+        return Memory(weights=_width(config) * size.parameters // engine_slots(config))
     return _trained(config, size, ranks) if role in TRAINED else _frozen(config, role, size, ranks)
 
 

@@ -81,4 +81,5 @@ def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:
-    return next(config[name] for name in names if config.get(name))
+    """None where it has none of these."""
+    return next((config[name] for name in names if config.get(name)), None)

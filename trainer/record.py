@@ -14,6 +14,7 @@ from trainer.config import Config
 from trainer.contract import Phase, PhaseFile, Progress
 from trainer.evaluation import Evaluation
 from trainer.events import attempt_number, teller
+from trainer.manifest import newest_checkpoint
 from trainer.metrics import JsonLines, Row, TensorBoard, Wandb, connect
 
 
@@ -54,7 +55,8 @@ class Recorder:
         if self.config.use_tensorboard:
             self._tensorboard = TensorBoard(self.config.use_tensorboard, self.state.step)
         step = self.state.step
-        self._checkpoint = step or None
+        # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
+        self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
         self._event("resume", beginning(step, self.total_steps, self._finished_before()), step=step)
 
     @property

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainer.config import Config
 
 HEAD = "ForSequenceClassification"
+OPENRLHF = ("RewardModel", "CriticModel", "LLMForSequenceRegression")
+"""Architectures of OpenRLHF's own models with a head of one number; the last is of old."""
 Combine = Callable[[Sequence[float]], float]
 COMBINE: dict[str, Combine] = {
     "mean": lambda rewards: sum(rewards) / len(rewards),
@@ -66,12 +68,14 @@ def _faults_of(model: Path, *, chat: bool) -> Iterator[Fault]:
     flag = "--reward_pretrain"
     config = _read(model / "config.json")
     architecture = " ".join(config.get("architectures") or [])
-    if HEAD not in architecture:
+    theirs = architecture in OPENRLHF or "value_head_prefix" in config
+    if HEAD not in architecture and not theirs:
         said = f"has no head that scores a text: its architecture is {architecture or 'not said'}"
-        yield Fault(flag, str(model), said, f"Give a model whose architecture ends in {HEAD}")
+        remedy = f"Give a model whose architecture ends in {HEAD}, or a RewardModel of OpenRLHF's"
+        yield Fault(flag, str(model), said, remedy)
         return
     labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
-    if labels != 1:
+    if HEAD in architecture and labels != 1:
         remedy = "Give a model with num_labels 1"
         yield Fault(flag, str(model), f"gives {labels} numbers for a text; a reward is one", remedy)
     tokenizer = _read(model / "tokenizer_config.json")

@@ -14,12 +14,17 @@ from trainer.types import Completion, FloatArray, Sample, TrainingError
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
     """Completions with their scores. Raises TrainingError where no single one could be scored."""
-    samples = [
+    samples = scored(reward, written)
+    require_one(samples)
+    return samples
+
+
+def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
+    """Completions with their scores, be it that none could be scored."""
+    return [
         Sample(prompt, completion, score)
         for (prompt, completion), score in zip(written, scores(reward, written), strict=True)
     ]
-    require_one(samples)
-    return samples
 
 
 def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:

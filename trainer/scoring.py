@@ -32,7 +32,10 @@ class Scoring:
         self._waiting += groups
 
     def work(self) -> list[Group]:
-        """Groups whose scores have come. Raises what the reward function raised."""
+        """Groups whose scores have come.
+
+        Raises what the reward function raised; its groups wait to be scored again.
+        """
         if self._waiting and len(self._calls) < self._at_once:
             groups, self._waiting = self._waiting, []
             written = [(group.prompt, c) for group in groups for c in group.written]
@@ -46,6 +49,8 @@ class Scoring:
 
     def _scored(self, call: Future[list[Score]]) -> list[Group]:
         groups = self._calls.pop(call)
+        if call.exception():
+            self._waiting += groups  # no one else has them, and the run may go on
         scores = iter(call.result())
         for group in groups:
             group.scores = [next(scores) for _ in group.completions]

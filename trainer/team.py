@@ -164,6 +164,7 @@ def _reward(config: Config, launcher: Launcher) -> Group[RewardModel] | None:
         deterministic=config.full_determinism,
         offload=config.ref_reward_offload,
         attention=config.attn_implementation,
+        value_head_prefix=config.value_head_prefix,
     )
     ranks = config.reward_num_nodes * config.reward_num_gpus_per_node
     return launcher.launch("reward", "trainer.actors.reward:RewardActor", ranks, settings)

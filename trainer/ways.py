@@ -69,11 +69,18 @@ class Way(Protocol):
         """Engines compute with them."""
 
 
-class InSharedMemory:
-    """To each node once, and from there into each engine; a part while the next is prepared."""
+class _FromPolicy:
+    """What all ways have in common: all ranks of the policy have a part in it."""
 
     def __init__(self, journey: Journey) -> None:
         self._journey = journey
+
+    def finish(self) -> None:
+        self._journey.answer(self._journey.policy.together(Policy.withdraw))
+
+
+class InSharedMemory(_FromPolicy):
+    """To each node once, and from there into each engine; a part while the next is prepared."""
 
     def prepare(self) -> None:
         journey = self._journey
@@ -92,21 +99,12 @@ class InSharedMemory:
         for part in [_hand_over(journey, part, route, at) for at, part in journey.places(parts)]:
             part.wait(journey.engines)
 
-    def finish(self) -> None:
-        pass
 
-
-class _FromGPUs:
-    """All ranks of the policy have a part in it."""
-
-    def __init__(self, journey: Journey) -> None:
-        self._journey = journey
+class _FromGPUs(_FromPolicy):
+    """From every rank's own memory."""
 
     def offered(self) -> list[Part]:
         return self._journey.answer(self._journey.policy.together(Policy.announce))[0]
-
-    def finish(self) -> None:
-        self._journey.answer(self._journey.policy.together(Policy.withdraw))
 
 
 class ByBroadcast(_FromGPUs):

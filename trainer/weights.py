@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -71,7 +71,7 @@ class Outbox:
     """
 
     def __init__(self, dtype: torch.dtype | None = None, port: int = 0) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None.
+        """`dtype`: what the engines compute with; each tensor's own where None, and of buffers.
 
         `port`: where other nodes read; 0 for any.
         """
@@ -84,11 +84,23 @@ class Outbox:
         self._segment: Segment | None = None
         self._server: Server | None = None
 
-    def offer(self, state: Mapping[str, Tensor], size: float | None = None) -> list[Part]:
-        """The parts that there are of `state`; its tensors must stay as they are until taken."""
+    def offer(
+        self,
+        state: Mapping[str, Tensor],
+        size: float | None = None,
+        *,
+        buffers: Collection[str] = (),
+    ) -> list[Part]:
+        """The parts that there are of `state`; its tensors must stay as they are until taken.
+
+        `buffers`: those of them that are no parameters. They stay in their own precision: some
+        models keep them in fp32 whatever they compute with, as rounding would change the experts
+        that tokens are routed to.
+        """
         self._state = state
         kinds = {
-            name: (self._dtype or tensor.dtype, tensor.shape) for name, tensor in state.items()
+            name: (tensor.dtype if name in buffers else self._dtype or tensor.dtype, tensor.shape)
+            for name, tensor in state.items()
         }
         self._entries = laid_out(kinds)
         return parts(self._entries, PART_BYTES if size is None else size)
@@ -123,6 +135,10 @@ class Outbox:
             end=part[-1].offset + size_of(part[-1]),
             source=self._server.source if self._server else None,
         )
+
+    def withdraw(self) -> None:
+        """Every engine has taken what was offered: its tensors are held here no longer."""
+        self._state = {}
 
     def _room(self) -> Segment:
         """For all of the offered tensors: the segment of the version before, if it fits."""
@@ -167,10 +183,10 @@ class Inbox:
 
 def load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy `tensors` into `model`, converting to its types. Raises KeyError for an unknown name."""
-    parameters = dict(model.named_parameters())
+    own = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for name, tensor in tensors.items():
-            _copy(parameters[name].detach(), tensor)
+            _copy(own[name].detach(), tensor)
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from env.prompts import PromptError, PromptStream, load_prompts
@@ -123,6 +126,27 @@ def test_broken_binary_formats_are_refused(tmp_path: Path, formats: dict[str, Pa
         content = file.read_bytes()
         (saved / file.name).write_bytes(content[:100] if file.suffix == ".arrow" else content)
     assert "not readable as a saved data set" in refusal(saved)
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        (Decimal("3.50"), "Decimal"),
+        (date(2026, 1, 2), "date"),
+        (b"4", "bytes"),
+        ([{"when": date(2026, 1, 2)}], "list"),
+    ],
+)
+def test_a_parquet_label_that_is_no_json_is_refused_with_its_row_and_what_would_be_right(
+    tmp_path: Path, label: Any, kind: str
+) -> None:
+    path = tmp_path / "rows.parquet"
+    columns = {"question": ["1+1="], "answer": [label]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    message = refusal(path)
+    assert message.startswith(f"{path}, row 1: 'answer' holds ")
+    assert f"of type {kind}, where a text, a number" in message
+    assert message.endswith("save the column as text")
 
 
 @pytest.mark.parametrize("name", ["parquet", "saved"])

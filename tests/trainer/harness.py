@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +69,36 @@ def share_of(character: str) -> RewardFunction:
     return reward
 
 
+def dying_at(call: int) -> RewardFunction:
+    """Raises RuntimeError at its call of that number, from 1: as if the driver died there."""
+    calls = itertools.count(1)
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        if next(calls) == call:
+            raise RuntimeError("the driver dies")
+        return share_of("1")(requests)
+
+    return reward
+
+
 def train(
-    config: Config, reward: RewardFunction | None = None, stop: StopRequest | None = None
+    config: Config,
+    reward: RewardFunction | None = None,
+    stop: StopRequest | None = None,
+    peers: Any = None,
 ) -> RunState:
+    """`peers`: None, or what stands for `Peers` without Ray."""
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
     crew = team.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
-    return loop.train(config, crew, prompts, reward or share_of("1"), stop or StopRequest())
+    return loop.train(config, crew, prompts, reward or share_of("1"), stop or StopRequest(), peers)
+
+
+def rollouts_have_ended() -> None:
+    """Wait for the thread in which they run beside the loop: something is raised there."""
+    for thread in threading.enumerate():
+        if thread.name == "rollouts":
+            thread.join(10)
 
 
 def events(config: Config, kind: str) -> list[dict[str, Any]]:

@@ -61,6 +61,10 @@ class Workbench:
         else:
             self._actor = ReferenceActor(settings.model, settings.sharding, self._rank)
 
+    def sleep_between_calls(self) -> None:
+        """As on a GPU with --deepspeed_enable_sleep."""
+        self._actor._training._strategy._sleeps = True
+
     def lesson(self, steps: Sequence[int]) -> Said:
         """Score the samples, train on them for some steps, score them again."""
         before = self._score()

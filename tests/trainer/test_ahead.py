@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from env.types import RewardRequest, Score
-from tests.trainer.harness import Tiny, metric_rows, share_of, train
+from env.types import RewardFunction, RewardRequest, Score
+from tests.trainer.harness import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from tests.trainer.test_drafts import TEXTS
 from tests.trainer.test_engine import settings
 from trainer import data, summary, writers
@@ -19,14 +19,14 @@ from trainer.actors.group import LocalGroup
 from trainer.ahead import Ahead
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
-from trainer.contract import checkpoint_path
 from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, Ended
 from trainer.engines.hf import HFEngine
 from trainer.in_flight import FILE, InFlight
+from trainer.manifest import checkpoint_path
 from trainer.rollouts import Rollouts
 from trainer.stop import Stopped, StopRequest
-from trainer.types import Completion, LostWorkerError, Sample, Sampling
+from trainer.types import BeyondRepairError, Completion, LostWorkerError, Sample, Sampling
 from trainer.writers import Writers
 
 STEPS = 4
@@ -151,19 +151,24 @@ def test_without_partial_rollouts_each_completion_is_of_one_policy(
     assert each_prompt_once(config, trained)
 
 
+@pytest.mark.parametrize("then", [True, None], ids=["partial rollouts", "whole ones"])
 def test_a_resumed_run_goes_on_with_what_was_under_way(
-    tiny: Tiny, run_dir: Path, trained: list[Sample], step_by_step: None
+    tiny: Tiny, run_dir: Path, trained: list[Sample], step_by_step: None, then: bool | None
 ) -> None:
-    config = tiny.config(run_dir, **HALF_WRITTEN, load_checkpoint=True)
-    _, found = stopped(config)
-    drafts = [draft for group in found.groups for draft in group.drafts.values()]
-    begun = [draft for draft in drafts if len(draft.tokens)]
-    assert begun
+    flags = {**HALF_WRITTEN, "load_checkpoint": True}
+    step, found = stopped(tiny.config(run_dir, **flags))
+    assert any(len(draft.tokens) for group in found.groups for draft in group.drafts.values())
     before = len(trained)
+    config = tiny.config(run_dir, **flags | {"partial_rollout": then})
     train(config)
     assert each_prompt_once(config, trained)
-    completions = [sample.completion for sample in trained[before:]]
-    assert all(any(goes_on(draft, c) for c in completions) for draft in begun)
+    for group in found.groups:
+        its = [s.completion for s in trained[before:] if s.prompt == group.prompt]
+        assert all(completion.version >= group.version for completion in its)
+        for place, draft in group.drafts.items():
+            assert goes_on(draft, its[place])
+            versions = its[place].versions[its[place].actions]
+            assert min(versions[len(draft.tokens) :]) >= step, "of weights that were restored"
 
 
 def goes_on(draft: Draft, completion: Completion) -> bool:
@@ -223,11 +228,15 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
     assert max(row["train/staleness_max"] for row in rows) == 2
 
 
-def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
-    config = tiny.config(run_dir, **AHEAD, max_staleness=2)
+def ahead_of(tiny: Tiny, run: Path, reward: RewardFunction) -> Ahead:
+    config = tiny.config(run, **AHEAD, max_staleness=2)
     engines = EnginePool(LocalGroup([HFEngine(settings(tiny))]))
     rollouts = Rollouts.of(config, engines)
-    ahead = Ahead(config, rollouts, data.load(config).stream, share_of("1"), step=0)
+    return Ahead(config, rollouts, data.load(config).stream, reward, step=0)
+
+
+def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
+    ahead = ahead_of(tiny, run_dir, share_of("1"))
 
     def numbers(step: int) -> list[tuple[int, list[int]]]:
         samples = ahead.batch(step).samples
@@ -259,6 +268,58 @@ def test_what_the_reward_function_raises_ends_the_run(tiny: Tiny, run_dir: Path)
 
     with pytest.raises(ConnectionError, match="gone"):
         train(tiny.config(run_dir, **AHEAD), reward)
+
+
+def raising(error: Exception) -> RewardFunction:
+    """At its first call."""
+    errors = [error]
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        if errors:
+            raise errors.pop()
+        return share_of("1")(requests)
+
+    return reward
+
+
+def lost(role: str) -> LostWorkerError:
+    return LostWorkerError(f"{role}-0 is lost", role)
+
+
+def lose_the_policy(ahead: Ahead) -> None:
+    """Beside rollouts that have met a failure of their own."""
+    with ahead.meanwhile():
+        rollouts_have_ended()
+        raise lost("policy")
+
+
+def test_a_process_lost_beside_the_loop_is_for_the_next_batch_to_raise_and_no_sample_is_lost(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    ahead = ahead_of(tiny, run_dir, raising(lost("reward")))
+    with ahead.meanwhile():
+        rollouts_have_ended()
+    with pytest.raises(LostWorkerError, match="reward-0"):
+        ahead.batch(1)
+    assert len(ahead.batch(1).samples) == 8
+
+
+def test_a_process_lost_beside_a_loop_that_lost_another_is_met_again_if_it_is_still_lost(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    ahead = ahead_of(tiny, run_dir, raising(lost("reward")))
+    with pytest.raises(LostWorkerError, match="policy-0"):
+        lose_the_policy(ahead)
+    ahead.go_back(0)
+    assert len(ahead.batch(1).samples) == 8
+
+
+def test_what_no_repair_mends_is_raised_even_where_the_loop_has_lost_a_process(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    ahead = ahead_of(tiny, run_dir, raising(BeyondRepairError("no engine is left")))
+    with pytest.raises(BeyondRepairError, match="no engine is left"):
+        lose_the_policy(ahead)
 
 
 def test_drafts_of_an_engine_that_was_replaced_are_written_anew(

@@ -40,7 +40,22 @@ def faults_of(**flags: object) -> dict[str, str]:
             "--is_correction_threshold",
             "upper bound only",
         ),
+        (
+            {"kl_target": 0.1, "rollout_batch_size": 512, "kl_horizon": 102},
+            "--kl_horizon",
+            "Give at least 103",
+        ),
+        (
+            {"kl_target": 0.1, "rollout_batch_size": 640, "kl_horizon": 128},
+            "--kl_horizon",
+            "Give at least 129",
+        ),
         ({"flash_attn": True, "attn_implementation": "sdpa"}, "--flash_attn", "sdpa"),
+        (
+            {"attn_implementation": "flash_attention_2"},
+            "--attn_implementation",
+            "computes in bf16 and not in fp32",
+        ),
         (
             {"rollout_batch_size": 128, "vllm_generate_batch_size": 256},
             "--vllm_generate_batch_size",

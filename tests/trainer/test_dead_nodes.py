@@ -13,6 +13,8 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.exceptions import ActorDiedError
 
+from entrypoint.process import kill
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 
@@ -59,5 +61,4 @@ def test_what_waits_for_a_buried_node_fails_at_once_and_says_why(cluster: Cluste
             ray.get(pending, timeout=60)
         assert time.monotonic() - since < 8, "Ray's own checks take longer"
     finally:
-        for process in frozen:
-            process.kill()
+        kill(frozen)

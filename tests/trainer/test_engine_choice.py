@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny
-from trainer import engine_choice, layout
+from trainer import checks, engine_choice, layout
 from trainer.assignment import Offer, assign
 from trainer.config import Config
 
@@ -38,6 +38,16 @@ def test_it_is_transformers_where_vllm_is_absent(
 ) -> None:
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
     assert settled(tiny.config(run_dir), GPUS).rollout_engine == "hf"
+
+
+def test_several_gpus_an_engine_are_never_given_to_transformers_because_vllm_is_absent(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    config = settled(tiny.config(run_dir, vllm_tensor_parallel_size=2), GPUS)
+    lacking, *_ = checks.engine_faults(config)
+    assert "--vllm_tensor_parallel_size over 1: vLLM is not installed here" in lacking
 
 
 def test_it_is_transformers_where_vllm_could_not_tell_the_log_probs(

@@ -34,7 +34,10 @@ def grouped(tiny: Tiny, tmp_path: Path) -> Tiny:
         ({"vllm_tensor_parallel_size": 5}, "5 does not divide the 12 num_attention_heads"),
         ({"vllm_tensor_parallel_size": 3}, "3 does not divide the 4 num_key_value_heads"),
         ({"prompt_max_len": 100}, "make 103 tokens; .* has 64 positions. Give --max_len 64"),
-        ({"flash_attn": True}, "flash-attn is not installed here.*torch's own attention"),
+        (
+            {"flash_attn": True, "bf16": True},
+            "flash-attn is not installed here.*torch's own attention",
+        ),
     ],
 )
 def test_what_the_engine_cannot_do_is_said(

@@ -24,8 +24,8 @@ from trainer.actors import value_head
 from trainer.actors.base import CriticObjective
 from trainer.actors.critic import CriticActor
 from trainer.checkpoint.resume import ResumeError
-from trainer.contract import checkpoint_path, newest_checkpoint
 from trainer.flags import ConfigError
+from trainer.manifest import checkpoint_path, newest_checkpoint
 from trainer.types import TrainingError, UnfitModelError
 
 
@@ -52,6 +52,22 @@ def test_the_moving_average_is_what_a_run_ends_with(tiny: Tiny, run_dir: Path) -
     assert moved
 
 
+def test_an_average_that_a_checkpoint_lacks_begins_at_its_weights(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags = {"train_batch_size": 8, "save_steps": 1, "load_checkpoint": True}
+    train(tiny.config(run_dir, **flags, max_steps=2))
+    config = tiny.config(run_dir, **flags, max_steps=3, enable_ema=True, ema_beta=0.75)
+    train(config)
+    before, after = (
+        torch.load(checkpoint_path(config.checkpoints, step) / "policy.pt", weights_only=True)
+        for step in (2, 3)
+    )
+    for name, averaged in weights(config.exported).items():
+        expected = 0.75 * before["model"][name].numpy() + 0.25 * after["model"][name].numpy()
+        assert averaged == pytest.approx(expected, abs=1e-6)
+
+
 def test_the_kls_weight_follows_its_target_and_outlives_a_resume(tiny: Tiny, run_dir: Path) -> None:
     flags = {"kl_target": 1e-6, "kl_horizon": 16, "init_kl_coef": 0.1, "save_steps": 2}
     train(tiny.config(run_dir, **flags, max_steps=2))
@@ -60,6 +76,28 @@ def test_the_kls_weight_follows_its_target_and_outlives_a_resume(tiny: Tiny, run
     # The first step's KL is 0, far below the target; the others' is far above it.
     used = [row["train/kl_coef"] for row in metric_rows(config)]
     assert used == pytest.approx([0.1, 0.1 * 0.9, 0.1 * 0.9 * 1.1])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"init_kl_coef": 0.01}, {"init_kl_coef": 0.5}, 0.5),
+        ({"init_kl_coef": 0}, {"init_kl_coef": 0.05}, 0.05),
+        ({"init_kl_coef": 0.01, "use_kl_loss": True}, {"init_kl_coef": 0, "use_kl_loss": True}, 0),
+        ({"init_kl_coef": 0}, {"init_kl_coef": 0.05, "kl_target": 0.1}, 0.05),
+        ({"init_kl_coef": 0.01}, {"init_kl_coef": 0.05, "kl_target": 0.1}, 0.05),
+        ({"init_kl_coef": 0.01, "kl_target": 0.1}, {"init_kl_coef": 0.05}, 0.05),
+        ({"init_kl_coef": 0.01, "kl_target": 0.1}, {"init_kl_coef": 0}, 0),
+    ],
+)
+def test_a_weight_of_the_kl_that_no_target_steers_is_the_flags_after_a_resume(
+    tiny: Tiny, run_dir: Path, before: dict[str, Any], after: dict[str, Any], expected: float
+) -> None:
+    flags = {"advantage_estimator": "group_norm", "kl_estimator": "k2"}
+    train(tiny.config(run_dir, **flags, **before, max_steps=2))
+    config = tiny.config(run_dir, **flags, **after, max_steps=3, load_checkpoint=True)
+    train(config)
+    assert metric_rows(config)[-1]["train/kl_coef"] == expected
 
 
 def test_rewards_are_normalised_by_all_that_were_seen(tiny: Tiny, run_dir: Path) -> None:
@@ -93,6 +131,37 @@ def test_prompts_without_signal_are_replaced_by_the_next_ones(tiny: Tiny, run_di
 def odd_is_right(requests: Sequence[RewardRequest]) -> list[Score]:
     """Right where the completion has an odd number of characters."""
     return [Score.of(float(len(r.response) % 2)) for r in requests]
+
+
+@pytest.mark.parametrize(
+    "flags", [{}, {"async_train": True, "max_staleness": 0}], ids=["synchronous", "asynchronous"]
+)
+def test_a_prompt_that_cannot_be_scored_is_replaced_also_where_it_is_drawn_alone(
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any]
+) -> None:
+    config = tiny.config(
+        run_dir,
+        dynamic_filtering=True,
+        advantage_estimator="group_norm",
+        init_kl_coef=0,
+        max_steps=1,
+        **flags,
+    )
+    dealt = [prompt.text for prompt in data.load(config).stream.next_batch(6)]
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        """One of two completions is right; of the first prompt both, of the fifth nobody knows."""
+        right = [n % 2 or r.prompt == dealt[0] for n, r in enumerate(requests)]
+        scores = [Score.of(float(one)) for one in right]
+        return [
+            Score.failed("no such label") if r.prompt == dealt[4] else score
+            for r, score in zip(requests, scores, strict=True)
+        ]
+
+    state = train(config, reward)
+    assert state.prompts["position"] == 6
+    (row,) = metric_rows(config)
+    assert row["train/dynamic_filtering_pass_rate"] == 4 / 6
 
 
 def test_a_policy_that_is_always_right_has_no_signal_left(tiny: Tiny, run_dir: Path) -> None:

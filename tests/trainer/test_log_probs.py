@@ -133,12 +133,20 @@ def test_every_model_scores_as_its_own_logits_say(name: str) -> None:
     assert not got[~sequences.actions].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
-def test_heads_are_recognised(name: str) -> None:
-    projection = projection_of(model(name))
+def test_heads_are_recognised(name: str, dtype: torch.dtype) -> None:
+    projection = projection_of(model(name, dtype))
     assert projection is not None
     assert projection.softcap == (2.0 if name == "gemma2" else None)
     assert projection.scale == (0.25 if name in ("cohere", "granite") else 1.0)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_head_in_bf16_is_not_taken_for_one_that_does_less(name: str) -> None:
+    of = model(name, torch.bfloat16)
+    of.lm_head.register_forward_hook(lambda module, inputs, output: output * 1.05)
+    assert projection_of(of) is None
 
 
 def test_a_head_that_does_something_else_is_left_to_the_model() -> None:

@@ -16,7 +16,8 @@ import wandb
 
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
-from trainer.contract import Phase, newest_checkpoint
+from trainer.contract import Phase
+from trainer.manifest import newest_checkpoint
 from trainer.record import beginning
 from trainer.stop import Stopped, StopRequest
 from trainer.types import TrainingError
@@ -166,6 +167,47 @@ def test_sigterm_saves_at_the_next_step_boundary(tiny: Tiny, run_dir: Path) -> N
         signal.signal(signal.SIGTERM, before)
     assert newest_checkpoint(config.checkpoints) == 2
     assert json.loads(config.files.progress.read_text())["checkpoint"] == 2
+
+
+@pytest.mark.parametrize("call", [3, 4], ids=["step", "evaluation"])
+def test_nothing_comes_between_a_request_to_stop_and_the_save(
+    tiny: Tiny, run_dir: Path, call: int
+) -> None:
+    """The reward function is called in an evaluation, in steps 1 and 2, in an evaluation."""
+    stop, calls = StopRequest(), 0
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        stop.requested = calls >= call
+        return share_of("1")(requests)
+
+    flags = {"eval_dataset": tiny.held_out, "eval_steps": 2}
+    config = tiny.config(run_dir, **flags)
+    with pytest.raises(Stopped, match="after step 2 of 4"):
+        train(config, reward, stop)
+    assert calls == call
+    assert newest_checkpoint(config.checkpoints) == 2
+    train(tiny.config(run_dir, **flags, load_checkpoint=True))
+    assert [event["details"]["step"] for event in events(config, "eval")] == [0, 2, 4]
+
+
+def test_a_request_to_stop_in_the_last_step_is_a_save_and_then_the_end(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    stop, calls = StopRequest(), 0
+    config = tiny.config(run_dir, eval_dataset=tiny.held_out, max_steps=1)
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        stop.requested = calls >= 2
+        assert calls < 3 or newest_checkpoint(config.checkpoints) == 1
+        return share_of("1")(requests)
+
+    assert train(config, reward, stop).evaluated == 1
+    assert calls == 3
+    assert config.exported.is_dir()
 
 
 def test_a_request_to_stop_before_the_first_step_is_heeded(tiny: Tiny, run_dir: Path) -> None:

@@ -86,4 +86,5 @@ def kill_last() -> None:
         if found := titled("ray::policy-1"):
             return found[0].kill()
         time.sleep(0.05)
-    raise AssertionError("no process of policy-1")
+    there = [" ".join(process.cmdline())[:200] for process in titled("")]
+    raise AssertionError("\n".join(["no process of policy-1 but:", *there]))

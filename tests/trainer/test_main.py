@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny, to_argv
-from trainer import placement
+from trainer import attempt, hub, placement
 from trainer.__main__ import main
 from trainer.contract import ExitCode
 from trainer.layout import Layout
+from trainer.stop import Stopped
+from trainer.types import TrainingError, UnfitModelError
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +80,20 @@ def test_a_flag_without_effect_is_said_at_the_start(
     assert "warning: --deepcompile has no effect: models run as they are" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (hub.HubError("no such name"), ExitCode.USAGE),
+        (hub.HubUnreachableError("no answer"), ExitCode.UNREACHABLE),
+        (UnfitModelError("no chat template"), ExitCode.USAGE),
+        (TrainingError("the loss is not finite"), ExitCode.JOB_FAILED),
+        (Stopped("after step 3"), ExitCode.STOPPED),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_the_nearest_kind_of_an_error_decides_on_the_exit_code(
+    error: Exception, code: ExitCode | None
+) -> None:
+    assert attempt.exit_code(error) is code

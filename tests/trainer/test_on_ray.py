@@ -19,7 +19,8 @@ import torch
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import short_directory, titled
 from trainer.config import Config, parse
-from trainer.contract import ExitCode, checkpoint_path, newest_checkpoint
+from trainer.contract import ExitCode
+from trainer.manifest import checkpoint_path, newest_checkpoint
 
 pytestmark = [pytest.mark.timeout(300)]
 

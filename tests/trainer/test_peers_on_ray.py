@@ -21,7 +21,8 @@ from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, titled
 from trainer.checkpoint.peers import LOOK_SECONDS, Peers
 from trainer.config import Config, parse
-from trainer.contract import ExitCode, checkpoint_path
+from trainer.contract import ExitCode
+from trainer.manifest import checkpoint_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,27 @@ def test_sharding_does_not_matter(
     )
 
 
+@pytest.mark.parametrize("adam_offload", [False, True])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whole(
+    benches: Benches,
+    model: Path,
+    alone: dict[str, tuple[Said, State]],
+    tmp_path: Path,
+    stage: int,
+    adam_offload: bool,
+) -> None:
+    """DeepSpeed goes the way here that it goes on a GPU, though nothing gets far."""
+    bench, sharding = benches[2], Sharding(zero_stage=stage, adam_offload=adam_offload)
+    bench.together(Workbench.build, "policy", settings(model, sharding)).result()
+    bench.together(Workbench.sleep_between_calls).result()
+    for step in (1, 2):
+        bench.together(Workbench.lesson, [step]).result()
+        (tmp_path / str(step)).mkdir()
+        bench.together(Workbench.save, tmp_path / str(step)).result()
+    same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
+
+
 RECOMPUTE = {"gradient_checkpointing": True}
 WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     **{
@@ -206,6 +228,27 @@ def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
             ("policy_loss", "actor_lr") if role == "policy" else ("critic_loss", "critic_lr")
         ):
             assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("changes", [{}, {"lora": ADAPTERS}, {"mixed_precision": True}])
+def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
+    benches: Benches, model: Path, tmp_path: Path, changes: dict[str, Any], stage: int
+) -> None:
+    bench, made = benches[2], settings(model, Sharding(zero_stage=stage), **changes)
+    taught(bench, "policy", tmp_path / "saved", made)
+    bench.together(Workbench.build, "policy", replace(made, ema_beta=0.9)).result()
+    bench.together(Workbench.restore, tmp_path / "saved").result()
+    trained = bench.together(Workbench.weights).result()[0]
+    bench.together(Workbench.export, tmp_path / "exported").result()
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    for name, averaged in exported.items():
+        expected = torch.from_numpy(trained[name])
+        rounded = expected.dtype is torch.int16  # the bits of bf16; the average is kept in fp32
+        expected = expected.view(torch.bfloat16).float() if rounded else expected
+        torch.testing.assert_close(
+            torch.from_numpy(averaged), expected, rtol=2**-8 if rounded else 0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("count", [1, 4])

@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.harness import Tiny, events, metric_rows, share_of
+from tests.trainer.harness import Tiny, events, metric_rows, rollouts_have_ended, share_of
+from tests.trainer.judges import write_reward_model
 from tests.trainer.test_repair import Dead
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer import data, loop, team
+from trainer import data, loop, team, writers
+from trainer.actors.base import Metrics
 from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending, build
 from trainer.config import Config
+from trainer.model_reward import ModelReward
+from trainer.reward_models import combination
 from trainer.stop import StopRequest
-from trainer.types import BeyondRepairError, LostWorkerError
+from trainer.types import BeyondRepairError, Experience, LostWorkerError
 
 STEPS = 4
 
@@ -79,7 +83,8 @@ def run(config: Config, death: Death) -> None:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
     crew = team.assemble(config, config.total_steps(len(prompts.stream)), MortalLauncher(death))
-    loop.train(config, crew, prompts, share_of("1"), StopRequest())
+    models = crew.reward and ModelReward(crew.reward, combination(config.reward_combine))
+    loop.train(config, crew, prompts, models or share_of("1"), StopRequest())
 
 
 NEVER = Death("nobody", "", 0)
@@ -198,3 +203,34 @@ def test_a_rank_that_dies_at_each_try_is_given_up(forgetful: Tiny, run_dir: Path
     with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):
         run(config, Death("policy", "update", 3, times=9))
     assert len(events(config, "rank-replaced")) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "finished"), [(1, 0), (2, 2)], ids=["in the wait for samples", "beside an update"]
+)
+def test_a_reward_process_that_dies_while_rollouts_run_ahead_has_no_update_made_twice(
+    forgetful: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, call: int, finished: int
+) -> None:
+    # All that is begun is written in one slice: which samples meet in a step hangs on no clock.
+    monkeypatch.setattr(writers, "SLICE", 60.0)
+    judge = write_reward_model(run_dir.with_name("judge"), "0123456789+=")
+    flags = {"async_train": True, "remote_rm_url": None, "reward_pretrain": judge}
+    alone = configure(forgetful, run_dir.with_name("alone"), **flags)
+    run(alone, NEVER)
+    update, updated = loop._Run._update, list[int]()
+
+    def noting(run: loop._Run, experience: Experience, step: int) -> Metrics:
+        metrics = update(run, experience, step)
+        if step == finished and step not in updated:
+            rollouts_have_ended()  # they have met the death
+        updated.append(step)
+        return metrics
+
+    monkeypatch.setattr(loop._Run, "_update", noting)
+    config = configure(forgetful, run_dir, **flags)
+    run(config, Death("reward", "score", call))
+    assert updated == [1, 2, 3, 4]
+    assert leaves_of(config, STEPS) == leaves_of(alone, STEPS)
+    (repaired,) = events(config, "rank-replaced")
+    assert (repaired["details"]["role"], repaired["details"]["step"]) == ("reward", finished)
+    assert len(events(config, "resume")) == 1

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from entrypoint.process import kill
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, short_directory, titled
@@ -74,8 +76,7 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
         running = begin(flags, cluster.address)
         for victim, repair in (("policy-0", "rank-replaced"), ("engine-1", "engine-replaced")):
             wait_until(lambda name=victim: bool(titled(f"ray::{name}")), running)
-            for process in titled(f"ray::{victim}"):
-                process.kill()
+            kill(titled(f"ray::{victim}"))
             wait_until(lambda kind=repair: bool(events(config, kind)), running)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         at = made(config)
@@ -102,9 +103,8 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
             deadline = time.monotonic() + 10
             while not (found := titled("ray::policy-0")):
                 assert time.monotonic() < deadline
-            for process in found:
-                process.kill()
-                process.wait(10)
+            kill(found)
+            psutil.wait_procs(found, 10)
 
     def copies(keeping: Keeping, step: int) -> None:
         strike(step)

@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 
 from tests.trainer.harness import Tiny, metric_rows, train
 from trainer.config import Config
-from trainer.contract import checkpoint_path, fault_of, read_events
+from trainer.contract import read_events
+from trainer.manifest import checkpoint_path, fault_of
 
 STEPS = 5
-OPERATIONS = 149
+OPERATIONS = 150
 """On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from env.types import Prompt, Score
 from trainer import filtering
-from trainer.kl_control import next_coefficient
+from trainer.kl_control import next_coefficient, stays_positive
 from trainer.shaping import LengthPenalties, RunningMoments
 from trainer.types import Completion, Sample, TrainingError
 
@@ -81,6 +82,19 @@ def test_without_a_target_the_kls_weight_stays() -> None:
     assert next_coefficient(0.1, 99.0, target=None, horizon=1, samples=256) == 0.1
 
 
+@given(st.integers(1, 100), st.integers(1, 500))
+def test_the_kls_weight_falls_to_nothing_where_that_is_foretold_and_nowhere_else(
+    horizon: int, samples: int
+) -> None:
+    lowest = next_coefficient(0.1, 0.0, target=6.0, horizon=horizon, samples=samples)
+    assert (lowest > 0) == stays_positive(horizon=horizon, samples=samples)
+
+
+def test_a_kl_that_is_no_number_makes_no_weight() -> None:
+    got = next_coefficient(0.1, float("nan"), target=6.0, horizon=512, samples=256)
+    assert math.isnan(got)
+
+
 def group(index: int, *scores: Score) -> list[Sample]:
     completion = Completion(
         text="",
@@ -110,6 +124,11 @@ def test_prompts_without_signal_are_replaced_until_the_batch_is_full() -> None:
     assert [sample.prompt.index for sample in found.samples] == [0, 0, 4, 4, 5, 5]
     assert asked == [3, 2, 1]
     assert found.pass_rate == 3 / 6
+
+
+def test_where_no_prompt_can_be_scored_the_error_says_why() -> None:
+    with pytest.raises(TrainingError, match="none of 40 completions could be scored: no answer"):
+        filtering.collect(lambda n: group(0, FAILED, FAILED) * n, 2, 2, (0.0, 1.0))
 
 
 def test_the_known_scores_decide_whether_a_prompt_has_a_signal() -> None:

@@ -79,6 +79,7 @@ def test_engines_sleep_from_the_last_rollout_to_the_next_weights_and_wake_in_two
         "policy stage",
         "engine load",
         "engine commit",
+        "policy withdraw",
         "engine wake cache",
     ]
     assert not [call for call in calls_of(awake, length) if "sleep" in call or "wake" in call]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from env.types import RewardRequest, Score
-from trainer.contract import Written
+from trainer.manifest import Written
 from trainer.shared import Lent, Parcel, Part
 from trainer.sync import Meeting, Member
 from trainer.types import Experience, FloatArray, Sequences, Weights
@@ -219,6 +219,8 @@ class RewardSettings:
     offload: bool = False
     """In the CPU's memory between two passes."""
     attention: str | None = None
+    value_head_prefix: str = "score"
+    """The head's name in the files of a model of OpenRLHF's that does not say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

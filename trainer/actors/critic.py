@@ -84,7 +84,8 @@ class CriticActor(Keeper):
                 mixed_precision=settings.model.mixed_precision,
                 packed=settings.model.packing,
             )
-        head = value_head.load(self._source, objective.value_head_prefix, hidden_size(backbone))
+        self._prefix = value_head.prefix_in(backbone.config, objective.value_head_prefix)
+        head = value_head.load(self._source, self._prefix, hidden_size(backbone))
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         packed = self._forward.packed
         self._training = Training(
@@ -127,8 +128,7 @@ class CriticActor(Keeper):
                 self._write(merged, directory)
 
     def _write(self, tensors: dict[str, Tensor], directory: Path) -> None:
-        name = f"{self._objective.value_head_prefix}.weight"
-        head = {value_head.FILE: {name: tensors.pop("value_head.weight")}}
+        head = {value_head.FILE: {f"{self._prefix}.weight": tensors.pop("value_head.weight")}}
         backbone = {name.removeprefix("backbone."): value for name, value in tensors.items()}
         tokenizer = AutoTokenizer.from_pretrained(self._source)
         export.write(self._model.backbone, tokenizer, directory, weights=backbone, beside=head)

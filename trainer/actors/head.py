@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ from trainer.actors.log_probs import Projection
 
 LOUD = 100.0
 """Logits are amplified by this in the trial, so that a soft cap shows even in a fresh model."""
+ROUNDING = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""By how much a sum may differ that is rounded once, in another order of summation."""
 
 
 def projection_of(model: Any) -> Projection | None:
@@ -27,19 +30,42 @@ def projection_of(model: Any) -> Projection | None:
     if type(linear) is not nn.Linear:
         return None
     tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
-    hook = linear.register_forward_hook(lambda module, inputs, output: output * LOUD)
+    hook = linear.register_forward_hook(lambda module, inputs, output: _precise(output) * LOUD)
     try:
-        with torch.no_grad(), sharded.readable(model):
+        with torch.no_grad(), sharded.readable(model), _in_any_precision(model):
             expected = model(input_ids=tokens, use_cache=False).logits[0].float()
             states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[0]
     finally:
         hook.remove()
+    rtol = ROUNDING.get(linear.weight.dtype, 1e-3)
     with sharded.whole(linear.parameters()):
         for scale, softcap in _suggested(model.config.get_text_config()):
             loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
-            if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
+            if torch.allclose(loud.logits(states).float(), expected, rtol=rtol, atol=1e-3):
                 return Projection(linear.weight, linear.bias, scale, softcap)
     return None
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """In float32 at least, as a Projection has them: amplified in bf16, they are rounded anew."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@contextmanager
+def _in_any_precision(model: Any) -> Iterator[None]:
+    """Without flash attention, which refuses the fp32 of master weights: the trial is the head's.
+
+    By `eager`, as some models with flash attention have no sdpa.
+    """
+    before: str = model.config._attn_implementation
+    if "flash" not in before:
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _suggested(config: Any) -> Iterator[tuple[float, float | None]]:

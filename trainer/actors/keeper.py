@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.actors.learner import Training
-from trainer.contract import Written
+from trainer.manifest import Written
 
 if TYPE_CHECKING:
     from trainer.actors.base import Source

@@ -26,8 +26,8 @@ from trainer.checkpoint import state
 from trainer.checkpoint.openrlhf import OpenRLHF, Position
 from trainer.checkpoint.snapshot import Copies, Keep, room
 from trainer.checkpoint.state import State
-from trainer.contract import Written
 from trainer.losses import Loss
+from trainer.manifest import Written
 from trainer.packing import Cut
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, IntArray, TrainingError
@@ -228,6 +228,8 @@ class Training:
         self._strategy.restore(content)
         if self._average and content.average:
             self._average.restore(content.average)
+        elif self._average:  # it was not kept: until now, the model is all that there is to average
+            self._average.begin(content.model)
         return position
 
     def _load(self, source: Source) -> tuple[State, Position | None]:

@@ -47,19 +47,34 @@ def moments(parameter: Tensor) -> dict[str, Tensor]:
 
 def begin(optimiser: Any, adam: torch.optim.AdamW) -> None:
     """Moments of zero. Left to AdamW's first update, DeepSpeed finds the first group's alone."""
-    stage3 = hasattr(optimiser, "fp32_partitioned_groups_flat")
-    flat = (
-        optimiser.fp32_partitioned_groups_flat
-        if stage3
-        else optimiser.single_partition_of_fp32_groups
-    )
-    for part in flat:
+    flat = _parts(optimiser)
+    for part in flat or optimiser.single_partition_of_fp32_groups:
         adam.state[part] = {
             "step": torch.tensor(0.0, device=part.device),
             **{key: torch.zeros_like(part) for key in MOMENTS},
         }
-    if not stage3:
+    find_moments(optimiser)
+
+
+def find_moments(optimiser: Any) -> None:
+    """Have DeepSpeed look where each parameter's moments are: it looks once, and again only if told
+    to where they have moved. Stage 3 needs no telling."""
+    if not _parts(optimiser):
+        optimiser._hp_optimizer_states_linked = False
         optimiser._lazy_init_hp_params_optimizer_state()
+
+
+def move(optimiser: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
+    """Stage 3's weights in fp32, and moments: DeepSpeed moves them for an Adam of its own alone."""
+    for part in _parts(optimiser):
+        part.data = part.data.to(device)
+        adam.state[part] = {key: held.to(device) for key, held in adam.state[part].items()}
+
+
+def _parts(optimiser: Any) -> list[Tensor]:
+    """What this rank's Adam updates at stage 3; at another stage nothing."""
+    parts: list[Tensor] = getattr(optimiser, "fp32_partitioned_groups_flat", [])
+    return parts
 
 
 def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:

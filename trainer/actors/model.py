@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -47,6 +48,20 @@ def share_threads(at_once: int) -> None:
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
     return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
+
+
+@contextmanager
+def visiting(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """`model` is on `device` for so long, and in the CPU's memory before and after.
+
+    What it leaves on a GPU is for other processes: torch would keep it for this one.
+    """
+    model.to(device)
+    try:
+        yield
+    finally:
+        model.to("cpu")
+        torch.cuda.empty_cache()
 
 
 @torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again

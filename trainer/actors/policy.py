@@ -22,8 +22,8 @@ from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
 from trainer.actors.sending import Broadcaster, Lender, Offered
 from trainer.checkpoint import export
-from trainer.contract import Written
 from trainer.losses import Loss, PolicyInputs
+from trainer.manifest import Written
 from trainer.seeds import derive
 from trainer.shared import Lent, Parcel, Part
 from trainer.sync import Meeting, Member
@@ -107,7 +107,8 @@ class PolicyActor(Keeper):
 
     def offer(self) -> list[Part]:
         merged = self._merged()  # of all ranks; the first alone gives them out
-        return self._outbox.offer(merged) if self._rank.leads else []
+        buffers = {name for name, _ in self._model.named_buffers()}
+        return self._outbox.offer(merged, buffers=buffers) if self._rank.leads else []
 
     def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
         return self._outbox.stage(part, abroad=abroad)
@@ -134,6 +135,7 @@ class PolicyActor(Keeper):
             return self._lender.lend(part, tensors)
 
     def withdraw(self) -> None:
+        self._outbox.withdraw()
         if self._lender is not None:
             self._lender.end()
             self._lender = None

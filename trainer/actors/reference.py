@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from trainer import shares
 from trainer.actors import loading
 from trainer.actors.base import ALONE, Metrics, ModelSettings, Rank, Sharding
-from trainer.actors.model import load_causal_lm, prepare_process
+from trainer.actors.model import load_causal_lm, prepare_process, visiting
 from trainer.actors.peaks import Peaks
 from trainer.actors.scorer import Scorer
 from trainer.types import FloatArray, Sequences
@@ -23,29 +24,31 @@ class ReferenceActor:
         self._device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks()
         sharding = replace(sharding, zpg=1)  # that is for backward passes, and there are none
+        split = loading.splits(sharding, rank)
+        self._moves = settings.offload and not split  # DeepSpeed brings layers where they compute
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         with self._peaks.phase("load"):
             with loading.split(sharding, rank, offload=settings.offload):
                 model = load_causal_lm(settings.model, dtype, settings.attention)
-            self._model = model.to(self._device).eval()
-            self._scorer = Scorer(model, self._device, settings)
+            self._model = model.eval()
+            if not self._moves:
+                self._model.to(self._device)
+            with self._there():
+                self._scorer = Scorer(model, self._device, settings)
         self._run: Any = self._scorer
-        self._moves = settings.offload
-        if loading.splits(sharding, rank):
+        if split:
             from trainer.actors import zero
 
             self._run = zero.frozen(self._scorer, sharding, offload=settings.offload)
-            self._moves = False  # DeepSpeed brings a layer to the device while it computes
         self._rank = rank
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        with self._peaks.phase("forward"):
-            if self._moves:
-                self._model.to(self._device)
-            scored = self._scorer.log_probs(sequences, self._rank, self._run)
-            if self._moves:
-                self._model.to("cpu")
-        return scored
+        with self._peaks.phase("forward"), self._there():
+            return self._scorer.log_probs(sequences, self._rank, self._run)
+
+    def _there(self) -> AbstractContextManager[None]:
+        """The model is on its device for so long."""
+        return visiting(self._model, self._device) if self._moves else nullcontext()
 
     def peaks(self) -> Metrics:
         return shares.peaks("reference", self._peaks.taken())

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
 from trainer import shares
+from trainer.actors import value_head
 from trainer.actors.base import Metrics, RewardSettings
-from trainer.actors.model import prepare_process
+from trainer.actors.model import prepare_process, visiting
 from trainer.actors.peaks import Peaks
+from trainer.reward_models import HEAD
 from trainer.types import TrainingError
 
 
@@ -40,16 +44,7 @@ class _Scorer:
     def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
         self._name, self._settings, self._device = name, settings, device
         self._tokenizer = AutoTokenizer.from_pretrained(name)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            dtype=torch.bfloat16 if settings.mixed_precision else torch.float32,
-            attn_implementation=settings.attention,
-            output_loading_info=True,
-        )
-        if fresh := sorted(loading["missing_keys"]):
-            # transformers would draw them at random: rewards of nothing.
-            raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
-        self._model = model.eval()
+        self._model = model = _loaded(name, settings).eval()
         if not settings.offload:
             self._model.to(device)
         self._longest: int | None = getattr(
@@ -58,7 +53,6 @@ class _Scorer:
 
     @torch.inference_mode()
     def score(self, requests: Sequence[RewardRequest]) -> list[Score]:
-        self._model.to(self._device)
         scores: dict[int, Score] = {}
         tokens = {}
         for row, request in enumerate(requests):
@@ -70,12 +64,12 @@ class _Scorer:
         # Texts of like length together: little padding.
         rows = sorted(tokens, key=lambda row: len(tokens[row]))
         size = self._settings.micro_batch_size
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            found = self._forward([tokens[row] for row in part])
-            scores |= zip(part, map(self._judged, found), strict=True)
-        if self._settings.offload:
-            self._model.to("cpu")
+        moves = self._settings.offload
+        with visiting(self._model, self._device) if moves else nullcontext():
+            for start in range(0, len(rows), size):
+                part = rows[start : start + size]
+                found = self._forward([tokens[row] for row in part])
+                scores |= zip(part, map(self._judged, found), strict=True)
         return [scores[row] for row in range(len(requests))]
 
     def _tokens(self, request: RewardRequest) -> list[int] | Score:
@@ -120,3 +114,26 @@ class _Scorer:
         if math.isfinite(reward):
             return Score.of(reward)
         return Score.failed(f"{self._name} says {reward}")
+
+
+def _loaded(name: str, settings: RewardSettings) -> Any:
+    """As transformers' model for sequence classification, which OpenRLHF's are by another name.
+
+    Raises TrainingError where it has no head.
+    """
+    config = AutoConfig.from_pretrained(name)
+    if HEAD not in " ".join(config.architectures or []):
+        config.num_labels = 1
+    head = value_head.prefix_in(config, settings.value_head_prefix)
+    model, loading = AutoModelForSequenceClassification.from_pretrained(
+        name,
+        config=config,
+        key_mapping={rf"^{re.escape(head)}\.": "score."},
+        dtype=torch.bfloat16 if settings.mixed_precision else torch.float32,
+        attn_implementation=settings.attention,
+        output_loading_info=True,
+    )
+    if fresh := sorted(loading["missing_keys"]):
+        # transformers would draw them at random: rewards of nothing.
+        raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
+    return model

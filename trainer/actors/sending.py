@@ -35,7 +35,7 @@ class Offered:
     """A model's weights as engines know them, some at a time."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None."""
+        """`dtype`: what the engines compute with; each tensor's own where None, and of buffers."""
         self._model = model
         self._dtype = dtype
         self._sources: dict[str, tuple[str, ...]] = {}
@@ -49,7 +49,10 @@ class Offered:
         kinds = {}
         for name, (source, *_) in self._sources.items():
             tensor = tensors[source]
-            kinds[name] = (self._dtype or tensor.dtype, sharded.shape_of(tensor))
+            cast = self._dtype if isinstance(tensor, nn.Parameter) else None
+            kinds[name] = (cast or tensor.dtype, sharded.shape_of(tensor))
+        # Without gaps a wider type must not follow a narrower one: it would begin unaligned.
+        kinds = dict(sorted(kinds.items(), key=lambda one: -one[1][0].itemsize))
         found = weights.parts(weights.laid_out(kinds), weights.PART_BYTES)
         self.largest = max(sum(map(weights.size_of, part)) for part in found)
         return found
@@ -59,9 +62,10 @@ class Offered:
         """On every rank, on its device. Asked of all of them together."""
         tensors = self._model.state_dict(keep_vars=True)
         some = {name: tensors[name] for entry in part for name in self._sources[entry.name]}
+        kinds = {entry.name: getattr(torch, entry.dtype) for entry in part}
         with sharded.whole(some.values()), torch.no_grad():
             merged = lora.merged(self._model, some)
-            yield {name: tensor.to(self._dtype or tensor.dtype) for name, tensor in merged.items()}
+            yield {name: tensor.to(kinds[name]) for name, tensor in merged.items()}
 
 
 class Broadcaster:

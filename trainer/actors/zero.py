@@ -7,6 +7,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as States
 from torch import Tensor, nn
 
 from trainer.actors import loading, masters
@@ -19,6 +20,8 @@ from trainer.checkpoint.state import State
 from trainer.optimiser import adamw, restore_schedule, scheduler_of
 from trainer.types import TrainingError
 
+MASTERS = (States.hp_params, States.optim_states)
+"""Of what DeepSpeed can move: weights in fp32, and what Adam holds of them."""
 BUCKET = 500_000_000
 """Elements that are reduced at a time, at most: DeepSpeed's own default."""
 
@@ -40,7 +43,9 @@ class ZeRO:
             model=module, optimizer=self._adam, config=configuration(model, settings)
         )[0]
         masters.begin(self._engine.optimizer, self._adam)
-        self._sleeps = settings.sharding.sleep and torch.cuda.is_available()
+        sharding = settings.sharding
+        self._sleeps = sharding.sleep and torch.cuda.is_available()
+        self._moves_masters = sharding.zero_stage == 3 and not sharding.adam_offload
 
     def run(self, *inputs: Any, **options: Any) -> Any:
         return self._engine(*inputs, **options)
@@ -111,13 +116,22 @@ class ZeRO:
         return [held["step"] for held in self._adam.state.values()]
 
     def sleep(self) -> None:
-        if self._sleeps:
-            self._engine.offload_states()
-            torch.cuda.empty_cache()
+        if not self._sleeps:
+            return
+        self._engine.offload_states(
+            include=[one for one in States if not (self._moves_masters and one in MASTERS)]
+        )
+        if self._moves_masters:
+            masters.move(self._engine.optimizer, self._adam, "cpu")
+        torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        if self._sleeps:
-            self._engine.reload_states()
+        if not self._sleeps:
+            return
+        if self._moves_masters:
+            masters.move(self._engine.optimizer, self._adam, self._engine.device)
+        self._engine.reload_states()
+        masters.find_moments(self._engine.optimizer)
 
 
 def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class VLLMEngine:
 def arguments(settings: EngineSettings) -> dict[str, Any]:
     """What vLLM is started with, but for how weights come."""
     own = settings.vllm
-    on_gpu = torch.cuda.is_available()
+    on_gpu = not _on_cpus()
     result: dict[str, Any] = {
         "model": settings.model,
         "skip_tokenizer_init": True,
@@ -211,23 +211,33 @@ def _transfer(backend: str) -> dict[str, Any]:
     }
 
 
+def _on_cpus() -> bool:
+    """Whether vLLM computes on CPUs, by its build and the machine's GPUs.
+
+    torch sees no GPU in the parent of tensor parallel ranks, which hold them all.
+    """
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
 def _compiles() -> bool:
     """Whether torch can build what it compiles: for CPUs with g++, which images leave out."""
-    return torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) is not None
+    return shutil.which(os.environ.get("CXX", "g++")) is not None or not _on_cpus()
 
 
 def _prepare_environment() -> None:
     """Before vLLM is imported: it reads its variables then."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    if not _compiles():  # parts of vLLM are compiled even where its models run eagerly
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if not _compiles():  # parts of vLLM are compiled even where its models run eagerly
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 
 def _check_kernels() -> None:
     """vLLM itself only warns where its kernels for CPUs cannot be loaded, and fails later."""
-    if not torch.cuda.is_available() and not hasattr(torch.ops._C, "init_cpu_memory_env"):
+    if _on_cpus() and not hasattr(torch.ops._C, "init_cpu_memory_env"):
         raise TrainingError(
             "vLLM's kernels for CPUs cannot be loaded. They need libnuma: on Debian and Ubuntu "
             "`apt-get install libnuma1`; --rollout_engine hf decodes without them"

@@ -49,7 +49,8 @@ class ModelFlags:
         "score",
         group=MODELS,
         dotted="ds.value_head_prefix",
-        help="name of the value head in --critic_pretrain; where there is none it starts afresh",
+        help="name of the head in --critic_pretrain and in OpenRLHF's reward models, unless their "
+        "config.json says it; a critic without one starts afresh",
     )
     agent_func_path: str = flag(
         "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ is_peft_available()  # transformers remembers the answer, and TRL asks it: it mu
 with empty_modules(*PACKAGES):
     from openrlhf.models import utils
     from openrlhf.models.loss import PolicyLoss, ValueLoss
+    from openrlhf.models.model import get_llm_for_sequence_regression
     from openrlhf.trainer.ppo_utils.experience import Experience
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
@@ -157,6 +159,25 @@ def kl_coefficients(
         controller.update(kl, samples)
         values.append(float(controller.value))
     return values
+
+
+def reward_model(
+    source: str, out: str, prefix: str, tokens: Array, mask: Array
+) -> dict[str, Array]:
+    """Give `source` a fresh head, save it as train_rm.py does, and score [B, T] `tokens`."""
+    model = get_llm_for_sequence_regression(
+        source,
+        "reward",
+        init_value_head=True,
+        value_head_prefix=prefix,
+        attn_implementation="eager",
+    )
+    model.config.value_head_prefix = prefix
+    model.save_pretrained(out)
+    model.config.to_json_file(Path(out) / "config.json")
+    with torch.no_grad():
+        rewards = model.double().eval()(torch.tensor(tokens), torch.tensor(mask))
+    return {"rewards": rewards.numpy(), "head": getattr(model, prefix).weight.detach().numpy()}
 
 
 def advantages(

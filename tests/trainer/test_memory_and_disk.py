@@ -1,0 +1,162 @@
+"""What a run goes on from where memory and disk hold different steps, and what is then on disk.
+
+The nodes' memory is a directory here; real holders are in `test_peers_on_ray`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.harness import Tiny, dying_at, events, train
+from tests.trainer.test_checkpoint import flip_a_bit
+from tests.trainer.test_resume_to_the_bit import leaves_of
+from trainer.actors.base import Learner
+from trainer.actors.group import Group
+from trainer.checkpoint import peers, state
+from trainer.checkpoint.peers import Snapshot
+from trainer.checkpoint.state import State
+from trainer.checkpoint.write import DriverState
+from trainer.config import Config
+from trainer.contract import Progress
+from trainer.manifest import Written, checkpoint_path, newest_checkpoint
+from trainer.types import SnapshotLostError
+
+LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
+
+
+@dataclass
+class Remembered:
+    """Stands for `Peers`: holds the newest step, over attempts, in a directory."""
+
+    root: Path
+    driver: DriverState | None = None
+    whole: int | None = None
+    on: bool = True
+    last: int | None = None
+    """No later step is taken."""
+
+    def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
+        if self.last is not None and driver.run.step > self.last:
+            return
+        directory = self.held(driver.run.step)
+        directory.mkdir(parents=True, exist_ok=True)
+        for group in learners.values():
+            group.together(Learner.save, driver.run.step, directory).result()
+        self.driver, self.whole = driver, driver.run.step
+
+    def settle(self) -> None:
+        """There is nothing to wait for."""
+
+    def newest(self) -> Snapshot | None:
+        return Snapshot(self.driver, ()) if self.driver else None
+
+    def held(self, step: int) -> Path:
+        return self.root / str(step)
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
+    found = Remembered(tmp_path / "memory")
+    monkeypatch.setattr(peers, "load", lambda s, role: state.load(found.held(s.step), role))
+    return found
+
+
+def lose_the_last_checkpoint(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the disk were full, once."""
+    save, lost = state.save, checkpoint_path(config.checkpoints, config.max_steps)
+
+    def fails_once(directory: Path, *rest: Any) -> Written:
+        if directory == lost:
+            monkeypatch.setattr(state, "save", save)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(directory, *rest)
+
+    monkeypatch.setattr(state, "save", fails_once)
+
+
+def test_a_run_whose_last_step_is_in_memory_alone_ends_with_it_on_disk(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {**LEAN, "max_steps": 3, "save_steps": 2, "load_checkpoint": True}
+    config = tiny.config(run_dir, **flags)
+    lose_the_last_checkpoint(config, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        train(config, peers=memory)
+    assert newest_checkpoint(config.checkpoints) == 2
+    assert train(config, peers=memory).step == 3
+    assert newest_checkpoint(config.checkpoints) == 3
+    assert [event["details"]["step"] for event in events(config, "step")] == [1, 2, 3]
+    undisturbed = tiny.config(run_dir.with_name("undisturbed"), **flags)
+    train(undisturbed)
+    assert leaves_of(config, 3) == leaves_of(undisturbed, 3)
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "broken", "resumed", "source"),
+    [
+        (3, True, 3, "the nodes' memory"),
+        (2, True, 2, "the nodes' memory"),
+        (3, False, 3, "the nodes' memory"),
+        (2, False, 3, "global_step_3"),
+    ],
+)
+def test_the_newest_that_is_whole_to_the_bit_is_gone_on_from(
+    tiny: Tiny,
+    run_dir: Path,
+    memory: Remembered,
+    in_memory: int,
+    *,
+    broken: bool,
+    resumed: int,
+    source: str,
+) -> None:
+    flags = {**LEAN, "max_steps": 4, "save_steps": 3, "load_checkpoint": True}
+    config, memory.last = tiny.config(run_dir, **flags), in_memory
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(4), peers=memory)
+    if broken:
+        flip_a_bit(checkpoint_path(config.checkpoints, 3) / "policy.pt")
+    train(config, peers=memory)
+    (restored,) = events(config, "restore")
+    assert restored["details"]["step"] == resumed
+    assert source in restored["sentence"]
+    skipped = [event["details"]["step"] for event in events(config, "checkpoint-skipped")]
+    assert skipped == ([3] if broken else [])
+
+
+def test_a_step_that_was_in_memory_alone_is_not_shown_as_a_checkpoint(
+    tiny: Tiny, run_dir: Path, memory: Remembered
+) -> None:
+    flags = {**LEAN, "max_steps": 6, "load_checkpoint": True}
+    with pytest.raises(RuntimeError, match="dies"):
+        train(tiny.config(run_dir, **flags, save_steps=2), dying_at(4), peers=memory)
+    config = tiny.config(run_dir, **flags, save_steps=6)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(2), peers=memory)
+    shown = Progress.read(config.files.progress)
+    assert shown is not None
+    assert (shown.step, shown.in_memory, shown.checkpoint) == (4, 3, 2)
+    assert newest_checkpoint(config.checkpoints) == 2
+
+
+def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(snapshot: Snapshot, role: str) -> State:
+        raise SnapshotLostError("its checksum differs")
+
+    flags = {**LEAN, "save_steps": 1, "load_checkpoint": True}
+    train(tiny.config(run_dir, **flags, max_steps=3), peers=memory)
+    flip_a_bit(checkpoint_path(run_dir / "checkpoints", 3) / "policy.pt")
+    monkeypatch.setattr(peers, "load", lost)
+    config = tiny.config(run_dir, **flags, max_steps=4)
+    train(config, peers=memory)
+    assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
+    assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
+    assert [event["details"]["step"] for event in events(config, "restore")] == [2]

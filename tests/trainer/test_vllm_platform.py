@@ -1,0 +1,80 @@
+"""What a vLLM engine is started with, by the platform that vLLM finds, not by what torch sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainer.engines import vllm as engine
+from trainer.engines.base import EngineSettings, VLLMSettings
+from trainer.types import TrainingError
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]
+
+SETTINGS = EngineSettings(
+    model="model",
+    add_special_tokens=True,
+    prompt_max_len=200,
+    generate_max_len=20,
+    mixed_precision=True,
+    slots=64,
+    vllm=VLLMSettings(tensor_parallel_size=2, enable_sleep=True),
+)
+
+
+class Platform:
+    def __init__(self, *, cpu: bool) -> None:
+        self._cpu = cpu
+
+    def is_cpu(self) -> bool:
+        return self._cpu
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu_seen_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As it is in the parent of tensor parallel ranks."""
+    before = dict(os.environ)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def on(monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> None:
+    """vLLM finds CPUs alone, or GPUs; its build has no kernels for CPUs."""
+    import vllm.platforms
+
+    monkeypatch.setattr(vllm.platforms, "current_platform", Platform(cpu=cpu))
+    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace())
+
+
+def test_the_parent_of_tensor_parallel_ranks_starts_as_on_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on(monkeypatch, cpu=False)
+    engine._check_kernels()
+    engine._prepare_environment()
+    assert "TORCHDYNAMO_DISABLE" not in os.environ
+    given = engine.arguments(SETTINGS)
+    assert given["enable_sleep_mode"] is True
+    assert given["enforce_eager"] is False
+    assert "kv_cache_memory_bytes" not in given
+
+
+def test_on_cpus_it_neither_sleeps_nor_compiles_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on(monkeypatch, cpu=True)
+    with pytest.raises(TrainingError, match="libnuma"):
+        engine._check_kernels()
+    engine._prepare_environment()
+    assert os.environ["TORCHDYNAMO_DISABLE"] == "1"
+    given = engine.arguments(SETTINGS)
+    assert given["enable_sleep_mode"] is False
+    assert given["enforce_eager"] is True
+    assert given["kv_cache_memory_bytes"] == engine.CPU_CACHE_BYTES

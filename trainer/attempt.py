@@ -1,0 +1,114 @@
+"""One attempt at a training run: data → cluster → models → loop, and what its errors end with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from env.prompts import PromptError
+from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
+from env.types import RewardFunction
+from trainer import data, engine_choice, hub, layout, loop, memory, placement, sync, team
+from trainer.actors.ray_group import RayLauncher
+from trainer.checkpoint.peers import Peers
+from trainer.checkpoint.resume import ResumeError
+from trainer.checks import engine_faults
+from trainer.config import Config
+from trainer.contract import ExitCode, append_event
+from trainer.events import teller
+from trainer.fence import SupersededError
+from trainer.model_reward import ModelReward
+from trainer.placement import Placement
+from trainer.reward_models import combination
+from trainer.stop import Stopped, StopRequest
+from trainer.team import Team
+from trainer.types import TrainingError, UnfitModelError
+
+EXIT_CODES: Mapping[type[Exception], ExitCode] = {
+    PromptError: ExitCode.USAGE,
+    RewardSpecError: ExitCode.USAGE,
+    RewardRejected: ExitCode.USAGE,
+    ResumeError: ExitCode.USAGE,
+    UnfitModelError: ExitCode.USAGE,
+    placement.LayoutError: ExitCode.USAGE,
+    hub.HubUnreachableError: ExitCode.UNREACHABLE,
+    hub.HubError: ExitCode.USAGE,
+    RewardUnreachable: ExitCode.UNREACHABLE,
+    TrainingError: ExitCode.JOB_FAILED,
+    Stopped: ExitCode.STOPPED,
+    SupersededError: ExitCode.RUN_DIR,
+}
+"""What a user can put right, or asked for: their sentences say all. The first that fits counts."""
+
+
+def exit_code(error: Exception) -> ExitCode | None:
+    """None where the error is the program's own."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
+
+
+def run(config: Config) -> None:
+    """From the newest checkpoint to the last step.
+
+    Raises those of EXIT_CODES.
+    """
+    config.files.root.mkdir(parents=True, exist_ok=True)
+    config = hub.prepare(config)
+    prompts = data.load(config)
+    of_spec = _reward_of_spec(config)  # a wrong one ends before anything is reserved
+    wanted = layout.of(config)
+    placement.join(wanted)
+    stop = StopRequest()
+    stop.install()
+    placed = placement.reserve(wanted)
+    config = _fetched(_settled(config, placed), placed)
+    launcher = RayLauncher(placed, config.dist_timeout)
+    held = Peers(config)
+    crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    try:
+        loop.train(config, crew, prompts, _reward(config, crew, of_spec), stop, held)
+    except Stopped:
+        held.end()  # all of it is on disk
+        raise
+    held.end()
+
+
+def _reward_of_spec(config: Config) -> RewardFunction | None:
+    """None where models of the run give the reward."""
+    if not config.remote_rm_url:
+        return None
+    tell = partial(teller(config.files.journal), "reward-server")
+    return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
+
+
+def _reward(config: Config, crew: Team, of_spec: RewardFunction | None) -> RewardFunction:
+    if crew.reward:
+        return ModelReward(crew.reward, combination(config.reward_combine))
+    assert of_spec is not None, "one of the two flags is required"
+    return of_spec
+
+
+def _settled(config: Config, placed: Placement) -> Config:
+    """With all that was to be chosen by the nodes' hardware and places; the journal has it."""
+    config = engine_choice.settled(config, placed.assignment)
+    if lacking := engine_faults(config):
+        raise placement.LayoutError("\n".join(lacking))
+    way = sync.choice(config, placed.assignment)
+    config = replace(config, vllm_sync_backend=way.backend)
+    sentences = [*placed.sentences(), engine_choice.sentence(config), str(way)]
+    append_event(config.files.journal, "layout", "; ".join(sentences))
+    if planned := memory.sentence(config, placed.assignment.layout):
+        append_event(config.files.journal, "memory", planned)
+    return config
+
+
+def _fetched(config: Config, placed: Placement) -> Config:
+    """With models of the hub on every node of the run, before any process asks for one."""
+    names = hub.models(config)
+    if not names:
+        return config
+    print(f"Fetching {', '.join(names)} where it is not yet.", flush=True)
+    found = list(placement.on_each_node(placed, hub.fetch_all, names).values())
+    # Nodes whose caches lie elsewhere find their own by the name.
+    same = all(directories == found[0] for directories in found)
+    return hub.located(config, found[0]) if same else config
