@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,13 @@ class Cluster(Watch):
         """The end of every node's console, for the message of a failed test."""
         tails = (self.said(number).splitlines()[-25:] for number in sorted(self.nodes))
         return "\n".join(f"--- node {n}\n" + "\n".join(tail) for n, tail in enumerate(tails))
+
+
+def signalled(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Each is sent the signal; one that has ended since it was looked up needs none."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def command_line(process: psutil.Process) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from entrypoint.process import kill
 from trainer.contract import read_events
 
 pytestmark = pytest.mark.cluster
@@ -60,8 +61,7 @@ def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(tmp_pat
         assert demo.returncode == 130
         assert of_the_demo(tmp_path) == []
     finally:
-        for process in of_the_demo(tmp_path):
-            process.kill()
+        kill(of_the_demo(tmp_path))
         demo.kill()
 
 
@@ -71,8 +71,7 @@ def test_the_demo_learns_its_sums_through_two_crashes(tmp_path: Path) -> None:
     try:
         output, _ = demo.communicate(timeout=850)
     finally:
-        for process in of_the_demo(tmp_path):
-            process.kill()
+        kill(of_the_demo(tmp_path))
     assert demo.returncode == 0, output[-3000:]
     last = output.strip().splitlines()[-1]
     result = json.loads(Path(last).read_text())

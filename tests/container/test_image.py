@@ -9,7 +9,8 @@ import pytest
 
 from tests.container.cluster import SHORT, Cluster
 from tests.container.podman import IMAGE, inspect, run_once
-from trainer.contract import RunFiles, newest_checkpoint
+from trainer.contract import RunFiles
+from trainer.manifest import newest_checkpoint
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage
-from trainer.contract import MANIFEST
+from trainer.manifest import MANIFEST
 
 Act = Callable[[Stage], object]
 

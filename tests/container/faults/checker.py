@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from entrypoint.failures import FailureClass
-from trainer.contract import Progress, RunFiles, checkpoint_path, fault_of, steps_on_disk
+from trainer.contract import Progress, RunFiles
+from trainer.manifest import checkpoint_path, fault_of, steps_on_disk
 
 Event = Mapping[str, Any]
 

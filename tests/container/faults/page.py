@@ -1,4 +1,5 @@
-"""docs/faults.md, made from the results; `python -m tests.container.faults.page` renews it."""
+"""docs/faults.md and README's table, made from the results: `python -m tests.container.faults.page`
+renews both."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 from tests.container.faults import results, table, test_containers, test_storage
 
-PAGE = Path(__file__).parents[3] / "docs" / "faults.md"
+ROOT = Path(__file__).parents[3]
+PAGE, README = ROOT / "docs" / "faults.md", ROOT / "README.md"
 BEGIN, END = "<!-- results: from here -->", "<!-- results: to here -->"
 
 GROUPS: dict[str, tuple[Any, ...]] = {
@@ -21,11 +23,28 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Storage": tuple(test_storage.FAULTS),
     "Containers, network, memory": test_containers.FAULTS,
 }
+IN_README = (
+    *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),
+    *("container-worker-frozen", "container-head-killed", "network-worker-for-ever"),
+    *("reward-error", "disk-full", "checkpoint-bit-flipped", "memory-worker"),
+)
 HEADER = "| fault | seconds to a new step (deadline) | class | answer |\n|---|---|---|---|"
 
 
 def markdown() -> str:
     return "\n".join(_lines(results.read()))
+
+
+def summary() -> str:
+    rows = results.read()
+    faults = {fault.name: fault for group in GROUPS.values() for fault in group}
+    lines = ["| fault | seconds to a new step | what goes on |", "|---|---|---|"]
+    for name in IN_README:
+        row = rows[name]
+        another = "a new attempt" if row["answers"] else "a new head"
+        goes_on = another if row["attempts"] else "the same attempt"
+        lines.append(f"| {faults[name].sentence} | {row['seconds']:.0f} | {goes_on} |")
+    return "\n".join(lines)
 
 
 def _lines(rows: dict[str, Any]) -> Iterator[str]:
@@ -42,19 +61,18 @@ def _row(fault: Any, row: dict[str, Any] | None) -> str:
     classes = ", ".join(f"`{c}`" for c in row["classes"])
     if row["attempts"] == 0:
         answer = "the attempt goes on"
-    elif not row["answers"]:
-        answer = "a new head goes on with the run"
     else:
-        answer = "; then ".join(row["answers"])
+        answer = "; then ".join(row["answers"]) or "a new head goes on with the run"
     return f"| {name} | {row['seconds']:.0f} ({fault.deadline:g}) | {classes or '–'} | {answer} |"
 
 
-def renewed(page: str) -> str:
-    """The page with the kept results between its marks."""
+def renewed(page: str, table: str) -> str:
+    """The page with the table between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{markdown()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(renewed(PAGE.read_text()))
+    PAGE.write_text(renewed(PAGE.read_text(), markdown()))
+    README.write_text(renewed(README.read_text(), summary()))

@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 
 from entrypoint.demo import WORKERS
-from tests.cluster.harness import HEAD, Cluster, command_line
+from tests.cluster.harness import HEAD, Cluster, command_line, signalled
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
 from tests.container.faults.reward import RewardServer
-from trainer.contract import MANIFEST, RunFiles, timestamp
+from trainer.contract import RunFiles, timestamp
+from trainer.manifest import MANIFEST
 
 BOOT_SECONDS = 120
 MAX_RESTARTS = 5
@@ -123,11 +124,7 @@ class Stage(Cluster):
         """Raises AssertionError where nobody has the role."""
         processes = self.of(role)
         assert processes, f"nobody is {role}\n{self.consoles()}"
-        for process in processes:
-            try:
-                process.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
+        signalled(processes, number)
 
     def checkpoints(self) -> list[Path]:
         """Whole ones, newest first."""

@@ -11,7 +11,8 @@ import pytest
 
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
-from trainer.contract import MANIFEST, Progress, RunFiles, checkpoint_path, write_manifest
+from trainer.contract import Progress, RunFiles
+from trainer.manifest import MANIFEST, checkpoint_path, write_manifest
 
 
 class Told:

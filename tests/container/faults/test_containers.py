@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.container.faults.fault import Fault, undergo
 from tests.container.faults.machine import do
 from tests.container.faults.table import DIED, HUNG, LOST
 from tests.container.podman import IMAGE, Container, podman
-from trainer.contract import newest_checkpoint
+from trainer.manifest import newest_checkpoint
 
 pytestmark = [pytest.mark.timeout(400)]
 
@@ -149,7 +149,8 @@ def feed(name: str) -> Act:
         cluster.until(told, f"{name} is said to be out of memory", within=20)
         node = cluster.nodes[name]
         for pid in node.pids("bytearray"):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         podman("update", "--memory=4g", node.id)
 
     return act

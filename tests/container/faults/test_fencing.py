@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cluster.harness import HEAD, Cluster
+from tests.cluster.harness import HEAD, Cluster, signalled
 from tests.container.faults import checker
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data
@@ -94,12 +95,10 @@ def test_a_head_whose_machine_was_frozen_is_succeeded_and_writes_nothing_when_it
     rivals: Rivals,
 ) -> None:
     machine = [psutil.Process(rivals.nodes[HEAD].pid), *rivals.processes(HEAD)]
-    for process in machine:
-        process.suspend()
+    signalled(machine, signal.SIGSTOP)
     rivals.succeed()
     journal, lines = rivals.run.journal.read_bytes(), len(rivals.journal_of(1))
-    for process in machine:
-        process.resume()
+    signalled(machine, signal.SIGCONT)
     assert rivals.nodes[HEAD].wait(30) == 73
     assert "was taken over by a later head (lease 2" in rivals.said(HEAD)
     assert rivals.run.journal.read_bytes().startswith(journal)

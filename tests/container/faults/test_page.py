@@ -1,12 +1,18 @@
-"""docs/faults.md shows the table and its results as they are."""
+"""docs/faults.md and README show the table and its results as they are."""
 
 from __future__ import annotations
 
-from tests.container.faults.page import GROUPS, PAGE, renewed
+from pathlib import Path
+
+import pytest
+
+from tests.container.faults import page
+from tests.container.faults.page import GROUPS, PAGE, README, renewed
 
 
-def test_the_page_has_every_fault_with_its_newest_result() -> None:
-    assert PAGE.read_text() == renewed(PAGE.read_text()), (
+@pytest.mark.parametrize(("path", "table"), [(PAGE, page.markdown()), (README, page.summary())])
+def test_a_page_has_its_faults_with_their_newest_results(path: Path, table: str) -> None:
+    assert path.read_text() == renewed(path.read_text(), table), (
         "python -m tests.container.faults.page renews it"
     )
 
