@@ -22,11 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many processes as CPUs for the whole default level; one for a level with machines of its
-    own, and for a few files, which would wait longer for the processes than run."""
+    """Twice as many processes as CPUs for the whole default level, half of whose time is waiting;
+    one for a level with machines of its own, and for a few files, which would wait longer for the
+    processes than run."""
     whole = [Path(path).name for path in config.args] == ["tests"]
     default = config.option.markexpr == config.getini("addopts")[1]
-    return min(4, os.cpu_count() or 1) if whole and default else 0
+    return min(4, 2 * (os.cpu_count() or 1)) if whole and default else 0
 
 
 def no_gpu() -> str | None:

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from entrypoint.recipes.base import Recipe
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -52,3 +54,10 @@ def test_the_locks_agree_with_the_declared_dependencies() -> None:
 def test_no_module_is_longer_than_four_hundred_lines() -> None:
     long = [path for path in tracked("*.py") if len(path.read_text().splitlines()) > 400]
     assert long == []
+
+
+def test_whatever_a_recipe_must_answer_is_asked() -> None:
+    text = "\n".join(path.read_text() for path in tracked("entrypoint/*.py"))
+    asked = set(re.findall(r"\brecipe\.(\w+)", text))
+    answered = {*vars(Recipe), *Recipe.__annotations__}
+    assert {name for name in answered if not name.startswith("_")} - asked == set()

@@ -34,7 +34,7 @@ async def crowd(options: argparse.Namespace) -> int:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {options.token}"}
     async with httpx.AsyncClient(
-        base_url=options.url, headers=headers, limits=limits, timeout=60.0
+        base_url=options.url, headers=headers, limits=limits, timeout=60.0, trust_env=False
     ) as http:
         numbers = range(options.first, options.first + options.count)
         stays: list[asyncio.Task[None]] = []
