@@ -18,7 +18,7 @@ from trainer.manifest import checkpoint_path
 
 __all__ = ["begin", "flags", "ray_directory"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 AHEAD = {
     "advantage_estimator": "group_norm",
@@ -44,7 +44,7 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     stopped = begin(ahead)
     wait_until(lambda: len(events(config, "step")) >= 3, stopped)
     stopped.send_signal(signal.SIGTERM)
-    said, _ = stopped.communicate(timeout=60)
+    said, _ = stopped.communicate(timeout=120)
     assert stopped.returncode == ExitCode.STOPPED, said
     step = events(config, "checkpoint")[-1]["details"]["step"]
     found = under_way(config, step)
@@ -69,7 +69,7 @@ def test_what_was_under_way_in_an_engine_that_is_killed_is_written_by_others(
     process_of("engine-1", running).kill()
     wait_until(lambda: bool(events(config, "engine-replaced")), running)
     running.send_signal(signal.SIGTERM)
-    said, _ = running.communicate(timeout=60)
+    said, _ = running.communicate(timeout=120)
     assert running.returncode == ExitCode.STOPPED, said
     rows = metric_rows(config)
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
@@ -89,7 +89,7 @@ def test_a_policy_that_is_killed_trains_again_on_the_samples_that_it_had(
     made = len(events(config, "step"))
     wait_until(lambda: len(events(config, "step")) >= made + 3, running)
     running.send_signal(signal.SIGTERM)
-    said, _ = running.communicate(timeout=60)
+    said, _ = running.communicate(timeout=120)
     assert running.returncode == ExitCode.STOPPED, said
     (resumed,) = events(config, "resume")
     assert resumed["details"]["step"] == 0, "in one attempt"

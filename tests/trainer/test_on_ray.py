@@ -110,7 +110,7 @@ def test_a_driver_killed_and_one_told_to_stop_leave_a_run_that_ends_as_if_never_
     stopped = start(flags, ray_directory)
     wait_until(lambda: steps() >= made + 3, stopped)
     stopped.send_signal(signal.SIGTERM)
-    said, _ = stopped.communicate(timeout=60)
+    said, _ = stopped.communicate(timeout=120)
     assert stopped.returncode == ExitCode.STOPPED, said
     assert "Traceback" not in said
     saved = newest_checkpoint(config.checkpoints)
@@ -150,7 +150,7 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     flags: dict[str, Any], ray_directory: Path
 ) -> None:
     unfit = start(flags | {"lora_rank": 4, "target_modules": "nothing"}, ray_directory)
-    said, _ = unfit.communicate(timeout=100)
+    said, _ = unfit.communicate(timeout=150)
     assert unfit.returncode == ExitCode.USAGE, said
     assert "--target_modules nothing: the model has none of them" in said
     assert "Traceback" not in said

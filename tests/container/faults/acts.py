@@ -116,8 +116,8 @@ def dies_while_saving(stage: Stage) -> None:
 def dies_again_while_it_starts(stage: Stage) -> None:
     attempts = len(stage.events("attempt"))
     stage.send("driver", KILL)
-    stage.event("attempt", within=30, after=attempts)
-    stage.until(lambda: bool(stage.of("driver")), "driver", within=30)
+    stage.event("attempt", within=60, after=attempts)
+    stage.until(lambda: bool(stage.of("driver")), "driver", within=60)
     time.sleep(1.0)
     stage.send("driver", KILL)
 
@@ -125,7 +125,7 @@ def dies_again_while_it_starts(stage: Stage) -> None:
 def worker_dies_while_the_driver_starts(stage: Stage) -> None:
     attempts = len(stage.events("attempt"))
     stage.send("driver", KILL)
-    stage.event("attempt", within=30, after=attempts)
+    stage.event("attempt", within=60, after=attempts)
     stage.kill(SECOND)
 
 
@@ -149,13 +149,13 @@ def is_told_to_stop(wait_for: Act) -> Act:
 def until_the_driver_starts(stage: Stage) -> None:
     attempts = len(stage.events("attempt"))
     stage.send("driver", KILL)
-    stage.event("attempt", within=30, after=attempts)
+    stage.event("attempt", within=60, after=attempts)
 
 
 def until_the_failure(stage: Stage) -> None:
     failures = len(stage.events("failure"))
     stage.send("driver", KILL)
-    stage.event("failure", within=30, after=failures)
+    stage.event("failure", within=60, after=failures)
 
 
 def until_a_checkpoint(stage: Stage) -> None:
