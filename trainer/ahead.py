@@ -89,7 +89,7 @@ class Ahead:
             batch=config.rollout_batch_size,
             total_steps=config.total_steps(len(stream)),
         )
-        # As long as ranks have: see `actors.liveness`.
+        # A slice has as long as ranks have: see `actors.liveness`.
         self._writers = Writers(rollouts.engines, rollouts.sampling, config.dist_timeout / 3)
         self._scoring = Scoring(reward)
         self._groups: dict[int, Group] = {}

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trainer.actors.group import LOOK_SECONDS, Group, Pending
@@ -19,6 +20,7 @@ from trainer.budget import Budget
 from trainer.engine_losses import ROLE, Loss, returned
 from trainer.engines.base import Engine, Request
 from trainer.events import Tell, aloud
+from trainer.pulse import Pulse
 from trainer.types import (
     BeyondRepairError,
     Completion,
@@ -42,7 +44,9 @@ class Patience:
     start: float = 1800.0
     """To load a model."""
     part: float = 120.0
-    """For one part of the weights, to change the state, or to say that it lives."""
+    """For one part of the weights, or to change the state."""
+    life: float = 120.0
+    """To say that it lives, also while it computes."""
 
 
 @dataclass(slots=True)
@@ -51,9 +55,7 @@ class _Work:
 
     share: int
     pending: Pending[list[Completion]]
-    asked: float
-    alive: Pending[None]
-    """Its answer to whether it lives, asked for then."""
+    pulse: Pulse
 
 
 class EnginePool:
@@ -116,6 +118,9 @@ class EnginePool:
     def alive(self, worker: int) -> Pending[None]:
         """Answered by its process, however busy the engine is."""
         return self._group.alive(worker)
+
+    def pulse(self, worker: int) -> Pulse:
+        return Pulse(partial(self._group.alive, worker))
 
     def answers(
         self,
@@ -196,17 +201,14 @@ class EnginePool:
         self, worker: int, share: int, shares: Sequence[Sequence[Request]], sampling: Sampling
     ) -> _Work:
         pending = self._group.send(worker, Engine.generate, shares[share], sampling)
-        return _Work(share, pending, time.monotonic(), self._group.alive(worker))
+        return _Work(share, pending, self.pulse(worker))
 
     def _outcome(self, worker: int, work: _Work) -> list[Completion] | None:
         """None while it is at work."""
         if work.pending.ready(0):
             return work.pending.result()
-        now = time.monotonic()
-        if work.alive.ready(0):
-            work.asked, work.alive = now, self._group.alive(worker)
-        elif now - work.asked > self.patience.part:
-            raise silent(worker, f"for {now - work.asked:.0f} s")
+        if (seconds := work.pulse.silence()) > self.patience.life:
+            raise silent(worker, f"for {seconds:.0f} s")
         return None
 
     def welcome(self) -> None:

@@ -24,7 +24,7 @@ from trainer.actors.base import (
 from trainer.actors.group import Group, Launcher
 from trainer.budget import Budget
 from trainer.config import Config
-from trainer.engine_pool import EnginePool
+from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import EngineSettings, VLLMSettings
 from trainer.events import teller
 
@@ -147,6 +147,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
                 "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, _engine(config)
             ),
             tell=teller(config.files.journal),
+            patience=Patience(life=min(Patience().life, config.dist_timeout / 3)),
             budget=Budget(config.max_repairs),
             at_once=not config.vllm_enable_sleep,
         ),

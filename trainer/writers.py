@@ -15,11 +15,22 @@ from itertools import islice
 from trainer.actors.group import Pending
 from trainer.engine_pool import EnginePool, silent
 from trainer.engines.base import Draft, Ended, Engine, Key, Writing
+from trainer.pulse import Pulse
 from trainer.staleness import levelled
 from trainer.types import Sampling
 
 SLICE = 0.1
 """Seconds of work that an engine is asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A slice of work under way."""
+
+    writing: Pending[Writing]
+    pulse: Pulse
+    since: float = field(default_factory=time.monotonic)
+    """A monotonic clock's seconds."""
 
 
 @dataclass(slots=True)
@@ -30,8 +41,7 @@ class _Desk:
     """As far as they are known here."""
     told_of: set[Key] = field(default_factory=set)
     """Of them those that the engine was given."""
-    call: Pending[Writing] | None = None
-    since: float = 0.0
+    call: _Call | None = None
 
     def take(self, writing: Writing) -> list[Ended]:
         for one in writing.ended:
@@ -81,11 +91,9 @@ class Writers:
         if self._waiting:
             self.give([])
         self._send()
-        working = [desk for desk in self._desks if desk.call]
-        if working and not any(desk.call.ready(0) for desk in working if desk.call):
-            first = working[0].call
-            assert first is not None
-            first.ready(seconds)
+        calls = [desk.call.writing for desk in self._desks if desk.call]
+        if calls and not any(call.ready(0) for call in calls):
+            calls[0].ready(seconds)
         return [ended for number in self._answered() for ended in self._receive(number)]
 
     def settle(self) -> list[Ended]:
@@ -102,7 +110,9 @@ class Writers:
             for number in self._engines.present
             if self._desks[number].told_of
         }
-        answers = self._engines.answers(asked, self._patience, "saying what it has written")
+        answers = self._engines.answers(
+            asked, self._engines.patience.part, "saying what it has written"
+        )
         for number, drafts in answers.items():
             desk = self._desks[number]
             desk.has |= {draft.key: draft for draft in drafts if draft.key in desk.has}
@@ -116,25 +126,34 @@ class Writers:
             desk = self._desks[number]
             if desk.has and not desk.call:
                 new = [draft for key, draft in desk.has.items() if key not in desk.told_of]
-                desk.since = time.monotonic()
-                desk.call = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
+                writing = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
+                desk.call = _Call(writing, self._engines.pulse(number))
 
     def _answered(self, seconds: float = 0.0) -> Iterator[int]:
         """Who has come to the end of a slice, or is lost."""
         for number, desk in enumerate(self._desks):
-            late = time.monotonic() - desk.since > SLICE + self._patience
-            if desk.call and (desk.call.ready(seconds) or late):
+            if desk.call and (desk.call.writing.ready(seconds) or self._overdue(desk.call)):
                 yield number
+
+    def _overdue(self, call: _Call) -> str | None:
+        """How it did not answer, where it is waited for no longer."""
+        if (seconds := call.pulse.silence()) > self._engines.patience.life:
+            return f"for {seconds:.0f} s"
+        if time.monotonic() - call.since > SLICE + self._patience:
+            return f"within {self._patience:g} s: writing completions"
+        return None
 
     def _receive(self, number: int) -> list[Ended]:
         """What came of a slice; the drafts of an engine that is lost are passed on."""
         desk = self._desks[number]
         assert desk.call is not None
-        call, desk.call = desk.call, None
-        if not call.ready(0):
-            late = silent(number, f"within {self._patience:g} s: writing completions")
-            self._engines.lose(number, late, len(desk.has))
-        answers = self._engines.answers({number: call}, 0, "writing", len(desk.has))
+        call = desk.call
+        if not call.writing.ready(0):
+            if not (how := self._overdue(call)):
+                return []  # it lives after all
+            self._engines.lose(number, silent(number, how), len(desk.has))
+        desk.call = None
+        answers = self._engines.answers({number: call.writing}, 0, "writing", len(desk.has))
         if number in answers:
             return desk.take(answers[number])
         self._pass_on(number)

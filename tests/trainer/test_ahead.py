@@ -12,7 +12,6 @@ import torch
 
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, rollouts_have_ended, share_of, train
-from tests.trainer.test_drafts import TEXTS
 from tests.trainer.test_engine import settings
 from trainer import data, summary, writers
 from trainer.actors.group import LocalGroup
@@ -20,14 +19,13 @@ from trainer.ahead import Ahead
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
 from trainer.engine_pool import EnginePool
-from trainer.engines.base import Draft, Ended
+from trainer.engines.base import Draft
 from trainer.engines.hf import HFEngine
 from trainer.in_flight import FILE, InFlight
 from trainer.manifest import checkpoint_path
 from trainer.rollouts import Rollouts
 from trainer.stop import Stopped, StopRequest
-from trainer.types import BeyondRepairError, Completion, LostWorkerError, Sample, Sampling
-from trainer.writers import Writers
+from trainer.types import BeyondRepairError, Completion, LostWorkerError, Sample
 
 STEPS = 4
 GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
@@ -320,49 +318,3 @@ def test_what_no_repair_mends_is_raised_even_where_the_loop_has_lost_a_process(
     ahead = ahead_of(tiny, run_dir, raising(BeyondRepairError("no engine is left")))
     with pytest.raises(BeyondRepairError, match="no engine is left"):
         lose_the_policy(ahead)
-
-
-def test_drafts_of_an_engine_that_was_replaced_are_written_anew(
-    tiny: Tiny, step_by_step: None
-) -> None:
-    sampling = Sampling(max_new_tokens=12)
-    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
-
-    def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
-        engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
-        work = Writers(EnginePool(LocalGroup(engines)), sampling, patience=1)
-        work.give(drafts)
-        ended: list[Ended] = []
-        for round_ in range(100):
-            if round_ == lost_after:
-                engines[0]._drafts = None
-            ended += work.work(0.0)
-        assert not work.busy
-        return {one.key: one.completion.tokens.tolist() for one in ended}
-
-    assert written(lost_after=4) == written(lost_after=-1)
-
-
-def test_drafts_of_an_engine_that_is_lost_are_written_by_the_others(
-    tiny: Tiny, step_by_step: None
-) -> None:
-    sampling = Sampling(max_new_tokens=12)
-    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
-
-    def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
-        group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
-        pool = EnginePool(group, at_once=False)
-        work = Writers(pool, sampling, patience=1)
-        work.give(drafts)
-        ended: list[Ended] = []
-        for round_ in range(100):
-            if round_ == 4:
-                for engine in lost:
-                    pool.lose(engine, LostWorkerError(f"engine-{engine} is lost", "engine"))
-            ended += work.work(0.0)
-        assert work.stalled == (len(lost) == 2)
-        return {one.key: one.completion.tokens.tolist() for one in ended}
-
-    whole = written([])
-    assert written([0]) == whole
-    assert len(written([0, 1])) < len(whole)

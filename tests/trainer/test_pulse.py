@@ -1,0 +1,62 @@
+"""Whether who is waited for still lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainer.actors.group import LOOK_SECONDS
+from trainer.pulse import Pulse
+
+
+@dataclass
+class Answer:
+    """To a question, once it has come."""
+
+    come: bool = False
+    handle = None
+
+    def result(self) -> None:
+        assert self.come
+
+    def ready(self, seconds: float) -> bool:
+        return self.come
+
+
+@dataclass
+class Worker:
+    """`now`: seconds of its clock."""
+
+    now: float = 0.0
+    asked: list[Answer] = field(default_factory=list)
+
+    def ask(self) -> Answer:
+        self.asked.append(Answer())
+        return self.asked[-1]
+
+    def clock(self) -> float:
+        return self.now
+
+
+def test_one_that_answers_is_asked_again_and_never_silent() -> None:
+    worker = Worker()
+    pulse = Pulse(worker.ask, worker.clock)
+    for _ in range(100):
+        worker.now += 1.0
+        assert pulse.silence() == 0.0
+        for question in worker.asked:
+            question.come = True
+    assert 30 <= len(worker.asked) <= 100 / LOOK_SECONDS
+
+
+def test_silence_is_counted_from_the_question_that_has_no_answer_and_ends_with_one() -> None:
+    worker = Worker()
+    pulse = Pulse(worker.ask, worker.clock)
+    assert pulse.silence() == 0.0
+    assert not worker.asked, "work that is soon done costs no question"
+    worker.now = 3.0
+    assert pulse.silence() == 0.0
+    worker.now = 50.0
+    assert pulse.silence() == 47.0
+    worker.asked[0].come = True
+    assert pulse.silence() == 0.0
+    assert len(worker.asked) == 2
