@@ -96,7 +96,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         pool = EnginePool(
             group,
             tell=lambda kind, _, **details: told.append((kind, details)),
-            patience=Patience(start=120, part=3),
+            patience=Patience(start=120, part=3, life=3),
         )
         pool.welcome()
         pool.committed()
