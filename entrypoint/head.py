@@ -40,9 +40,9 @@ TELL_WORKERS_SECONDS = 5.0
 
 def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Until the run is finished or beyond help; the exit code is the outcome's."""
-    run, named = RunFiles(settings.run_dir), head_address(settings)
+    run, told = RunFiles(settings.run_dir), head_address(settings)
     try:
-        address = address_of.of_head(settings, named.value if named else None)
+        address = address_of.of_head(settings, told.value if told else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.path, settings.secrets)
             identity = _identify(settings, run, journal)
