@@ -139,9 +139,8 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     snapshot = peers.newest()
     assert snapshot is not None
     assert snapshot.step > SAVE_STEPS
-    assert_a_silent_holder_is_not_waited_for(peers, snapshot.step)
+    assert_a_silent_holder_is_not_waited_for(peers, held=snapshot.step - 1)
     sheet, holders = snapshot.shares[0]
-    assert len(holders) == 2
     for holder in holders:
         flip_a_bit(Path(ray.get(holder.address.remote(sheet.key)).path))
 
@@ -151,9 +150,10 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     assert "its checksum differs" in skipped["sentence"]
 
 
-def assert_a_silent_holder_is_not_waited_for(peers: Peers, newest: int) -> None:
-    """Where the others have all of the newest step that this attempt knows to be held."""
-    peers.whole = newest
+def assert_a_silent_holder_is_not_waited_for(peers: Peers, held: int) -> None:
+    """Where the others have all of the newest step that this attempt knows to be held: the one
+    before that which was being handed over as the driver was killed."""
+    peers.whole = held
     while not (holders := titled("ray::Holder")):
         time.sleep(0.05)
     silent = holders[0]
@@ -162,7 +162,7 @@ def assert_a_silent_holder_is_not_waited_for(peers: Peers, newest: int) -> None:
         begun = time.monotonic()
         snapshot = peers.newest()
         assert snapshot is not None
-        assert snapshot.step == newest
+        assert snapshot.step in (held, held + 1)
         assert time.monotonic() - begun < LOOK_SECONDS / 2
     finally:
         silent.resume()
