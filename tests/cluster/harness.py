@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import psutil
 
 from entrypoint.demo import WORKERS, Layout, free_ports, inherited
 from entrypoint.process import Process, kill, marked
-from tests.watch import Watch
+from tests.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("job.py")
 HEAD = 0
+DYING_SECONDS = 10.0
+"""What was killed may take so long to die, where others have the CPUs."""
 
 
 class Cluster(Watch):
@@ -76,7 +79,10 @@ class Cluster(Watch):
         """SIGKILL to everything on the node at once, as when its machine loses power."""
         entrypoint = self.nodes[number]
         kill([psutil.Process(entrypoint.pid)] if entrypoint.running else [])
-        kill(self.processes(number))
+        deadline = time.monotonic() + DYING_SECONDS
+        while (found := self.processes(number)) and time.monotonic() < deadline:
+            kill(found)  # again: one of them may have started another meanwhile
+            time.sleep(POLL_SECONDS)
         entrypoint.wait(10)
 
     def terminate(self, number: int) -> None:
@@ -96,10 +102,11 @@ class Cluster(Watch):
             if any(part == word or part.endswith(f"/{word}") for part in line)
         }
 
-        def forked(process: psutil.Process, line: list[str]) -> bool:
-            return found.get(parent_of(process), (None, None))[1] == line
+        def stays(process: psutil.Process, line: list[str]) -> bool:
+            parent = parent_of(process)  # 0: it has ended since
+            return parent != 0 and found.get(parent, (None, None))[1] != line
 
-        return [process for process, line in found.values() if not forked(process, line)]
+        return [process for process, line in found.values() if stays(process, line)]
 
     def until(self, done: Callable[[], bool], what: str, *, within: float) -> None:
         """As a Watch does, but a head that has ended ends the wait at once."""
@@ -121,8 +128,13 @@ class Cluster(Watch):
         return {number: node.exit_code or 0 for number, node in self.nodes.items()}
 
     def left(self) -> list[str]:
-        """Command lines of what still runs of any node."""
-        return [" ".join(command_line(p)) for n in self.nodes for p in self.processes(n)]
+        """Command lines of what still runs of any node; what was killed is given time to die."""
+        deadline = time.monotonic() + DYING_SECONDS
+        while left := [process for number in self.nodes for process in self.processes(number)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        return [" ".join(command_line(process)) for process in left]
 
     def ask(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command of the image, on the head's machine."""
