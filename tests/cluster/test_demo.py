@@ -57,9 +57,11 @@ def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(tmp_pat
         began = time.monotonic()
         os.killpg(demo.pid, signal.SIGINT)
         demo.communicate(timeout=30)
+        while left := of_the_demo(tmp_path):  # the last are killed, and take a moment to die
+            assert time.monotonic() - began < 10, left
+            time.sleep(0.1)
         assert time.monotonic() - began < 10
         assert demo.returncode == 130
-        assert of_the_demo(tmp_path) == []
     finally:
         kill(of_the_demo(tmp_path))
         demo.kill()
@@ -76,7 +78,10 @@ def test_the_demo_learns_its_sums_through_two_crashes(tmp_path: Path) -> None:
     last = output.strip().splitlines()[-1]
     result = json.loads(Path(last).read_text())
     assert result["outcome"] == "finished"
-    assert result["attempts"] == 3
+    # On a busy machine the worker may be back before the driver misses the policy that was there.
+    events = read_events(tmp_path / "run" / "journal.jsonl")
+    mended = [event for event in events if event["kind"] == "rank-replaced"]
+    assert result["attempts"] == (2 if mended else 3)
     assert result["eval_before"] < 0.5
     assert result["eval_after"] >= 0.8
     assert (tmp_path / "run" / "learning_curve.png").stat().st_size > 10_000
