@@ -13,7 +13,7 @@ from tests.cluster.harness import HEAD, Cluster, command_line, parent_of
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 STEPS = 100_000
 
@@ -21,26 +21,26 @@ STEPS = 100_000
 def test_a_new_attempt_is_made_of_forks_also_once_the_server_or_a_starting_worker_was_killed(
     tmp_path: Path,
 ) -> None:
-    cluster = Cluster(
-        tmp_path / "run", workers=0, job=tiny_job(tmp_path, STEPS), ROLLCALL_RECIPE="builtin"
-    )
+    # Each attempt goes on from near where the last one was, whatever that had the time for.
+    job = [*tiny_job(tmp_path, STEPS), "--save_steps", "5", "--max_ckpt_num", "2"]
+    cluster = Cluster(tmp_path / "run", workers=0, job=job, ROLLCALL_RECIPE="builtin")
     try:
         cluster.start(HEAD)
         cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
         server = server_of(cluster)
-        assert parents(cluster) == dict.fromkeys(("driver", "policy", "engine"), server.pid)
+        all_are_forks_of(server, cluster)
         goes_on_without_its_driver(cluster)
-        assert parents(cluster) == dict.fromkeys(("driver", "policy", "engine"), server.pid)
+        all_are_forks_of(server, cluster)
         kill(cluster.named(HEAD, "trainer"))
         kill([a_worker_that_starts(cluster, server)])
-        goes_on(cluster, within=30)  # Ray alone would wait for it for 60 s
+        goes_on(cluster, within=55)  # Ray alone would wait for it for 60 s
         kill([server])
         ready = "the fork server is ready"
-        cluster.until(lambda: cluster.said(HEAD).count(ready) == 2, ready, within=60)
+        cluster.until(lambda: cluster.said(HEAD).count(ready) == 2, ready, within=75)
         goes_on_without_its_driver(cluster)
-        assert set(parents(cluster).values()) == {server_of(cluster).pid}
+        all_are_forks_of(server_of(cluster), cluster)
         assert cluster.ask("stop").returncode == 0
-        assert cluster.exit_codes(within=30) == {HEAD: 143}
+        assert cluster.exit_codes(within=60) == {HEAD: 143}
         assert cluster.left() == []
     finally:
         cluster.close()
@@ -59,7 +59,7 @@ def goes_on(cluster: Cluster, within: float) -> None:
 
 def a_worker_that_starts(cluster: Cluster, server: psutil.Process) -> psutil.Process:
     """It has no title of Ray's yet."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for process in server.children():
             if any(word.endswith("default_worker.py") for word in command_line(process)):
@@ -69,10 +69,18 @@ def a_worker_that_starts(cluster: Cluster, server: psutil.Process) -> psutil.Pro
 
 
 def server_of(cluster: Cluster) -> psutil.Process:
+    """Not a fork of it that has not taken its own variables yet."""
     env = cluster.environment(HEAD)
     mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}/fork-server"
-    (server,) = marked(mark)
+    entrypoint = cluster.nodes[HEAD].pid
+    (server,) = [process for process in marked(mark) if parent_of(process) == entrypoint]
     return server
+
+
+def all_are_forks_of(server: psutil.Process, cluster: Cluster) -> None:
+    """Waited for: Ray takes a title away as it changes it, for a moment."""
+    wanted = dict.fromkeys(("driver", "policy", "engine"), server.pid)
+    cluster.until(lambda: parents(cluster) == wanted, "job of forks", within=30)
 
 
 def parents(cluster: Cluster) -> dict[str, int]:
