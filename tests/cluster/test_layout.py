@@ -12,7 +12,7 @@ from tests.cluster.harness import HEAD, Cluster
 from tests.trainer.hub_server import Hub
 from tests.trainer.judges import write_reward_model
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ALPHABET = "0123456789+="
 
@@ -44,7 +44,7 @@ def job(tmp_path: Path) -> list[str]:
 def end_of(cluster: Cluster, *nodes: int) -> dict[int, int]:
     try:
         cluster.start(*nodes)
-        return cluster.exit_codes(within=120)
+        return cluster.exit_codes(within=200)
     finally:
         cluster.close()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.harness import HEAD, Cluster
 from tests.watch import assert_no_step_is_lost_or_done_twice
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 WHOLE = ROOT.parent / "shared" / "data" / "gsm8k"

@@ -34,7 +34,7 @@ from tests.learning.episode import Goal, learn
 from tests.trainer.harness import Tiny
 from trainer.supervised import main as supervised
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 
 GOAL = Goal(reward=0.75, window=512, budget=9216)
 SEEDS = (1, 2, 3)

@@ -30,7 +30,7 @@ from tests.learning.algorithms import ALGORITHMS
 from tests.learning.episode import Goal, learn
 from tests.trainer.harness import Tiny, metric_rows, share_of, train
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 
 GOAL = Goal(reward=0.9, window=128, budget=1536)
 SEEDS = (1, 2, 3)

@@ -28,7 +28,7 @@ from trainer.engines.hf import HFEngine
 from trainer.sync import Seat
 from trainer.types import BrokenGroupError, Completion, Sampling, Sequences, TrainingError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
 
 TOLERANCE = 1e-4
 """Nats, of one token's log-probability in fp32: other kernels, other orders of summation. What is
