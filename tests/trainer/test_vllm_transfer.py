@@ -28,7 +28,7 @@ from trainer.shared import Lent, Part
 from trainer.sync import Meeting, Member, Seat
 from trainer.types import BrokenGroupError, TrainingError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 
 TRANSFER = "vllm.distributed.weight_transfer"
 PYNCCL = "vllm.distributed.device_communicators.pynccl:PyNcclCommunicator"
@@ -39,6 +39,7 @@ TENSORS = {"embed": torch.arange(12.0).view(4, 3), "norm": torch.ones(3), "head"
 WORKERS = """
 import os, sys
 from vllm.distributed.utils import StatelessProcessGroup
+print("imported", flush=True)
 for line in sys.stdin:
     port, rank, world = map(int, line.split())
     if os.fork() == 0:
@@ -176,6 +177,8 @@ class Workers:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "imported\n"  # nobody waits for it at a meeting
 
     def come(self, meeting: Meeting) -> None:
         assert self._process.stdin
