@@ -84,7 +84,7 @@ def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a
     volumes = (f"--volume={tmp_path}:/checkpoints", f"--volume={data}:/data:ro")
     alone = ("--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4")
     job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
-    said = run_once(*options, *volumes, *alone, IMAGE, *job, within=150)
+    said = run_once(*options, *volumes, *alone, IMAGE, *job, within=200)
     assert said.returncode == 0, said.stdout + said.stderr
     assert newest_checkpoint(RunFiles(tmp_path).checkpoints) == 10
     assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {1234}
@@ -95,13 +95,15 @@ def test_head_and_worker_are_healthy_and_a_head_whose_control_port_hangs_is_not(
 ) -> None:
     test = inspect(IMAGE)["Healthcheck"]["Test"]
     assert test[0] == "CMD"
-    listen = "import socket, time; s = socket.create_server(('', 8267)); print(); time.sleep(60)"
+    listen = "import socket, time; s = socket.create_server(('', 8267))"
+    listen += "; print(flush=True); time.sleep(60)"
     with Cluster(tmp_path / "cluster", data) as cluster:
         head = cluster.head("--remote_rm_url", "arithmetic", *SHORT, workers=1)
         worker = cluster.worker(1)
-        cluster.watch.event("check-in", within=60)
+        cluster.watch.event("check-in", within=120)
         assert head.execute(*test[1:]).returncode == 0
         assert worker.execute(*test[1:]).returncode == 0
         # In place of the head: something that listens, and never answers.
-        hung = worker.execute("sh", "-c", f'python -c "{listen}" & sleep 1; timeout 5 "$@"', *test)
+        began = f'python -c "{listen}" >/tmp/told 2>&1 & until [ -s /tmp/told ]; do sleep 0.1; done'
+        hung = worker.execute("sh", "-c", f'{began}; timeout 5 "$@"', *test)
         assert hung.returncode != 0
