@@ -57,8 +57,8 @@ class Cluster:
         return self._start(f"worker-{number}", env, image=image)
 
     def reward_server(self, *, after: int = 0) -> Container:
-        """It listens after so many seconds."""
-        serve = f"sleep {after}; exec python -m env.server --task arithmetic --port 5000"
+        """It starts after so many seconds, and says when: in seconds of the epoch."""
+        serve = f"sleep {after}; date +%s; exec python -m env.server --task arithmetic --port 5000"
         return self._start("reward", {}, "bash", "-c", serve, alias="reward")
 
     def exit_codes(self, *, within: float) -> dict[str, int]:
