@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,9 +90,9 @@ def project() -> Iterator[Project]:
 
 
 @pytest.mark.container
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_compose_up_trains_and_every_node_exits_0_within_150_seconds(project: Project) -> None:
     project.compose("up", "--detach", "--no-build")
-    assert project.exit_code("head", within=150) == 0
-    assert project.exit_code("worker-1", within=10) == 0
-    assert project.exit_code("worker-2", within=10) == 0
+    deadline = time.monotonic() + 150
+    for service in ("head", "worker-1", "worker-2"):
+        assert project.exit_code(service, within=deadline - time.monotonic()) == 0

@@ -12,7 +12,7 @@ from env.prepare.__main__ import main as prepare
 from tests.container.cluster import Cluster
 from trainer.supervised import main as supervised
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
 STEPS, WINDOW = 24, 4
 SHARDED = (
@@ -60,7 +60,7 @@ def test_a_policy_sharded_over_two_workers_learns_sums_that_two_vllm_engines_wri
         cluster.head(*job, ROLLCALL_RESOURCES=HEAD)
         for number in (1, 2):
             cluster.worker(number, ROLLCALL_RESOURCES=WORKER)
-        assert cluster.exit_codes(within=240) == {"head": 0, "worker-1": 0, "worker-2": 0}
+        assert cluster.exit_codes(within=400) == {"head": 0, "worker-1": 0, "worker-2": 0}
         (placed,) = cluster.watch.events("layout")
         rows = [json.loads(line) for line in cluster.run.metrics.read_text().splitlines()]
     said = placed["sentence"]
