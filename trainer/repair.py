@@ -62,21 +62,22 @@ class Disk:
         return "the checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Memory:
     """A Source: what the nodes hold of each step."""
 
     peers: Peers
+    _found: Snapshot | None = None
+    """By the last look: another may miss a holder that answers late, or find a newer step."""
 
     def newest(self, steps: range) -> RunState | None:
-        snapshot = self.peers.newest()
+        snapshot = self._found = self.peers.newest(steps.stop - 1)
         return snapshot.driver.run if snapshot and snapshot.step in steps else None
 
     def restore(self, team: Team, step: int) -> None:
-        snapshot = self.peers.newest()
-        if snapshot is None or snapshot.step != step:
-            raise SnapshotLostError(f"the snapshot of step {step} is gone")
-        _restore(team, snapshot)
+        if self._found is None or self._found.step != step:
+            raise SnapshotLostError(f"there is no snapshot of step {step}")
+        _restore(team, self._found)
 
     def __str__(self) -> str:
         return "the nodes' memory"

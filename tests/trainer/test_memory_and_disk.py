@@ -53,8 +53,9 @@ class Remembered:
     def settle(self) -> None:
         """There is nothing to wait for."""
 
-    def newest(self) -> Snapshot | None:
-        return Snapshot(self.driver, ()) if self.driver else None
+    def newest(self, at_most: int | None = None) -> Snapshot | None:
+        later = self.driver and at_most is not None and self.driver.run.step > at_most
+        return Snapshot(self.driver, ()) if self.driver and not later else None
 
     def held(self, step: int) -> Path:
         return self.root / str(step)

@@ -47,14 +47,18 @@ def sheet(step: int, role: str, rank: int, attempt: str = "a") -> Sheet:
     )
 
 
-@given(st.sets(st.tuples(st.integers(1, 4), st.sampled_from(ALL), st.sampled_from("ab"))))
+@given(
+    st.sets(st.tuples(st.integers(1, 4), st.sampled_from(ALL), st.sampled_from("ab"))),
+    st.none() | st.integers(0, 4),
+)
 def test_a_snapshot_counts_where_all_its_shares_are_there_of_one_attempt(
-    have: set[tuple[int, tuple[str, int], str]],
+    have: set[tuple[int, tuple[str, int], str]], at_most: int | None
 ) -> None:
-    found = newest_whole(sheet(step, role, rank, by) for step, (role, rank), by in have)
+    shares = (sheet(step, role, rank, by) for step, (role, rank), by in have)
+    found = newest_whole(shares, at_most)
     whole = [
         (step, by)
-        for step, by in product(range(1, 5), "ab")
+        for step, by in product(range(1, 5 if at_most is None else at_most + 1), "ab")
         if all((step, one, by) in have for one in ALL)
     ]
     assert {(one.step, one.attempt) for one in found} == ({max(whole)} if whole else set())

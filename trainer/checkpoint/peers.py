@@ -151,11 +151,12 @@ class Peers:
         if not self.on or not config.load_checkpoint:
             ring.release(self._namespace)
 
-    def newest(self) -> Snapshot | None:
-        """The newest whole snapshot that the living holders have together."""
+    def newest(self, at_most: int | None = None) -> Snapshot | None:
+        """The newest whole snapshot that the living holders have together, of no step after
+        `at_most`."""
         holders = ring.holders(self._namespace)
-        found = self._found(holders)
-        shares = newest_whole(sheet for sheets in found.values() for sheet in sheets)
+        found = self._found(holders, at_most)
+        shares = newest_whole((one for sheets in found.values() for one in sheets), at_most)
         if not shares:
             return None
         have = {name: {sheet.key for sheet in sheets} for name, sheets in found.items()}
@@ -170,7 +171,7 @@ class Peers:
             ),
         )
 
-    def _found(self, holders: Mapping[str, Any]) -> dict[str, list[Sheet]]:
+    def _found(self, holders: Mapping[str, Any], at_most: int | None) -> dict[str, list[Sheet]]:
         """What each holder has, of those that answer in time.
 
         One whose node has just died is not waited for where the others have the newest step.
@@ -183,7 +184,7 @@ class Peers:
             for answer in done:
                 with suppress(RayError):  # it, or its node, is gone
                     found[names[answer]] = ray.get(answer, timeout=0)
-            shares = newest_whole(sheet for sheets in found.values() for sheet in sheets)
+            shares = newest_whole((one for sheets in found.values() for one in sheets), at_most)
             if self.whole is not None and shares and shares[0].step >= self.whole:
                 until = min(until, time.monotonic() + OTHERS_SECONDS)
         return found

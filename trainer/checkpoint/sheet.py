@@ -48,10 +48,13 @@ class Sheet:
         return self.attempt, self.step, self.role, self.rank
 
 
-def newest_whole(found: Iterable[Sheet]) -> list[Sheet]:
-    """The shares of the newest step of which there are all; none where there is no such step."""
+def newest_whole(found: Iterable[Sheet], at_most: int | None = None) -> list[Sheet]:
+    """The shares of the newest step, `at_most` that one, of which there are all; none where there
+    is no such step."""
     snapshots: dict[tuple[int, str], dict[tuple[str, int], Sheet]] = defaultdict(dict)
     for sheet in found:
+        if at_most is not None and sheet.step > at_most:
+            continue
         snapshots[sheet.step, sheet.attempt][sheet.role, sheet.rank] = sheet
     for _, shares in sorted(snapshots.items(), reverse=True):
         ranks = next(iter(shares.values())).ranks
