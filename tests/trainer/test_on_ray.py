@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,13 +169,15 @@ def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
     wait_until(lambda: len(events(config, "checkpoint")) >= 2, running)
     stopped = process_of("policy-1", running)
     stopped.suspend()
-    since = time.monotonic()
-    said, _ = running.communicate(timeout=100)
-    assert time.monotonic() - since < 75, "15 s to be sure, a start, some steps, Ray's end"
+    said, _ = running.communicate(timeout=200)
     assert running.returncode == ExitCode.FINISHED, said
     (replaced,) = events(config, "rank-replaced")
     assert "rank policy-1" in replaced["sentence"]
-    assert f"process {stopped.pid}) does not answer" in replaced["sentence"]
+    silence = re.search(
+        rf"process {stopped.pid}\) does not answer for (\d+) s", replaced["sentence"]
+    )
+    assert silence, replaced["sentence"]
+    assert int(silence[1]) < 45, "a third of it and a look, not all of it"
     assert replaced["details"]["step"] >= 2
     assert not stopped.is_running()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -51,11 +52,18 @@ class OfAllRanks(Generic[T]):
         return [ray.get(reference) for reference in self._references]
 
     def ready(self, seconds: float) -> bool:
-        waiting = list(self._references)
-        _, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        if late:
-            self._liveness.blame(f"within {seconds:g} s")
-        return not late
+        late, until = list(self._references), time.monotonic() + seconds
+        self._liveness.begin()
+        while late:
+            left = max(0.0, until - time.monotonic())
+            look = min(left, self._liveness.interval)
+            _, late = ray.wait(late, num_returns=len(late), timeout=look)
+            if late and not left:
+                self._liveness.blame(f"within {seconds:g} s")
+                return False
+            if late:
+                self._liveness.check()
+        return True
 
     def _check(self, reference: Any) -> None:
         """Raises where the call failed: names the rank that is at fault if it has gone silent."""
