@@ -18,7 +18,7 @@ from trainer.manifest import checkpoint_path
 
 __all__ = ["begin", "flags", "ray_directory"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 AHEAD = {
     "advantage_estimator": "group_norm",
@@ -52,7 +52,7 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     assert found
 
     finished = begin(ahead)
-    said, _ = finished.communicate(timeout=120)
+    said, _ = finished.communicate(timeout=200)
     assert finished.returncode == ExitCode.FINISHED, said
     oldest = [row["train/staleness_max"] for row in metric_rows(config)]
     assert len(oldest) == config.max_steps

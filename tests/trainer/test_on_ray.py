@@ -23,7 +23,7 @@ from trainer.config import Config, parse
 from trainer.contract import ExitCode
 from trainer.manifest import checkpoint_path, newest_checkpoint
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(400)]
 
 STEPS = 30
 
@@ -80,7 +80,7 @@ def start(
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -198,11 +198,16 @@ def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
 
 
 def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
-    """The worker of Ray's that holds the actor."""
+    """The worker of Ray's that holds the actor, on a Ray of the driver's own."""
+    return worker_of(actor, psutil.Process(driver.pid), driver)
+
+
+def worker_of(actor: str, above: psutil.Process, driver: subprocess.Popen[str]) -> psutil.Process:
+    """The one below `above` that holds the actor; waits for it."""
     found: list[psutil.Process] = []
 
     def there() -> bool:
-        found[:] = titled(f"ray::{actor}", psutil.Process(driver.pid))
+        found[:] = titled(f"ray::{actor}", above)
         return len(found) == 1
 
     wait_until(there, driver)
