@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import torch
@@ -24,7 +25,7 @@ from trainer.config import Config, parse
 from trainer.contract import ExitCode
 from trainer.manifest import checkpoint_path
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 STEPS, SAVE_STEPS = 90, 40
 WORKER = {"num_cpus": 2}
@@ -69,6 +70,20 @@ class Run:
     def reaches(self, step: int) -> None:
         until(lambda: self.step() >= step, self.attempts[-1])
 
+    def kill(self) -> None:
+        """The driver alone; its ranks follow it, and hand over until then what they were at."""
+        ranks: list[psutil.Process] = []
+
+        def found() -> bool:
+            ranks[:] = titled("ray::policy")
+            return len(ranks) == self.flags["actor_num_nodes"]
+
+        until(found, self.attempts[-1])
+        self.attempts[-1].send_signal(signal.SIGKILL)
+        self.attempts[-1].communicate()
+        _, alive = psutil.wait_procs(ranks, 60)
+        assert not alive
+
     def resumed_at(self) -> int:
         until(lambda: bool(self.events("resume")), self.attempts[-1])
         at: int = self.events("resume")[-1]["details"]["step"]
@@ -76,7 +91,7 @@ class Run:
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -115,25 +130,30 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def test_a_killed_driver_costs_no_more_than_the_step_in_flight(run: Run) -> None:
-    killed = run.start()
+    run.start()
     run.reaches(6)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    run.kill()
     made = run.step()
     assert made < SAVE_STEPS, "there is no checkpoint yet"
     (told,) = run.events("peers")
     assert "of each step lie on two of 2 nodes; a node holds" in told["sentence"]
 
     run.start()
-    assert run.resumed_at() in (made, made - 1)
+    assert run.resumed_at() in held_after(made)
     (restored,) = run.events("restore")
     assert "the nodes' memory" in restored["sentence"]
 
 
+def held_after(made: int) -> range:
+    """What may be the newest that is held: the copy of a step is on its way while the next one is
+    made, and waited for as that one ends."""
+    return range(made - 2, made + 1)
+
+
 def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> None:
     run.reaches(SAVE_STEPS + 5)
-    run.attempts[-1].kill()
-    run.attempts[-1].communicate()
+    until(lambda: bool(run.events("checkpoint")), run.attempts[-1])  # written in the background
+    run.kill()
     assert events(run.config, "checkpoint")[-1]["details"]["step"] == SAVE_STEPS
     peers = Peers(run.config)
     snapshot = peers.newest()
@@ -179,11 +199,11 @@ def test_the_loss_of_a_node_costs_no_more_than_the_step_in_flight(run: Run) -> N
     run.reaches(SAVE_STEPS + 10)
     (worker,) = run.cluster.worker_nodes
     run.cluster.remove_node(worker, allow_graceful=False)
-    run.attempts[-1].communicate(timeout=60)
+    run.attempts[-1].communicate(timeout=120)
     made = run.step()
 
     last = run.start(actor_num_nodes=1)
-    assert run.resumed_at() in (made, made - 1)
+    assert run.resumed_at() in held_after(made)
     said, _ = last.communicate(timeout=100)
     assert last.returncode == ExitCode.FINISHED, said
     assert "Peer snapshots are off: there is no other node." in said
@@ -194,7 +214,10 @@ def test_a_finished_run_is_what_an_undisturbed_one_would_be_and_leaves_no_holder
 ) -> None:
     from env.registry import reward_function
 
-    assert ray.util.list_named_actors(all_namespaces=True) == []
+    deadline = time.monotonic() + 30
+    while left := ray.util.list_named_actors(all_namespaces=True):  # Ray lets go of them one by one
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
     alone = parse(to_argv(run.flags | {"run_dir": tmp_path / "alone"}))
     train(alone, reward_function("arithmetic"))
     expected = weights_of(alone)
