@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 
 import pytest
 import ray
 
-from tests.trainer.nodes import titled
+from tests.trainer.nodes import short_directory, titled
 from trainer import layout, placement
 from trainer.actors.base import Rank
 from trainer.actors.group import Group
@@ -49,10 +48,10 @@ class Member:
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[RayLauncher]:
     wanted = Layout((Pool(groups=(layout.Group(role="policy", nodes=1, per_node=2),)),))
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-") as root:
+    with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("RAY_TMPDIR", root)
+        patch.setenv("RAY_TMPDIR", str(root))
         placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()
