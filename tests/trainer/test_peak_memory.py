@@ -6,18 +6,18 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 
 import pytest
 
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
+from tests.trainer.nodes import short_directory
 from trainer import layout, memory
 from trainer.config import Config
 from trainer.contract import ExitCode
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 FACTOR = 1.4
 """Between plan and process, either way: the allocator's slack, copies that live for a moment."""
@@ -28,13 +28,14 @@ FLAGS = {
     "vllm_enable_sleep": True,
     "rollout_engine": "hf",
     "prompt_max_len": 8,
-    "max_steps": 2,
+    "max_steps": 4,
 }
 
 
 @pytest.fixture(scope="module")
 def ran(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """Two steps of a model of 80 MB, which outweighs what a process holds besides."""
+    """A model of 80 MB, which outweighs what a process holds besides. Each step
+    leaves out who does not answer at once: there are several."""
     root = tmp_path_factory.mktemp("hybrid")
     shape = TinyModel(hidden_size=512, layers=6, heads=8, max_length=64)
     write_model(shape, "0123456789+=", root / "model")
@@ -43,11 +44,11 @@ def ran(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
     sizes = ("rollout_batch_size", "n_samples_per_prompt", "train_batch_size", "generate_max_len")
     passes = ("micro_train_batch_size", "micro_rollout_batch_size")
     told = {name: getattr(config, name) for name in (*names, *sizes, *passes)}
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
+    with short_directory() as ray:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
         ended = subprocess.run(
             [sys.executable, "-m", "trainer", *to_argv(told | FLAGS)],
-            env=inherited | {"RAY_TMPDIR": ray, "OMP_NUM_THREADS": "1"},
+            env=inherited | {"RAY_TMPDIR": str(ray), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -85,7 +86,8 @@ def test_an_engine_s_weights_are_gone_while_the_models_train(ran: Config) -> Non
     assert need is not None
     weights = need.weights / 1e9
     assert measured(ran, "engine_rollout") > weights
-    asleep = min(row["memory/engine_asleep_gb"] for row in metric_rows(ran))
+    key = "memory/engine_asleep_gb"
+    asleep = min(row[key] for row in metric_rows(ran) if key in row)
     assert asleep < measured(ran, "engine_rollout") - 0.9 * weights
 
 
