@@ -18,8 +18,8 @@ from trainer.layout import Layout, Pool
 
 Benches = dict[int, Group[Workbench]]
 """By the number of their ranks."""
-PATIENCE = 40.0
-"""Seconds that ranks wait for each other."""
+PATIENCE = 60.0
+"""Seconds that ranks wait for each other, also while they start."""
 
 
 def started() -> Iterator[Benches]:

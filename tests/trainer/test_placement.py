@@ -17,7 +17,7 @@ from trainer.config import parse
 from trainer.contract import ExitCode
 from trainer.placement import LayoutError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_layout_that_cannot_be_placed_is_refused_with_every_shortfall(
         env=os.environ | {"RAY_ADDRESS": gpus},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == ExitCode.USAGE, done.stderr
     assert "critic wants 8 GPUs on 1 node; nodes offer 2, 4, 4" in done.stderr

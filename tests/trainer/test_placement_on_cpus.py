@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.harness import Tiny
 from tests.trainer.nodes import cluster_of, land
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def test_without_gpus_the_same_layout_has_shares_of_cpus(tiny: Tiny, run_dir: Path) -> None:

@@ -287,13 +287,15 @@ def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, mo
     bench = benches[2]
     bench.together(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
     _, stopped = bench.together(Workbench.process).result()
+    process = psutil.Process(stopped)
     os.kill(stopped, signal.SIGSTOP)
     try:
         since = time.monotonic()
         with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
             bench.together(Workbench.lesson, [1, 2]).result()
         assert time.monotonic() - since < PATIENCE
-        assert not psutil.pid_exists(stopped), "it would keep its GPU"
+        gone, _ = psutil.wait_procs([process], 10)
+        assert gone, "it would keep its GPU"
     finally:
         with suppress(ProcessLookupError):
             os.kill(stopped, signal.SIGKILL)
