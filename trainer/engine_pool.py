@@ -157,9 +157,14 @@ class EnginePool:
         what: str,
         blame: Callable[[int], None],
     ) -> T:
-        if not pending.ready(left):
-            blame(worker)
-            raise silent(worker, f"within {seconds:g} s: {what}")
+        pulse, until = self.pulse(worker), time.monotonic() + left
+        while not pending.ready(min(LOOK_SECONDS, left)):
+            if (silence := pulse.silence()) > self.patience.life:
+                raise silent(worker, f"for {silence:.0f} s: {what}")
+            left = max(0.0, until - time.monotonic())
+            if not left:
+                blame(worker)
+                raise silent(worker, f"within {seconds:g} s: {what}")
         try:
             return pending.result()
         except TrainingError:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,14 +18,16 @@ from tests.trainer.harness import Tiny, dying_at, events, train
 from tests.trainer.test_checkpoint import flip_a_bit
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer.actors.base import Learner
-from trainer.actors.group import Group
+from trainer.actors.group import Group, LocalGroup
 from trainer.checkpoint import peers, state
 from trainer.checkpoint.peers import Snapshot
 from trainer.checkpoint.state import State
-from trainer.checkpoint.write import DriverState
+from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
 from trainer.contract import Progress
 from trainer.manifest import Written, checkpoint_path, newest_checkpoint
+from trainer.repair import Memory
+from trainer.team import Team
 from trainer.types import SnapshotLostError
 
 LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
@@ -161,3 +164,31 @@ def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
     assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
     assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
     assert [event["details"]["step"] for event in events(config, "restore")] == [2]
+
+
+@dataclass
+class Learned:
+    """A learner that keeps what it is restored from."""
+
+    sources: list[Any] = field(default_factory=list)
+
+    def restore(self, source: Any) -> None:
+        self.sources.append(source)
+
+
+def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
+    tmp_path: Path,
+) -> None:
+    driver = DriverState(RunState(step=7, seed=42, prompts={}))
+    nodes, learner = Remembered(tmp_path, driver), Learned()
+    team = cast(Team, SimpleNamespace(learners={"policy": LocalGroup([learner])}))
+    memory = Memory(cast(peers.Peers, nodes))
+    assert memory.newest(range(1, 7)) is None
+    found = memory.newest(range(1, 8))
+    nodes.driver = None  # as where its holder answers late
+    assert found == driver.run
+    memory.restore(team, 7)
+    assert learner.sources == [Snapshot(driver, ())]
+    assert memory.newest(range(1, 8)) is None
+    with pytest.raises(SnapshotLostError, match="no snapshot of step 7"):
+        memory.restore(team, 7)

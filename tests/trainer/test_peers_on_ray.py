@@ -129,7 +129,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             attempt.wait()
 
 
-def test_a_killed_driver_costs_no_more_than_the_step_in_flight(run: Run) -> None:
+def test_a_killed_driver_costs_no_step_whose_copy_was_not_on_its_way(run: Run) -> None:
     run.start()
     run.reaches(6)
     run.kill()
@@ -195,7 +195,7 @@ def flip_a_bit(path: Path) -> None:
         file.write(bytes([first[0] ^ 1]))
 
 
-def test_the_loss_of_a_node_costs_no_more_than_the_step_in_flight(run: Run) -> None:
+def test_the_loss_of_a_node_costs_no_step_whose_copy_was_not_on_its_way(run: Run) -> None:
     run.reaches(SAVE_STEPS + 10)
     (worker,) = run.cluster.worker_nodes
     run.cluster.remove_node(worker, allow_graceful=False)

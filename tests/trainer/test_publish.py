@@ -13,7 +13,7 @@ import pytest
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import experience, policy
-from trainer import publish, weights
+from trainer import engine_pool, publish, pulse, weights
 from trainer.actors.group import LocalGroup, Pending
 from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import Request
@@ -139,6 +139,25 @@ def test_an_engine_that_does_not_answer_is_named_within_the_bound_and_the_run_go
     assert "The run goes on with 1 of 2 engines" in printed
     (written,) = pool.generate([[Request("12+34=", (0,))]], GREEDY)
     assert written[0].version == 7
+
+
+class Frozen(Stuck):
+    """The worker's process is stopped, so that it does not say either that it lives."""
+
+    def alive(self, worker: int) -> Pending[None]:
+        return Never() if worker == self._stuck[0] else super().alive(worker)
+
+
+def test_an_engine_that_is_stopped_is_missed_by_its_silence_long_before_its_part_is_late(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (engine_pool, pulse):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
+    pool = EnginePool(Frozen(engines, 1, "load"), patience=Patience(part=600, life=0.3))
+    publish.weights(LocalGroup([policy(tiny)]), pool, 7)
+    assert pool.present == [0]
+    assert "engine-1 is lost (it did not answer for 0 s: weights of" in capsys.readouterr().out
 
 
 def test_a_policy_that_does_not_answer_is_named_within_the_bound(tiny: Tiny) -> None:
