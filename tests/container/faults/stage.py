@@ -63,6 +63,7 @@ class Stage(Cluster):
             "ROLLCALL_REWARD_URL": reward.url,
             "ROLLCALL_HANG_TIMEOUT": str(HANG_SECONDS),
             "ROLLCALL_MAX_RESTARTS": str(MAX_RESTARTS),
+            "ROLLCALL_GRACE_SECONDS": "15",  # a step and a checkpoint, however busy the machine
             "WANDB_API_KEY": SECRET,
             "WANDB_MODE": "disabled",
             "OMP_NUM_THREADS": "1",
@@ -121,9 +122,14 @@ class Stage(Cluster):
         return [p for n in self.nodes for p in self.processes(n) if titled(p, f"ray::{role}-")]
 
     def send(self, role: str, number: signal.Signals) -> None:
-        """Raises AssertionError where nobody has the role."""
-        processes = self.of(role)
-        assert processes, f"nobody is {role}\n{self.consoles()}"
+        """Raises AssertionError where nobody has the role for as long as a start may take."""
+        processes: list[psutil.Process] = []
+
+        def found() -> bool:  # a title is not there while it changes
+            processes[:] = self.of(role)
+            return bool(processes)
+
+        self.until(found, role, within=60)
         signalled(processes, number)
 
     def checkpoints(self) -> list[Path]:
