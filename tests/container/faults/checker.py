@@ -33,10 +33,11 @@ def faults(
 ) -> list[str]:
     """All that is wrong with a run that is at rest, or between two of its steps."""
     shown = Progress.read(run.progress)  # before the journal, which then holds its step
-    events = all_events(run.journal)
+    written_down = all_events(run.journal)
+    events = in_force(written_down)
     return [
+        *heads(written_down),
         *steps(events),
-        *heads(events),
         *endings(events),
         *budget(events, max_restarts),
         *loaded(events, damages),
@@ -55,6 +56,16 @@ def all_events(journal: Path) -> list[Event]:
         except json.JSONDecodeError:
             continue
     return events
+
+
+def in_force(events: Iterable[Event]) -> list[Event]:
+    """Without those of an older head after one of a newer, which every reader passes over."""
+    newest, valid = 0, []
+    for event in events:
+        if (event["epoch"] or newest) >= newest:
+            newest = event["epoch"] or newest
+            valid.append(event)
+    return valid
 
 
 def steps(events: Iterable[Event]) -> Iterator[str]:
@@ -92,17 +103,19 @@ def steps(events: Iterable[Event]) -> Iterator[str]:
 
 
 def heads(events: Iterable[Event]) -> Iterator[str]:
-    """One head at a time: each writes under a number of its own, and none after a later one."""
-    newest = 0
+    """One head at a time: each writes under a number of its own, and none after a later one, but
+    for what had been looked at and was to be written as that one came."""
+    newest, began = 0, ""
     for event in events:
         epoch = event["epoch"]
         if epoch is None:
             yield f"nobody's: {event['sentence']!r}"
         elif event["kind"] == "start" and epoch <= newest:
             yield f"a head starts with lease {epoch} after lease {newest}"
-        elif event["kind"] != "start" and epoch != newest:
+        elif event["kind"] != "start" and epoch != newest and event["at"] > began:
             yield f"lease {epoch} writes {event['kind']!r} under lease {newest}"
-        newest = max(newest, epoch or 0)
+        if (epoch or 0) > newest:
+            newest, began = epoch, event["at"]
 
 
 def endings(events: Iterable[Event]) -> Iterator[str]:

@@ -121,6 +121,18 @@ def test_a_head_that_writes_after_a_later_one_is_found(told: Told) -> None:
     assert list(checker.heads(told.events)) == ["lease 1 writes 'step' under lease 2"]
 
 
+def test_what_froze_before_a_later_head_came_may_be_written_once_more_and_counts_for_nothing(
+    told: Told,
+) -> None:
+    before = told.events[-1]["at"]
+    told.head().goes(2, 3)
+    told.epoch, told.attempt = 1, 1
+    told("step", step=3).events[-1]["at"] = before
+    assert list(checker.heads(told.events)) == []
+    assert list(checker.steps(told.events)) != []
+    assert list(checker.steps(checker.in_force(told.events))) == []
+
+
 def test_two_heads_with_one_number_are_found(told: Told) -> None:
     told("start")
     assert list(checker.heads(told.events)) == ["a head starts with lease 1 after lease 1"]
