@@ -166,7 +166,7 @@ def deaths() -> Iterator[Fault[Containers]]:
             sentence=f"{whose} container is killed and started again",
             inject=killed(node),
             heal=started(node),
-            deadline=90,
+            deadline=90 if node == FIRST else 120,
             classes=DIED if node == FIRST else frozenset(),
             fast=True,
             restarts=None if node == FIRST else True,
@@ -183,7 +183,7 @@ def freezes() -> Iterator[Fault[Containers]]:
             after=30,
             deadline=150,
             classes=HUNG | LOST,
-            restarts=None if node == FIRST else True,
+            restarts=None,  # workers that are back soon enough take what they lost meanwhile
         )
 
 
@@ -307,7 +307,7 @@ def test_podman_stop_of_the_head_ends_all_with_143_and_a_whole_checkpoint_within
 ) -> None:
     cluster = standing.cluster()
     cluster.nodes[HEAD].stop(grace=30)
-    assert set(cluster.exit_codes(within=10).values()) == {143}
+    assert set(cluster.exit_codes(within=30).values()) == {143}
     assert newest_checkpoint(cluster.run.checkpoints) == cluster.watch.step
     assert cluster.faults() == []
 
