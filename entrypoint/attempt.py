@@ -100,12 +100,13 @@ class Attempt:
 
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
+        before = self._progress()  # the job may tell of its first step at once
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
             return Ending(status="FAILED", message=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
-        self._watch()
+        self._watch(before)
         info, step = self._last_status(), self._step()
         if info.status != "SUCCEEDED":
             self.nodes.hear_all(HEAR_SECONDS)
@@ -146,9 +147,8 @@ class Attempt:
         self._lines += 1
         self._signs.read(line)
 
-    def _watch(self) -> None:
-        """Until the job has ended, or Ray under it."""
-        before = self._progress()
+    def _watch(self, before: Progress | None) -> None:
+        """Until the job has ended, or Ray under it. `before`: the progress of earlier attempts."""
         self.hang.begin()
         while True:
             match self.inbox.take(timeout=TICK_SECONDS):
