@@ -21,6 +21,7 @@ from entrypoint.process import NODE_MARK, marked
 from entrypoint.restart import Replace, Resume, Stop, unreachable
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
+from tests.entrypoint.test_control import eventually
 from tests.entrypoint.world import DIED, FINISHED, World, ends
 from trainer.contract import ExitCode
 
@@ -233,11 +234,12 @@ def test_on_gpus_it_begins_with_the_roll_call_and_its_answer_counts_for_that_rol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)})
+    own = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": f"gpus-{os.getpid()}"}
+    settings = Settings.read(own)
     cards, stop = [card("head", 8, 3200), card("a", 8, 3200)], threading.Event()
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(row(300.0), row(1.0)))
     check.warm_up(cards[0], 1)
-    assert len(marked(settings.node_mark)) == 1
+    eventually(lambda: len(marked(settings.node_mark)) == 1)
     answer = check.ask(cards, stop)
     assert answer is not None
     assert answer.verdict is Verdict.PASS

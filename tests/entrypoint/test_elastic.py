@@ -97,7 +97,8 @@ def test_a_worker_that_is_back_in_time_is_one_of_the_next_attempt(tmp_path: Path
         world.later(0.2, lambda: world.check_in("b", "127.0.0.4"))
         return ends(DIED, at_step=5)(world)
 
-    world = two_workers(tmp_path, loses("b", back_soon), ends(FINISHED))
+    in_time = {"ROLLCALL_REPLACE_TIMEOUT": "10s"}
+    world = two_workers(tmp_path, loses("b", back_soon), ends(FINISHED), **in_time)
     assert world.lives().name == "finished"
     assert present(world) == [["a", "b"], ["a", "b"]]
 
@@ -105,7 +106,7 @@ def test_a_worker_that_is_back_in_time_is_one_of_the_next_attempt(tmp_path: Path
 def test_where_fewer_are_not_allowed_a_lost_worker_is_waited_for_until_the_deadline(
     tmp_path: Path,
 ) -> None:
-    world = two_workers(tmp_path, loses("b", ends(DIED)), ROLLCALL_ROLL_TIMEOUT="1s")
+    world = two_workers(tmp_path, loses("b", ends(DIED)), ROLLCALL_ROLL_TIMEOUT="3s")
     world.gathering.minimum = 2
     assert "b has been silent" in world.lives().sentence
     assert len(world.jobs.submitted) == 1
@@ -151,7 +152,7 @@ def test_a_late_worker_is_taken_in_at_the_next_checkpoint_and_not_before(tmp_pat
         world.check_in("b", "127.0.0.4")
         steps(world, 7, saved=5)
         until(lambda: "b" in world.control.roll().present)
-        stopped_before_it_saved.append(world.jobs.stopped.wait(1.1))
+        stopped_before_it_saved.append(world.jobs.stopped.wait(2.0))
         steps(world, 10, saved=10)
         assert world.jobs.stopped.wait(10)
         return ends(STOPPED, at_step=11)(world)

@@ -119,10 +119,13 @@ def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(tmp_path: Path) -> No
 
 
 def test_the_job_waits_for_every_worker_and_for_ray_to_see_them(tmp_path: Path) -> None:
+    def comes_in_two_steps() -> None:
+        world.check_in("b", "127.0.0.4", joined=False)
+        world.later(0.4, lambda: world.check_in("b", "127.0.0.4"))
+
     world = World(tmp_path, ends(FINISHED), workers=2)
     world.later(0.2, lambda: world.check_in("a", "127.0.0.3"))
-    world.later(0.4, lambda: world.check_in("b", "127.0.0.4", joined=False))
-    world.later(0.8, lambda: world.check_in("b", "127.0.0.4"))
+    world.later(0.4, comes_in_two_steps)
     assert world.lives().name == "finished"
     (roll,) = world.journal.events("roll")
     assert roll["details"]["present"] == ["a", "b"]
@@ -151,7 +154,7 @@ def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_
 
 
 def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:
-    world = World(tmp_path, workers=3, minimum=3, ROLLCALL_ROLL_TIMEOUT="1s")
+    world = World(tmp_path, workers=3, minimum=3, ROLLCALL_ROLL_TIMEOUT="3s")
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
     world.later(0.1, lambda: world.check_in("b", "127.0.0.4", joined=False))
     outcome = world.lives()
@@ -163,7 +166,7 @@ def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path
 
 
 def test_enough_workers_start_the_job_at_the_deadline(tmp_path: Path) -> None:
-    world = World(tmp_path, ends(FINISHED), workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="1s")
+    world = World(tmp_path, ends(FINISHED), workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="3s")
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
     assert world.lives().name == "finished"
     assert "1 worker never checked in" in world.sentences("roll")[0]
@@ -191,9 +194,12 @@ def test_a_stop_before_the_roll_is_complete_ends_with_143(tmp_path: Path) -> Non
 def test_a_stop_between_two_attempts_ends_with_143(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wait, "backoff", lambda failures: 60.0)
+    def is_stopped_meanwhile(failures: int) -> float:
+        world.inbox.put(StopAsked("SIGTERM"))
+        return 60.0
+
+    monkeypatch.setattr(wait, "backoff", is_stopped_meanwhile)
     world = World(tmp_path, ends(DIED))
-    world.later(0.8, lambda: world.inbox.put(StopAsked("SIGTERM")))
     assert world.lives().exit_code is ExitCode.STOPPED
     assert world.kinds()[-1] == "decision"
 
@@ -207,7 +213,7 @@ def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Pat
         assert driver.wait(10) == 137
         return JobInfo("FAILED", driver_exit_code=-9)
 
-    world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="0.3s")
+    world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="2s")
     world.run.logs.mkdir()
     world.control.ask_for_stacks = asked.append  # type: ignore[method-assign]
     assert world.lives().name == "finished"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from entrypoint.preflight.check import Context, Finding, Verdict
 from entrypoint.role import Head, Worker
 from entrypoint.services import Services
 from entrypoint.settings import Settings
+from tests.entrypoint.test_control import eventually
+from tests.entrypoint.world import free_block
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")
@@ -40,14 +41,6 @@ with Services(settings, is_head=True, env=env, tell=print):
 """
 """All of a node that outlives its entrypoint: Ray, which is played by a program that holds one of
 its ports, and a service."""
-
-
-def free_block() -> int:
-    """The first of fifty ports in a row that are free."""
-    while True:
-        first = random.randrange(20_000, 60_000)
-        if all(ports.why_not(port) is None for port in range(first, first + 50)):
-            return first
 
 
 class Machine:
@@ -81,6 +74,7 @@ class Machine:
         )
         assert self.first.stdout is not None
         assert self.first.stdout.readline() == "at work\n"
+        eventually(lambda: len(self.left()) == 2)  # one just started may show no environment
 
     def left(self) -> list[int]:
         """What runs of the nodes of this name, beside their entrypoints."""
@@ -211,6 +205,7 @@ def test_a_number_that_came_again_is_another_process() -> None:
     other = {process.NODE_MARK: f"again-{number}", process.NODE_OWNER: f"1:{int(started) + 1}"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | other) as left:
         try:
+            eventually(lambda: bool(process.marked(f"again-{number}")))
             assert [one.pid for one in process.ours(f"again-{number}")] == [left.pid]
             assert process.neighbour(f"again-{number}") is None
         finally:

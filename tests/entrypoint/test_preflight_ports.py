@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context, Finding, Verdict
 from entrypoint.role import Head, Worker
 from entrypoint.settings import Settings
+from tests.entrypoint.world import free_block
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")
@@ -30,10 +30,7 @@ listener.accept()
 @pytest.fixture
 def first() -> int:
     """The first of fifty ports in a row that are free."""
-    while True:
-        start = random.randrange(20_000, 60_000)
-        if all(ports.why_not(port) is None for port in range(start, start + 50)):
-            return start
+    return free_block()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from entrypoint.head_client import HeadClient
 from entrypoint.inbox import Inbox, WorkerLeaves
 from entrypoint.job import JobInfo
 from entrypoint.journal import Journal
+from entrypoint.preflight import ports
 from entrypoint.recipes.command import RECIPE
 from entrypoint.roll import Card
 from entrypoint.services import Services
@@ -38,7 +40,8 @@ class ScriptedJobs:
     def __init__(self, world: World, acts: Sequence[Act]) -> None:
         self._world = world
         self._acts = list(acts)
-        self._ending: JobInfo | None = None
+        self.endings: dict[str, JobInfo] = {}
+        """Submission → how it ended: one that is given up may end while the next is followed."""
         self.submitted: list[Mapping[str, str]] = []
         self.ids: list[str] = []
         self.stopped = threading.Event()
@@ -58,7 +61,6 @@ class ScriptedJobs:
         self.ids.append(submission_id)
         self.submitted.append(env)
         self.stopped.clear()
-        self._ending = None
 
     def follow(
         self,
@@ -69,13 +71,14 @@ class ScriptedJobs:
     ) -> None:
         self.tell = tell
         try:
-            self._ending = self._acts.pop(0)(self._world)
+            self.endings[submission_id] = self._acts.pop(0)(self._world)
         except Exception as error:  # the supervisor would wait for ever for a job that has no end
             self.broken = self.broken or error
-            self._ending = JobInfo("FAILED", repr(error), driver_exit_code=ExitCode.USAGE)
+            broken = JobInfo("FAILED", repr(error), driver_exit_code=ExitCode.USAGE)
+            self.endings[submission_id] = broken
 
     def info(self, submission_id: str) -> JobInfo:
-        return self._ending or JobInfo("RUNNING")
+        return self.endings.get(submission_id) or JobInfo("RUNNING")
 
     def stop(self, submission_id: str) -> None:
         self.stopped.set()
@@ -86,9 +89,9 @@ class World:
 
     def __init__(self, root: Path, *acts: Act, workers: int = 0, minimum: int = 0, **env: str):
         self.run = RunFiles(root)
-        self.settings = Settings.read(
-            {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RECIPE": "command", **env}, ["true"]
-        )
+        own = f"/tmp/rollcall-world-{os.getpid()}"  # in the mark: others run tests beside this one
+        given = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RAY_TEMP_DIR": own, **env}
+        self.settings = Settings.read({"ROLLCALL_RECIPE": "command", **given}, ["true"])
         self.journal = Journal(self.run.journal, "head")
         self.inbox = Inbox()
         self.nodes = {"127.0.0.2"}
@@ -191,6 +194,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def free_block() -> int:
+    """The first of fifty ports in a row that are free; of none that connections are given, nor
+    another process of the tests takes."""
+    process_of_tests = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    lowest = 20_000 + 3_000 * process_of_tests
+    while True:
+        first = random.randrange(lowest, lowest + 2_950)
+        if all(ports.why_not(port) is None for port in range(first, first + 50)):
+            return first
 
 
 def ends(
