@@ -21,6 +21,7 @@ from entrypoint.fork_server import node, shim, shown
 from entrypoint.fork_server.request import Request, UnlikeError, admitted
 from entrypoint.process import NODE_MARK, marked
 from entrypoint.settings import Settings
+from tests.entrypoint.test_control import eventually
 
 WORKER = "ray/_private/workers/default_worker.py"
 TELL = """
@@ -282,6 +283,7 @@ time.sleep(60)
         try:
             assert entrypoint.stdout is not None
             assert entrypoint.stdout.readline() == "begun\n"
+            eventually(lambda: bool(marked(node.mark(settings))))
             (server,) = marked(node.mark(settings))
         finally:
             entrypoint.kill()

@@ -37,7 +37,7 @@ def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
     begun = time.monotonic()
     head.control.hear_all(5)
     assert head.control.oom_kills() == {"a": 2}
-    assert time.monotonic() - begun < 2, "its question is not waited for"
+    assert time.monotonic() - begun < 4, "its question is not waited for"
     client.check_in(card("a"), joined=True)  # a new container counts from 0
     client.check_in(replace(card("a"), oom_kills=1), joined=True)
     assert head.control.oom_kills() == {"a": 3}
@@ -49,4 +49,4 @@ def test_a_worker_that_was_stopped_is_not_waited_for_to_be_heard(head: Head) -> 
     with asking(head, "a"):
         begun = time.monotonic()
         head.control.hear_all(0.3)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 4

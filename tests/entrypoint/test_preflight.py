@@ -57,10 +57,10 @@ def test_checks_that_hang_cost_the_longest_timeout_and_not_the_sum(hang: threadi
         hang.wait()
         return Finding(Verdict.PASS, "too late")
 
-    hanging = [Check(f"t.{number}", "?", probe, timeout=0.3) for number in range(10)]
+    hanging = [Check(f"t.{number}", "?", probe, timeout=1.0) for number in range(10)]
     started = time.monotonic()
     told = report(*hanging, PASSING)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
     assert len(told.fails) == 10
     assert told.results[-1].verdict is Verdict.PASS
 
