@@ -95,11 +95,11 @@ def test_a_server_that_is_slower_than_a_try_is_given_more_time(
     scripted: Start, requests: list[RewardRequest]
 ) -> None:
     def slow(number: int, body: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0.5)
+        time.sleep(0.8)
         return right(number, body)
 
     server = scripted(slow)
-    check(RemoteReward([server.url], timeout=0.15, deadline=20), requests)
+    check(RemoteReward([server.url], timeout=0.3, deadline=20), requests)
     assert len(server.bodies) == 3
 
 
@@ -141,7 +141,7 @@ def test_beyond_the_deadline_the_error_says_where_what_and_how_long(
     with pytest.raises(RewardUnreachable) as caught:
         RemoteReward([url], timeout=0.5, deadline=1.0, chunk_size=2)(requests)
     release.set()
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 5.0
     message = str(caught.value)
     expected = {
         "refused": "ConnectError",
@@ -193,4 +193,4 @@ def test_the_proxy_of_the_environment_is_not_asked(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    check(RemoteReward([scripted(right).url], deadline=1), requests)
+    check(RemoteReward([scripted(right).url], deadline=10), requests)

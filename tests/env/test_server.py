@@ -65,7 +65,7 @@ def test_client_and_server_agree(serve: Serve) -> None:
 
 def test_small_requests_that_come_together_are_scored_together(serve: Serve) -> None:
     reward = Recorder(seconds=0.05)
-    url = serve(create_app("t", reward, Limits(max_batch=8, max_wait=0.05)))
+    url = serve(create_app("t", reward, Limits(max_batch=8, max_wait=0.5)))
     client = RemoteReward([f"{url}/get_reward"], chunk_size=1, concurrency=16)
     assert [score.reward for score in client(numbered(32))] == [1.0, 0.0] * 16
     assert sum(reward.batches) == 32
@@ -75,7 +75,7 @@ def test_small_requests_that_come_together_are_scored_together(serve: Serve) -> 
 
 def test_an_unfilled_batch_waits_for_company_and_not_for_ever(serve: Serve) -> None:
     reward = Recorder()
-    url = serve(create_app("t", reward, Limits(max_batch=4, max_wait=1.0)))
+    url = serve(create_app("t", reward, Limits(max_batch=4, max_wait=2.0)))
 
     def ask(number: int) -> httpx.Response:
         time.sleep(0.02 * number)
@@ -165,16 +165,20 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_sigterm_answers_what_is_under_way_and_ends_with_0(tmp_path: Path) -> None:
-    slow = tmp_path / "slow.py"
+    slow, begun = tmp_path / "slow.py", tmp_path / "begun"
     slow.write_text(
-        "import time\n"
+        "import pathlib, time\n"
         "def reward_func(queries, prompts, labels):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n"
         "    time.sleep(0.7)\n"
         "    return [0.5] * len(queries)\n"
     )
     with started("--task", str(slow)) as (process, url), ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.post, f"{url}/get_reward", json=SUM)
-        time.sleep(0.3)
+        deadline = time.monotonic() + 20
+        while not begun.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert answer.result().json()["rewards"] == [0.5]

@@ -179,7 +179,7 @@ def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_bef
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def slowly(*arguments: Any) -> Written:
-        time.sleep(0.5)
+        time.sleep(1.5)
         return save(*arguments)
 
     save = state.save
@@ -197,7 +197,7 @@ def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_bef
     assert [fault_of(checkpoint_path(config.checkpoints, s)) for s in (2, 4, 5)] == [None] * 3
     assert capsys.readouterr().out.count("The next checkpoint waits until") == 1
     for event in events(config, "checkpoint"):
-        assert event["details"]["stall_seconds"] < 0.4 < event["details"]["seconds"]
+        assert event["details"]["stall_seconds"] < 1.2 < event["details"]["seconds"]
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -210,7 +210,7 @@ def test_training_goes_on_while_the_exported_model_of_its_own_step_is_written(
 
     def slowly(model: Any, tokenizer: Any, directory: Path, **weights: Any) -> None:
         if directory != config.exported:
-            time.sleep(0.5)
+            time.sleep(1.5)
             assert newest_checkpoint(config.checkpoints) in (None, 2), "it is confirmed last"
             assert not directory.exists()
             made.append(len(events(config, "step")))
@@ -224,7 +224,7 @@ def test_training_goes_on_while_the_exported_model_of_its_own_step_is_written(
         assert load_file(config.checkpoints / "global_step_2_hf/model.safetensors")
         return
     directory = checkpoint_path(config.checkpoints, 2)
-    assert all(e["details"]["stall_seconds"] < 0.4 for e in events(config, "checkpoint"))
+    assert all(e["details"]["stall_seconds"] < 1.2 for e in events(config, "checkpoint"))
     listed = json.loads((directory / MANIFEST).read_text())["files"]
     model = directory / "hf" / "model.safetensors"
     assert listed["hf/model.safetensors"]["sha256"] == sha256(model)

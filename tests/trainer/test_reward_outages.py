@@ -45,7 +45,7 @@ def test_a_run_whose_reward_server_fails_in_every_way_ends_as_if_it_never_did(
         for server, config in zip(servers, (disturbed, alone), strict=True):
             config.files.root.mkdir(parents=True)
             tell = partial(teller(config.files.journal), "reward-server")
-            train(config, reward_function(server.url, timeout=0.5, deadline=20, tell=tell))
+            train(config, reward_function(server.url, timeout=2.0, deadline=20, tell=tell))
     finally:
         release.set()
         for server in servers:
