@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import psutil
 
-from entrypoint import process, services
+from entrypoint import process, services, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.role import Head
@@ -15,11 +16,27 @@ from entrypoint.settings import Settings
 DAEMON_PORTS = 8
 """The first of the worker ports belong to Ray's daemons, one each."""
 FEWEST_WORKER_PORTS = 16
+ENDING_SECONDS = 2.0
+"""For a process that was killed to let its ports go: meanwhile it does not show whose it is."""
 
 
 def ports(context: Context) -> Finding:
     """Ports that an earlier life of this node holds are freed before Ray starts: a warning, as are
     those of the node itself where it runs and is only looked at."""
+
+    def found() -> Finding:
+        finding = _look(context)
+        if finding.verdict is Verdict.FAIL:
+            raise wait.NotYetError(finding.evidence)
+        return finding
+
+    try:
+        return wait.until("free ports", found, timeout=ENDING_SECONDS, stop=threading.Event())
+    except wait.GaveUpError:
+        return _look(context)
+
+
+def _look(context: Context) -> Finding:
     settings = context.settings
     needed = _needed(settings, head=isinstance(context.role, Head))
     busy = {port: reason for port in needed if (reason := why_not(port)) is not None}
@@ -121,9 +138,9 @@ CHECKS = (
         About(
             evidence="a bind to each port that Ray's daemons and, on the head, GCS, dashboard and "
             "roll call listen on (the Ray client's in the place of 10001), and to all worker ports",
-            threshold=f"fails where a named one is taken, or fewer than {FEWEST_WORKER_PORTS} "
-            "worker ports are free; warns where an earlier life of this node holds it, and in "
-            "`doctor` where the node itself does",
+            threshold=f"fails where a named one is taken, {ENDING_SECONDS:g} s later as well, or "
+            f"fewer than {FEWEST_WORKER_PORTS} worker ports are free; warns where an earlier life "
+            "of this node holds it, and in `doctor` where the node itself does",
             source="a taken agent port makes the job's submission fail oddly (Ray PR 51869)",
             remedy="end what listens there, or set the variable that the finding names",
         ),

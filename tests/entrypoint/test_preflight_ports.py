@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +26,11 @@ listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print("listening", flush=True)
 listener.accept()
 """
+
+
+@pytest.fixture(autouse=True)
+def ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "ENDING_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -87,6 +93,17 @@ def test_a_taken_port_fails_by_its_number_its_holder_and_its_variable(
     assert f"{first + offset}: Address already in use" in finding.evidence
     assert f"process {os.getpid()}" in finding.evidence
     assert variable in finding.remedy
+
+
+def test_a_port_that_is_let_go_of_in_time_is_free(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "ENDING_SECONDS", 30.0)
+    with socket.create_server(("127.0.0.1", settings.ray_port)) as server:
+        ending = threading.Timer(0.3, server.close)
+        ending.start()
+        assert found(settings).verdict is Verdict.PASS
+        ending.join()
 
 
 def test_a_worker_does_not_need_the_heads_ports(settings: Settings) -> None:
