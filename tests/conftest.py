@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,18 @@ from hypothesis import settings
 # The same examples in every run, and no limit that a busy machine could break.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """What a trainer in this process told its libraries (`LOCAL_RANK`) is not for the next test,
+    nor for the processes that it starts."""
+    before = dict(os.environ)
+    yield
+    before |= {name: value for name, value in os.environ.items() if name == "PYTEST_CURRENT_TEST"}
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
