@@ -28,10 +28,12 @@ EACH_SECONDS = 5.0
 ALL_SECONDS = 20.0
 AT_ONCE = 4
 OF_RAY = re.compile(
-    r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|JobSupervisor)|ray-dashboard-|-packages/ray/"
+    r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|JobSupervisor)|ray-dashboard-"
+    r"|-packages/ray/(?!_private/workers/default_worker\.py)"
     r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker| -IS "
 )
-"""What is in the titles of Ray's own helpers, and of shims: they do not hang a job."""
+"""What is in the titles of Ray's own helpers, and of shims: they do not hang a job. A worker that
+Ray could give no title may well do: it is asked for its stack."""
 
 
 def path_of(run: RunFiles, attempt: int, worker: str | None = None) -> Path:

@@ -267,6 +267,25 @@ def test_a_frozen_process_is_read_too(stuck: tuple[Settings, Process], tmp_path:
     assert "waits_for_ever (<string>:4)" in text or "stopped, 1 threads" in text
 
 
+@pytest.mark.parametrize(
+    ("program", "asked"),
+    [("_private/workers/default_worker.py", True), ("_private/log_monitor.py", False)],
+)
+def test_a_worker_of_rays_is_asked_even_without_a_title_and_a_helper_is_not(
+    stuck: tuple[Settings, Process], tmp_path: Path, program: str, asked: bool
+) -> None:
+    settings, _ = stuck
+    path = tmp_path / "site-packages" / "ray" / program
+    path.parent.mkdir(parents=True)
+    path.write_text("import time\ntime.sleep(60)")
+    env = {**os.environ, process.NODE_MARK: settings.node_mark}
+    child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=tmp_path / "said too")
+    try:
+        assert (child.pid in [one.pid for one in stacks._of_the_job(settings)]) is asked
+    finally:
+        child.stop(grace=0.1)
+
+
 def test_a_reader_of_stacks_that_hangs_itself_is_ended(
     stuck: tuple[Settings, Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

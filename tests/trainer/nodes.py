@@ -55,15 +55,20 @@ def cluster_at(*nodes: Node) -> Iterator[Cluster]:
             cluster.shutdown()
 
 
-def titled(title: str, above: psutil.Process | None = None) -> list[psutil.Process]:
-    """Ray's workers below a process, this one if none is named, whose title begins so.
+def workers_of(actor: str, above: psutil.Process | None = None) -> list[psutil.Process]:
+    """Ray's workers below a process, this one if none is named, of actors whose names begin so.
 
-    None for a moment, now and then: Ray takes a title away as it changes it.
+    By their logs. Of a title Ray gives no assurance: it takes one away for a moment as it changes
+    it, and a worker has none for life where the variable that happens to come first in its
+    environment was changed before the title was (then argv is not found).
     """
     found = []
     for process in (above or psutil.Process()).children(recursive=True):
-        with suppress(psutil.Error):  # it has ended
-            if "".join(process.cmdline()).startswith(title):
+        with suppress(psutil.Error, OSError):  # it has ended
+            log = Path(f"/proc/{process.pid}/fd/1").readlink()
+            told = log.read_text() if log.name.startswith("worker-") else ""
+            _, _, name = told.rpartition(":actor_name:")
+            if name.startswith(actor):
                 found.append(process)
     return found
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import short_directory, titled
+from tests.trainer.nodes import short_directory, workers_of
 from trainer.config import Config, parse
 from trainer.contract import ExitCode
 from trainer.manifest import checkpoint_path, newest_checkpoint
@@ -207,7 +207,7 @@ def worker_of(actor: str, above: psutil.Process, driver: subprocess.Popen[str]) 
     found: list[psutil.Process] = []
 
     def there() -> bool:
-        found[:] = titled(f"ray::{actor}", above)
+        found[:] = workers_of(actor, above)
         return len(found) == 1
 
     wait_until(there, driver)

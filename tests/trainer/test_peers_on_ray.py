@@ -19,7 +19,7 @@ import torch
 from ray.cluster_utils import Cluster
 
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import cluster_at, titled
+from tests.trainer.nodes import cluster_at, workers_of
 from trainer.checkpoint.peers import LOOK_SECONDS, Peers
 from trainer.config import Config, parse
 from trainer.contract import ExitCode
@@ -75,7 +75,7 @@ class Run:
         ranks: list[psutil.Process] = []
 
         def found() -> bool:
-            ranks[:] = titled("ray::policy")
+            ranks[:] = workers_of("policy")
             return len(ranks) == self.flags["actor_num_nodes"]
 
         until(found, self.attempts[-1])
@@ -174,7 +174,7 @@ def assert_a_silent_holder_is_not_waited_for(peers: Peers, held: int) -> None:
     """Where the others have all of the newest step that this attempt knows to be held: the one
     before that which was being handed over as the driver was killed."""
     peers.whole = held
-    while not (holders := titled("ray::Holder")):
+    while not (holders := workers_of("Holder")):
         time.sleep(0.05)
     silent = holders[0]
     silent.suspend()

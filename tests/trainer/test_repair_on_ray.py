@@ -14,7 +14,7 @@ import pytest
 from entrypoint.process import kill
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
-from tests.trainer.nodes import cluster_at, short_directory, titled
+from tests.trainer.nodes import cluster_at, short_directory, workers_of
 from tests.trainer.test_on_ray import flags_of, start, wait_until, worker_of
 from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer import data, layout, loop, placement, team
@@ -101,7 +101,7 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     def strike(step: int) -> None:
         if step == 7 and not events(config, "rank-replaced"):
             deadline = time.monotonic() + 30
-            while not (found := titled("ray::policy-0")):
+            while not (found := workers_of("policy-0")):
                 assert time.monotonic() < deadline
             kill(found)
             psutil.wait_procs(found, 10)
