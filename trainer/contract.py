@@ -155,7 +155,7 @@ class Progress:
     checkpoint: int | None = None
     """Step of the newest whole checkpoint."""
     in_memory: int | None = None
-    """The newest step that two nodes were known to hold in memory; one after it may be there."""
+    """The newest step that two nodes are known to hold in memory; one after it may be there."""
     at: str = field(default_factory=lambda: timestamp())
 
     def as_dict(self) -> dict[str, Any]:

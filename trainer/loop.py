@@ -38,6 +38,7 @@ from trainer.data import Data
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
 from trainer.events import teller
+from trainer.in_flight import InFlight
 from trainer.kl_control import next_coefficient
 from trainer.manifest import checkpoint_path, fault_of
 from trainer.mending import Mending, WentBackError
@@ -81,13 +82,14 @@ def train(
     total_steps = config.total_steps(len(data.stream))
     recorder = Recorder(config, total_steps, state, lambda: peers.whole if peers else None)
     team.engines.before_waiting = lambda: recorder.repairs(recorder.state.step + 1)
-    keeping = Keeping(config, team, recorder.saved, peers)
+    keeping = Keeping(config, team, recorder.finished, recorder.saved, peers)
     try:
         disk = Disk(config.checkpoints)
         sources: list[Source] = [Memory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
         budget = Budget(config.max_repairs)
-        repair = Repair(team, sources, teller(config.files.journal), budget, fresh)
+        tell = teller(config.files.journal)
+        repair = Repair(team, sources, tell, budget, recorder.finished, fresh)
         run = _Run(config, team, data, reward, recorder, rollouts, keeping, repair)
         state = run.to_the_end(state, stop)
     except BaseException as error:
@@ -128,35 +130,42 @@ class _Run:
         if not stop.requested:
             state = self._mended(state, self._evaluate_where_due)
         if stop.requested and state.step < total:
-            self._save(state)
+            self._save_where_missing(state)
             raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
         for step in range(state.step + 1, total + 1):
             state = self._mended(state, partial(self._step, step=step))
+            self._mended(state, self._hold)
             self.repair.progress(step)
             if not stop.requested:  # else there may be no time for more than the save
                 state = self._mended(state, self._evaluate_where_due)
             last, stopping = step == total, stop.requested
             save = last or _due(step, self.config.save_steps) or stopping
-            self._mended(state, partial(self._keep, save=save, finish=last or stopping))
+            self._mended(state, partial(self._save, due=save, finish=last or stopping))
             if stopping and not last:
                 raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
         if not self.config.disable_ds_ckpt:
-            self._save(state)
+            self._save_where_missing(state)
         state = self._mended(state, self._evaluate_where_due)
         self._mended(state, self._export)
         return state
 
-    def _save(self, state: RunState) -> None:
+    def _hold(self, state: RunState) -> None:
+        self.keeping.hold(state, self._in_flight)
+
+    def _save(self, state: RunState, *, due: bool, finish: bool) -> None:
+        self.keeping.save(state, due=due, in_flight=self._in_flight)
+        if finish:
+            self.keeping.finish()
+
+    def _save_where_missing(self, state: RunState) -> None:
         """Where it came from the memory of nodes, which will not be held any longer."""
         directory = checkpoint_path(self.config.checkpoints, state.step)
         if state.step and fault_of(directory, checksums=False):
-            self._mended(state, partial(self._keep, save=True, finish=True))
+            self._mended(state, partial(self._save, due=True, finish=True))
 
-    def _keep(self, state: RunState, *, save: bool, finish: bool) -> None:
-        under_way = self.ahead.in_flight if self.ahead else None
-        self.keeping.after(state, save=save, in_flight=under_way)
-        if finish:
-            self.keeping.finish()
+    @property
+    def _in_flight(self) -> Callable[[], InFlight] | None:
+        return self.ahead.in_flight if self.ahead else None
 
     def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
         mending = Mending(
@@ -261,7 +270,8 @@ class _Run:
             reward_moments=moments,
             wandb_id=self.recorder.wandb_id,
         )
-        self.recorder.step(state, outcome)
+        self.keeping.settle()
+        self.recorder.made(state, outcome)
         return state
 
     def _rollouts_meanwhile(self) -> AbstractContextManager[None]:
@@ -311,11 +321,13 @@ class _Run:
         k = self.config.eval_n_samples_per_prompt
         written = self._rollouts.held_out(self.data.held_out, k, self.config.eval_temperature)
         evaluation = Evaluation.of(self._score(written), k)
+        self.keeping.settle()
         self.recorder.evaluated(state.step, evaluation)
         before = evaluation.pass1 if state.step == 0 else state.eval_before
         state = replace(state, eval=evaluation.pass1, eval_before=before, evaluated=state.step)
         state = self._keep_the_best(state, evaluation)
         self.recorder.progress(state)
+        self.keeping.evaluated(state)
         return state
 
     def _keep_the_best(self, state: RunState, evaluation: Evaluation) -> RunState:

@@ -44,6 +44,8 @@ class Recorder:
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
+    _made: tuple[RunState, Step] | None = None
+    """What is not finished yet."""
     _last: Step | None = None
     _step_seconds: list[float] = field(default_factory=list)
 
@@ -67,16 +69,23 @@ class Recorder:
         """For the parts of one step; each lap is a sign of life."""
         return Stopwatch(lambda part: self._done(step, part))
 
-    def step(self, state: RunState, step: Step) -> None:
+    def made(self, state: RunState, step: Step) -> None:
+        """A step is over, and counts once it is finished."""
         fence.check(fence.mine())
-        self._last = step
+        self._made = state, step
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
             self._row(state.step, step.row)
-        sentence = f"Step {state.step} of {self.total_steps}: reward {state.reward:.3f}."
-        self._event("step", sentence, step=state.step, samples=state.samples, reward=state.reward)
-        self.progress(state)
         self._done(state.step, "step")
+
+    def finished(self, step: int) -> None:
+        """The step that was made last is held; nothing happens where that is known, or another."""
+        if self._made is None or self._made[0].step != step:
+            return
+        (state, self._last), self._made = self._made, None
+        sentence = f"Step {step} of {self.total_steps}: reward {state.reward:.3f}."
+        self._event("step", sentence, step=step, samples=state.samples, reward=state.reward)
+        self.progress(state)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         self._row(step, evaluation.row())
@@ -138,6 +147,7 @@ class Recorder:
 
     def goes_back(self, step: int) -> None:
         """What comes after `step` is done again."""
+        self._made = None
         self._lines = JsonLines(self.config.files.metrics, step)
 
     def _finished_before(self) -> int:

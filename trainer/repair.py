@@ -8,7 +8,7 @@ its copy was still under way, the run goes back to the newest that is held.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -127,6 +127,8 @@ class Repair:
     sources: Sequence[Source]
     tell: Tell
     budget: Budget
+    finished: Callable[[int], None] = lambda step: None
+    """Told of the step that is gone back to: it is held, even if its hand-over failed."""
     fresh: RunState | None = None
     """The run before its first step; None where this attempt did not begin there."""
     patience: Patience = field(default_factory=Patience)
@@ -145,6 +147,7 @@ class Repair:
         self.budget.spend(loss.role, loss)
         if loss.role in self.team.learners:
             point = self._go_back(loss, state, oldest)
+            self.finished(point.run.step)
             self._say(loss, point, state, time.monotonic() - began)
             return point.run
         for role in plan(loss.role, (), state.step).renewed:

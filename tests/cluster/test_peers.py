@@ -33,6 +33,6 @@ def test_a_killed_driver_goes_on_from_the_last_finished_step_with_no_checkpoint_
     first, second = cluster.events("resume")
     killed_at = max(e["details"]["step"] for e in cluster.events("step") if e["attempt"] == 1)
     assert first["details"]["step"] == 0
-    # As the last step was finished, the one before may still have been on its way to the holders.
-    assert killed_at - 2 <= second["details"]["step"] <= killed_at
+    # One more may have arrived before the driver could tell of it.
+    assert second["details"]["step"] in (killed_at, killed_at + 1)
     assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]

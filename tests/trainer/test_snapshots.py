@@ -173,3 +173,15 @@ def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
     assert np.array_equal(holder.piece(of(segment, 2).key, 0, 9), view(segment)[:9])
     holder.keep("b", 1)  # another attempt begins
     assert holder.held() == 0
+
+
+def test_what_is_learnt_of_a_step_that_is_held_is_held_with_it(
+    holder: Holder, rank: tuple[Segment, Source]
+) -> None:
+    segment, source = rank
+    for step in (1, 2):
+        holder.receive(of(segment, step), source)
+    holder.amend("a", 2, "evaluated")
+    holder.amend("b", 1, "of another attempt")
+    assert [one.run_state for one in holder.sheets()] == [of(segment, 1).run_state, "evaluated"]
+    assert holder.held() == 2 * SIZE

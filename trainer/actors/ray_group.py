@@ -107,7 +107,7 @@ class RayGroup(Group[W_co]):
             actor.call_behind.remote(built, method.__name__, *args, **kwargs)
             for actor, built in zip(self._hosts, self._built, strict=True)
         ]
-        return Behind(calls, self._recipe.role, self._liveness)
+        return Behind(calls, self._recipe.role, self._asker())
 
     def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         return self._hosts[worker].call.remote(self._built[worker], method, *args, **kwargs)
@@ -125,8 +125,11 @@ class RayGroup(Group[W_co]):
                 args = (*args, rank)
                 joined = host.join.remote(meeting, rank, self._timeout) if meeting else None
             self._built[worker] = host.build.remote(recipe.actor, args, joined)
-        self._liveness = Liveness(recipe.role, self._hosts, self._built, self._timeout)
+        self._liveness = self._asker()
         self._lives += 1
+
+    def _asker(self) -> Liveness:
+        return Liveness(self._recipe.role, self._hosts, self._built, self._timeout)
 
     def _host(self, worker: int) -> Any:
         name = f"{self._recipe.role}-{worker}"

@@ -79,7 +79,10 @@ class OfAllRanks(Generic[T]):
 
 
 class Behind(OfAllRanks[T]):
-    """One that is looked at now and then: a rank that is busy with something else is not silent."""
+    """One that is looked at now and then: a rank that is busy with something else is not silent.
+
+    Who waits for it may be another thread than waits for the rest: `liveness` is its own.
+    """
 
     def ready(self, seconds: float) -> bool:
         waiting = list(self._references)

@@ -7,7 +7,7 @@ rank by a stream, memory to memory. A share that is not whole is listed nowhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -90,6 +90,13 @@ class Holder:
             segment = self._shares.pop(key).segment
             if not segment.adopted:
                 self._spare.append(segment)
+
+    def amend(self, attempt: str, step: int, run_state: str) -> None:
+        """Replace what is said of the run at that step."""
+        for key, share in self._shares.items():
+            if key[:2] == (attempt, step):
+                sheet = replace(share.sheet, run_state=run_state)
+                self._shares[key] = replace(share, sheet=sheet)
 
     def held(self) -> int:
         """Bytes."""

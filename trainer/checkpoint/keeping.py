@@ -1,18 +1,21 @@
 """What a run keeps of itself after each step: on disk, and in the memory of other nodes.
 
-A step waits for nothing but the copy out of the training processes. Each of these then writes its
-share in a thread; when all are durable, the driver confirms the checkpoint at the next boundary
-between two steps. Until then it does not exist. Peers get their shares of the same copy; a Hugging
-Face model is written of one of its own.
+A step waits for nothing but the copy out of the training processes. Peers get their shares of it
+while the next step is made; once two nodes have each of them, the step is finished: until then it
+is in flight, and may be made again. For the disk each process writes its share of the same copy in
+a thread; when all are durable, the driver confirms the checkpoint at the next boundary between two
+steps. Until then it does not exist. A Hugging Face model is written of a copy of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from trainer import fence
@@ -54,76 +57,125 @@ class _UnderWay:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """What the ranks have a copy of."""
+
+    step: int
+    seconds: float
+
+
 class Keeping:
-    """At most one checkpoint is under way: the next one waits for it."""
+    """At most one checkpoint is under way, and one hand-over: the next one waits for it."""
 
     def __init__(
         self,
         config: Config,
         team: Team,
+        finished: Callable[[int], None],
         saved: Callable[[Saved], None],
         peers: Peers | None = None,
     ) -> None:
-        """`saved` is told of every checkpoint that is whole."""
+        """`finished` is told of every step that is held, by a thread beside the next step; `saved`
+        of every checkpoint that is whole."""
         self._config = config
         self._team = team
+        self._finished = finished
         self._saved = saved
         self._peers = peers
+        self._handing: Future[None] | None = None
+        """A step's way to the peers, until someone has asked what came of it."""
+        self._copied: _Copied | None = None
         self._under_way: _UnderWay | None = None
         self._said_that_it_waits = False
         self._owed = False
         """Whether the last checkpoint came to nothing, and the next step is to have one."""
 
-    def after(
-        self, state: RunState, *, save: bool, in_flight: Callable[[], InFlight] | None = None
+    def hold(self, state: RunState, in_flight: Callable[[], InFlight] | None = None) -> None:
+        """A step is made. It is finished once it is held; without peers it is that at once.
+
+        `in_flight`: what rollouts are. Raises OSError where the checkpoint before could not be
+        written.
+        """
+        self.settle()
+        self._confirm(wait=False)
+        step = state.step
+        if self._peers is None or not self._peers.on:
+            self._finished(step)
+            return
+        driver = DriverState(state, in_flight().dump() if in_flight else None)
+        self._copy(step)
+        self._peers.begin(driver, self._team.learners)
+        self._handing = _in_background(lambda: self._hand_over(step))
+
+    def settle(self) -> None:
+        """Wait until the step that was made last is finished. Raises what a rank's death raises."""
+        handing, self._handing = self._handing, None
+        if handing:
+            handing.result()
+
+    def evaluated(self, state: RunState) -> None:
+        """More is known of the step that is held."""
+        if self._peers:
+            self._peers.amend(state)
+
+    def save(
+        self, state: RunState, *, due: bool, in_flight: Callable[[], InFlight] | None = None
     ) -> None:
-        """A step is over; `save`: it is to have a checkpoint; `in_flight`: what rollouts are.
+        """`due`: the step that was made last is to have a checkpoint; `in_flight`: as above.
 
         Raises OSError where a checkpoint could not be written, be it the one before.
         """
-        save = save or self._owed
-        self._settle(wait=save)
-        if self._peers:
-            self._peers.settle()
-        since = time.monotonic()
-        to_disk = save and not self._config.disable_ds_ckpt
-        copied = to_disk or (self._peers is not None and self._peers.on)
-        driver = DriverState(state, in_flight().dump() if in_flight and copied else None)
-        if copied:
-            self._copy(state.step)
-            if self._peers:
-                self._peers.begin(driver, self._team.learners)
-        if to_disk or (save and self._config.save_hf_ckpt):
+        due = due or self._owed
+        self._confirm(wait=due)
+        if not due:
+            return
+        to_disk = not self._config.disable_ds_ckpt
+        waited = self._copy(state.step) if to_disk else 0.0
+        since = time.monotonic() - waited
+        if to_disk or self._config.save_hf_ckpt:
+            driver = DriverState(state, in_flight().dump() if in_flight and to_disk else None)
             self._begin(driver, since, to_disk=to_disk)
 
     def finish(self) -> None:
         """Complete what is under way. Raises OSError."""
+        self.settle()
         if self._under_way:
             self._commit(self._under_way)
-        if self._peers:
-            self._peers.settle()
 
     def salvage(self) -> None:
         """Complete what is under way if that can be done: what comes next has another reason."""
         with suppress(Exception):
+            self.settle()
+        with suppress(Exception):
             if self._under_way:
                 self._commit(self._under_way)
-        with suppress(Exception):
-            if self._peers:
-                self._peers.settle()
+        self._copied = None  # a process that starts anew has no copy
 
     def goes_back(self, step: int) -> None:
         """The steps after `step` are made again."""
         if self._peers:
             self._peers.branch_off(step)
 
-    def _copy(self, step: int) -> None:
+    def _hand_over(self, step: int) -> None:
+        assert self._peers is not None
+        self._peers.settle()
+        self._finished(step)
+
+    def _copy(self, step: int) -> float:
+        """Unless there is one of that step. Returns for how many seconds training waited, be it
+        before."""
+        if self._copied and self._copied.step == step:
+            return self._copied.seconds
+        since = time.monotonic()
         needed = [self._under_way.driver.run.step] if self._under_way else []
         if self._peers and self._peers.whole is not None:
             needed.append(self._peers.whole)
         groups = self._team.learners.values()
         for copied in [group.together(Learner.snapshot, step, needed) for group in groups]:
             copied.result()
+        self._copied = _Copied(step, time.monotonic() - since)
+        return self._copied.seconds
 
     def _begin(self, driver: DriverState, since: float, *, to_disk: bool) -> None:
         fence.check(fence.mine())  # a later head's checkpoint may lie there
@@ -142,7 +194,7 @@ class Keeping:
         stall = time.monotonic() - since
         self._under_way = _UnderWay(driver, directory, shares, exported, stall, since)
 
-    def _settle(self, *, wait: bool) -> None:
+    def _confirm(self, *, wait: bool) -> None:
         under_way = self._under_way
         if under_way is None:
             return
@@ -178,3 +230,18 @@ class Keeping:
                 time.monotonic() - under_way.since,
             )
         )
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    """In a thread that nobody waits for as the process ends."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            outcome.set_result(None)
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=run, name="hand-over", daemon=True).start()
+    return outcome

@@ -7,8 +7,8 @@ So each share lies on two nodes. A snapshot counts once all its shares are there
 forgotten only then. Who restores compares checksums, as with a checkpoint on disk.
 
 For the driver there is `Peers`: `begin` after the copies of a step are made, `settle` before the
-next ones are; `newest` is what can be restored, by this attempt or by the one after a crash, with
-`Learner.restore(snapshot)` on all ranks of all learners. `end` leaves no holder behind.
+step is said to be finished; `newest` is what can be restored, by this attempt or by the one after a
+crash, with `Learner.restore(snapshot)` on all ranks of all learners. `end` leaves no holder behind.
 """
 
 from __future__ import annotations
@@ -221,6 +221,11 @@ class Peers:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
         self.whole, self._failed = self._step, 0
+
+    def amend(self, run: RunState) -> None:
+        """More is known of the step that is held. Where that is lost, it is found out again."""
+        for _, holder in self._ring:
+            holder.amend.remote(self._attempt, run.step, run.dump())
 
     def branch_off(self, step: int) -> None:
         """The run went back to `step`: no share of a later one that was made before fits to those

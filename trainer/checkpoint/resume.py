@@ -81,6 +81,7 @@ def _from_memory(config: Config, team: Team, snapshot: Snapshot) -> DriverState 
         sentence = f"The snapshot of step {snapshot.step} in memory is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
         return None
+    _confirm_step(config, snapshot.driver.run)
     _tell(config, "restore", f"Restored step {snapshot.step} from the nodes' memory.", details)
     return snapshot.driver
 
@@ -173,10 +174,21 @@ def _newest(config: Config, steps: Iterable[int]) -> int | None:
 
 def _confirm(journal: Path, step: int) -> None:
     """A crash between a manifest and its event leaves a whole checkpoint unannounced."""
-    announced = any(
-        event["kind"] == "checkpoint" and event["details"].get("step") == step
-        for event in read_events(journal)
-    )
-    if not announced:
+    if not _is_told(journal, step, "checkpoint"):
         sentence = f"Checkpoint of step {step} found whole after a crash."
         append_event(journal, "checkpoint", sentence, {"step": step}, attempt=attempt_number())
+
+
+def _confirm_step(config: Config, run: RunState) -> None:
+    """So does one between a step's arrival at the nodes and its event: the step is finished."""
+    if not _is_told(config.files.journal, run.step, "step", "step-found"):
+        sentence = f"Step {run.step} found finished after a crash: reward {run.reward:.3f}."
+        details = {"step": run.step, "samples": run.samples, "reward": run.reward}
+        _tell(config, "step-found", sentence, details)
+
+
+def _is_told(journal: Path, step: int, *kinds: str) -> bool:
+    return any(
+        event["kind"] in kinds and event["details"].get("step") == step
+        for event in read_events(journal)
+    )

@@ -71,7 +71,8 @@ def in_force(events: Iterable[Event]) -> list[Event]:
 def steps(events: Iterable[Event]) -> Iterator[str]:
     """No step is skipped or made twice: an attempt counts on from a step that was saved, or is held
     in memory since it was finished, and is over when the next one has begun. One that replaces a
-    rank says which finished step it counts on from."""
+    rank says which finished step it counts on from; and one that finds a step held of which nobody
+    was told, that step."""
     saved, finished, at, newest = {0}, set[int](), dict[int, int](), 0
     for event in events:
         kind, step, attempt = event["kind"], event["details"].get("step"), event["attempt"]
@@ -83,6 +84,11 @@ def steps(events: Iterable[Event]) -> Iterator[str]:
             if step not in saved | finished:
                 yield f"attempt {attempt} restores step {step}, which was never finished"
             saved.add(step)
+        elif kind == "step-found":
+            last = at[max(at)] if at else 0
+            if step != last + 1:
+                yield f"attempt {attempt} finds step {step} finished, and the last one was {last}"
+            finished.add(step)
         elif kind == "resume":
             if step not in saved:
                 yield f"attempt {attempt} resumes from step {step}, which was never saved"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from trainer.contract import timestamp
+
 
 class Scene(Protocol):
     """Where a fault is played: nodes at work on a run."""
@@ -43,6 +45,8 @@ class Fault(Generic[S]):
     classes: frozenset[str] = frozenset()
     """One of them is the class of the attempt that it ends; with none, the attempt outlives it or
     ends with its head."""
+    keeps: bool = False
+    """Whether no finished step is made again: what is left of the nodes' memory holds all of it."""
     restarts: bool | None = True
     """Whether it ends the attempt; None where the trainer may repair itself before."""
     fast: bool = False
@@ -67,7 +71,7 @@ def undergo(scene: S, fault: Fault[S]) -> Result:
     """Play `fault` on a scene that trains. Raises AssertionError where it is not survived in time,
     or where the run shows afterwards that something went wrong."""
     before = {kind: len(scene.events(kind)) for kind in ("failure", "decision", "attempt")}
-    newest, began = newest_step(scene), time.monotonic()
+    newest, began, since = newest_step(scene), time.monotonic(), timestamp()
     fault.inject(scene)
     newest = max(newest, newest_step(scene))
     if fault.heal is not None:
@@ -85,6 +89,8 @@ def undergo(scene: S, fault: Fault[S]) -> Result:
     scene.until(goes_on, f"new step after: {fault.sentence}", within=left)
     seconds = time.monotonic() - began
     new = {kind: scene.events(kind)[count:] for kind, count in before.items()}
+    if fault.keeps:
+        assert_kept(scene, after=since)
     result = Result(
         fault=fault.name,
         seconds=round(seconds, 1),
@@ -99,6 +105,15 @@ def undergo(scene: S, fault: Fault[S]) -> Result:
 def newest_step(scene: Scene) -> int:
     """Of all that was ever finished."""
     return max((event["details"]["step"] for event in scene.events("step")), default=0)
+
+
+def assert_kept(scene: Scene, after: str) -> None:
+    """Whoever went back since then went back to the newest step that was finished, or a later."""
+    steps = scene.events("step")
+    for event in [*scene.events("resume"), *scene.events("rank-replaced")]:
+        if event["at"] > after:
+            made = [one["details"]["step"] for one in steps if one["at"] < event["at"]]
+            assert event["details"]["step"] >= made[-1], event["sentence"]
 
 
 def assert_survived(scene: S, fault: Fault[S], result: Result) -> None:

@@ -92,6 +92,18 @@ def test_a_step_that_was_only_held_in_memory_may_be_gone_on_from(told: Told) -> 
     assert sentence == "attempt 2 restores step 9, which was never finished"
 
 
+def test_a_step_that_is_found_to_be_held_is_the_next_one_after_the_last_that_was_told(
+    told: Told,
+) -> None:
+    told.fails()
+    told.attempt += 1
+    told("attempt")("step-found", step=3)("restore", step=3)("resume", step=3)("step", step=4)
+    assert list(checker.steps(told.events)) == []
+    told.fails()("step-found", step=6)
+    (sentence,) = checker.steps(told.events)
+    assert sentence == "attempt 2 finds step 6 finished, and the last one was 4"
+
+
 def test_a_step_that_was_lost_with_a_rank_may_be_made_again_once_that_is_said(told: Told) -> None:
     told("step", step=3)("rank-replaced", step=2)("step", step=3)("step", step=4)
     assert list(checker.steps(told.events)) == []
