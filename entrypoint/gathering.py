@@ -67,14 +67,11 @@ class Gathering:
     """The settings, with the job's arguments as the nodes that are there allow."""
     present: tuple[str, ...] | None = None
     """The workers that the last roll had; None before the first of this life."""
-    first_on_ray: int = field(init=False)
-    """The first attempt on this Ray: what nodes held in memory before went with theirs."""
     _unseen_since: float | None = None
     """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
 
     def __post_init__(self) -> None:
         self.job = self.settings
-        self.first_on_ray = self.journal.attempts() + 1
 
     def gather(self) -> restart.Stop | None:
         """Until the roll is complete and its nodes reach each other; the end of the run where they
@@ -219,6 +216,5 @@ class Gathering:
     def _begin_anew(self) -> None:
         # The workers' Ray would take a minute to notice that the head's is another one.
         self.control.begin_anew()
-        self.first_on_ray = self.journal.attempts() + 1
         self.cluster.revive()
         self.inbox.forget(RayEnded)  # it is told of the one that is no more

@@ -31,6 +31,7 @@ from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
 from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, timestamp, write_atomically
+from trainer.custody import Custody
 from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ def _lead(life: _Life) -> int:
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
+        Custody(ray_node.custody_of(settings)),
         ForkServer(settings, env),
         cluster,
         control,

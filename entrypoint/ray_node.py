@@ -23,6 +23,7 @@ from entrypoint import process, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.settings import DebugRay, Settings
 from entrypoint.signs import COLOURS
+from trainer import custody
 from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
@@ -165,6 +166,11 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
     return arguments
 
 
+def custody_of(settings: Settings) -> Path:
+    """Where what outlives this node's Ray is deposited and withdrawn."""
+    return (settings.ray_temp_dir or Path("/tmp/ray")) / f"kept-{settings.node_name}" / "socket"
+
+
 def environment(settings: Settings, token: str) -> dict[str, str]:
     """What Ray and all that it starts on this node see. Values that the user set are kept."""
     period = 1.0
@@ -184,6 +190,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "ROLLCALL_NODE_NAME": settings.node_name,
+        **custody.environment(custody_of(settings)),
     }
     if settings.wandb_api_key:
         ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()

@@ -111,11 +111,12 @@ FINAL = {
 def start(on_disk: int, in_memory: int = 0) -> str | None:
     """Where an attempt will begin, as far as that is known before it has; None: at the beginning.
 
-    `on_disk`: step of the newest whole checkpoint, `in_memory`: the newest that the nodes were
-    known to hold; 0 where there is none.
+    `on_disk`: step of the newest whole checkpoint, `in_memory`: the newest that two nodes were
+    known to hold, which may be gone with both; 0 where there is none.
     """
     if in_memory > on_disk:
-        return f"step {in_memory} or a later one, in the nodes' memory"
+        otherwise = f"step {on_disk}" if on_disk else "the beginning"
+        return f"step {in_memory} or a later one that the nodes hold in memory, else {otherwise}"
     return f"step {on_disk}" if on_disk else None
 
 

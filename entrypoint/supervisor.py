@@ -147,13 +147,12 @@ class Supervisor:
         sign = failures.sign_of(ending, failure)
         faulty = self.control.worker_at(sign.address) if sign and sign.address else None
         from_step = self.recipe.latest(self.settings.run_dir) or 0
-        in_memory = 0 if ending.status == "LOST" else self._in_memory()
         return restart.decide(
             failure,
             history,
             from_step,
             faulty,
-            in_memory=in_memory,
+            in_memory=self._in_memory(),
             short_of_memory=sign.node if sign else None,
         )
 
@@ -180,11 +179,9 @@ class Supervisor:
         return progress.step if progress else 0
 
     def _in_memory(self) -> int:
-        """The newest step that the nodes were known to hold; 0 where they hold none."""
+        """The newest step that the nodes were known to hold; 0 where they held none."""
         progress = self._progress()
-        if progress is None or progress.attempt < self.gathering.first_on_ray:
-            return 0
-        return progress.in_memory or 0
+        return (progress.in_memory if progress else None) or 0
 
     def _progress(self) -> Progress | None:
         return Progress.read(RunFiles(self.settings.run_dir).progress)

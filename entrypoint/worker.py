@@ -24,6 +24,7 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import ExitCode, RunFiles
+from trainer.custody import Custody
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +44,7 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         token = run_token.for_worker(settings, inbox.stop)
         env = ray_node.environment(settings, token)
         with (
+            Custody(ray_node.custody_of(settings)),
             ForkServer(settings, env),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):

@@ -81,6 +81,7 @@ class Segment:
             descriptor = os.memfd_create("weights")
             os.ftruncate(descriptor, size)
         self._file = os.fdopen(descriptor, "r+b")
+        self.descriptor = descriptor
         self.buffer = mmap.mmap(descriptor, size)
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.address = Address(path, os.fstat(descriptor).st_ino, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,28 +12,46 @@ from tests.cluster.harness import HEAD, Cluster
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-STEPS = 60
+STEPS = 150
 
 
-def test_a_killed_driver_goes_on_from_the_last_finished_step_with_no_checkpoint_on_disk(
+def test_no_finished_step_is_lost_with_the_driver_with_ray_or_with_the_head(
     tmp_path: Path,
 ) -> None:
+    """And there is no checkpoint on disk before the last step."""
     job = tiny_job(tmp_path, STEPS)
     cluster = Cluster(tmp_path / "run", workers=1, job=job, ROLLCALL_RECIPE="builtin")
+
+    def head_loses_its_power() -> None:
+        cluster.kill(HEAD)
+        cluster.start(HEAD)
+
     try:
         cluster.start(HEAD, 1)
         cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
-        (driver,) = cluster.named(HEAD, "trainer")
-        kill([driver])
+        for loses in (
+            lambda: kill(cluster.named(HEAD, "trainer")),
+            lambda: kill(cluster.named(HEAD, "gcs_server")),
+            head_loses_its_power,
+        ):
+            goes_on_from_the_last_finished_step(cluster, loses)
         assert cluster.exit_codes(within=120) == {HEAD: 0, 1: 0}, cluster.consoles()
     finally:
         cluster.close()
     assert_no_step_is_lost_or_done_twice(cluster.run)
-    first, second = cluster.events("resume")
-    killed_at = max(e["details"]["step"] for e in cluster.events("step") if e["attempt"] == 1)
-    assert first["details"]["step"] == 0
-    # One more may have arrived before the driver could tell of it.
-    assert second["details"]["step"] in (killed_at, killed_at + 1)
     assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]
+    told = [*cluster.events("step"), *cluster.events("step-found")]
+    assert sorted(e["details"]["step"] for e in told) == list(range(1, STEPS + 1))
+
+
+def goes_on_from_the_last_finished_step(cluster: Cluster, loses: Callable[[], None]) -> None:
+    """One more may have arrived before the driver could tell of it."""
+    attempts = len(cluster.events("attempt"))
+    loses()
+    cluster.resumes(attempts, within=120)
+    finished = max(e["details"]["step"] for e in cluster.events("step") if e["attempt"] <= attempts)
+    resumed = cluster.events("resume")[-1]
+    assert resumed["details"]["step"] in (finished, finished + 1), resumed["sentence"]
+    assert "no finished step is lost" in resumed["sentence"]

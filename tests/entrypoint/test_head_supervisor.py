@@ -46,7 +46,7 @@ def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -
     assert len(set(world.jobs.ids)) == 2
 
 
-def test_what_the_nodes_hold_in_memory_is_told_of_until_their_ray_has_ended(tmp_path: Path) -> None:
+def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_path: Path) -> None:
     def ray_ends(world: World) -> JobInfo:
         ends(DIED, at_step=44, in_memory=43)(world)
         world.inbox.put(RayEnded(1))
@@ -57,14 +57,14 @@ def test_what_the_nodes_hold_in_memory_is_told_of_until_their_ray_has_ended(tmp_
     world = World(tmp_path, died, ray_ends, ends(FINISHED, at_step=50))
     world.supervisor.recipe = Saves(40)
     assert world.lives().name == "finished"
-    held = "step 41 or a later one, in the nodes' memory"
+    held = "step {} or a later one that the nodes hold in memory, else step 40"
     assert world.sentences("decision") == [
-        f"the job died: resuming from {held}",
-        "a node was lost: resuming from step 40",
+        f"the job died: resuming from {held.format(41)}",
+        f"a node was lost: resuming from {held.format(43)}",
     ]
     assert world.sentences("attempt")[1:] == [
-        f"attempt 2 starts from {held}",
-        "attempt 3 starts from step 40",
+        f"attempt 2 starts from {held.format(41)}",
+        f"attempt 3 starts from {held.format(43)}",
     ]
 
 

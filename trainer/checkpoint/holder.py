@@ -3,21 +3,29 @@
 It outlives the job that filled it, and computes nothing. A share of a rank of the same node is that
 rank's own copy, which lives on here after the rank has died; one from another node is read from its
 rank by a stream, memory to memory. A share that is not whole is listed nowhere.
+
+Ray ends it when it ends on the node. What it holds then is in custody of the node's entrypoint, if
+that has started the node's Ray, and the holder of the next Ray begins with it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import pickle
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from trainer import shared
+from trainer import custody, shared
 from trainer.checkpoint.sheet import Key, Sheet
 from trainer.shared import Address, Segment
 from trainer.stream import Reader, Source
 from trainer.types import TrainingError
+
+log = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 << 20
 """What has a checksum of its own; small enough for the object store."""
@@ -41,10 +49,12 @@ class _Share:
 
 
 class Holder:
-    def __init__(self, budget: float) -> None:
-        """`budget`: bytes that it may hold, other processes' copies included."""
+    def __init__(self, budget: float, owner: str = "", *, goes_on: bool = False) -> None:
+        """`budget`: bytes that it may hold, other processes' copies included. `owner`: whose
+        shares are in custody; `goes_on`: whether it begins with those that are there."""
         self._budget = budget
-        self._shares: dict[Key, _Share] = {}
+        self._owner = owner
+        self._shares = _left(owner) if goes_on else {}
         self._spare: list[Segment] = []
         self._reader = Reader()
 
@@ -90,6 +100,7 @@ class Holder:
             segment = self._shares.pop(key).segment
             if not segment.adopted:
                 self._spare.append(segment)
+        self._deposit()
 
     def amend(self, attempt: str, step: int, run_state: str) -> None:
         """Replace what is said of the run at that step."""
@@ -97,6 +108,12 @@ class Holder:
             if key[:2] == (attempt, step):
                 sheet = replace(share.sheet, run_state=run_state)
                 self._shares[key] = replace(share, sheet=sheet)
+        self._deposit()
+
+    def let_go(self) -> None:
+        """Of everything, also of what is in custody."""
+        self._shares, self._spare = {}, []
+        self._deposit()
 
     def held(self) -> int:
         """Bytes."""
@@ -109,11 +126,31 @@ class Holder:
     def piece(self, key: Key, start: int, size: int) -> Bytes:
         return view(self._shares[key].segment)[start : start + size]
 
+    def _deposit(self) -> None:
+        shares = self._shares.values()
+        label = pickle.dumps([share.sheet for share in shares])
+        try:
+            custody.deposit(self._owner, label, [share.segment.descriptor for share in shares])
+        except OSError as error:  # training can do without
+            log.warning("what this node holds would not outlive its Ray: %s", error)
+
     def _check_room(self, sheet: Sheet) -> None:
         self._shares.pop(sheet.key, None)
         wanted = self.held() + sheet.contents.bytes
         if wanted > self._budget:
             raise NoRoomError(f"{wanted / 1e9:.2f} GB, and may hold {self._budget / 1e9:.2f} GB")
+
+
+def _left(owner: str) -> dict[Key, _Share]:
+    """What is in custody, of a Ray before this one."""
+    try:
+        found = custody.withdraw(owner)
+    except OSError as error:
+        log.warning("what a Ray before this one has left cannot be had: %s", error)
+        return {}
+    sheets: list[Sheet] = pickle.loads(found.label) if found.descriptors else []
+    segments = [Segment(os.fstat(one).st_size, one) for one in found.descriptors]
+    return {s.key: _Share(one, s) for s, one in zip(sheets, segments, strict=True)}
 
 
 def view(segment: Segment) -> Bytes:

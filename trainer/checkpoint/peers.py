@@ -1,9 +1,10 @@
 """Snapshots in the memory of other nodes: the loss of a node loses no finished step.
 
-On every node lives a Holder: a detached actor, which outlives the job. After a step each rank has a
-copy of its share of the training state (`trainer.checkpoint.snapshot`). In the background it gives
-that copy to the holder of its own node, which maps it, and sends it to the holder of the next node.
-So each share lies on two nodes. A snapshot counts once all its shares are there; the step before is
+On every node lives a Holder: a detached actor, which outlives the job; what it holds outlives Ray,
+too, where our entrypoint has started that (`trainer.custody`). After a step each rank has a copy of
+its share of the training state (`trainer.checkpoint.snapshot`). In the background it gives that
+copy to the holder of its own node, which maps it, and sends it to the holder of the next node. So
+each share lies on two nodes. A snapshot counts once all its shares are there; the step before is
 forgotten only then. Who restores compares checksums, as with a checkpoint on disk.
 
 For the driver there is `Peers`: `begin` after the copies of a step are made, `settle` before the
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
+from trainer.contract import Progress
 from trainer.events import teller
 from trainer.types import SnapshotLostError
 
@@ -148,8 +150,11 @@ class Peers:
         self.whole: int | None = None
         """The newest step that is held twice."""
         self.on = config.peer_snapshot == "auto"
+        self._goes_on = config.load_checkpoint
         if not self.on or not config.load_checkpoint:
             ring.release(self._namespace)
+        elif (before := Progress.read(config.files.progress)) and before.in_memory is not None:
+            self._build(_living())  # of holders that ended with their Ray, new ones have it
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
         """The newest whole snapshot that the living holders have together, of no step after
@@ -242,12 +247,15 @@ class Peers:
     def _ready(self) -> bool:
         """With a ring of holders, one on each living node."""
         if self.on and not self._ring:
-            nodes = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
+            nodes = _living()
             if len(nodes) < 2:
                 self._off("there is no other node")
                 return False
-            self._ring = ring.build(self._namespace, nodes.values(), self._memory)
+            self._ring = self._build(nodes)
         return self.on
+
+    def _build(self, nodes: Sequence[Mapping[str, Any]]) -> Ring:
+        return ring.build(self._namespace, nodes, self._memory, goes_on=self._goes_on)
 
     def _give_up(self, fault: Receipt) -> None:
         self._failed += 1
@@ -275,6 +283,11 @@ class Peers:
 
     def _say(self, sentence: str) -> None:
         self._tell("peers", sentence)
+
+
+def _living() -> list[Mapping[str, Any]]:
+    """Ray's rows of nodes."""
+    return [row for row in ray.nodes() if row["Alive"]]
 
 
 def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:

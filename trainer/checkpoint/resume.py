@@ -13,7 +13,7 @@ from trainer.checkpoint import openrlhf
 from trainer.checkpoint.openrlhf import OpenRLHF
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import append_event, read_events
+from trainer.contract import Progress, append_event, read_events
 from trainer.events import attempt_number
 from trainer.in_flight import FILE, InFlight
 from trainer.manifest import checkpoint_path, fault_of, newest_checkpoint, put_aside, steps_on_disk
@@ -52,7 +52,10 @@ def begin(
 
 def _newest_held(config: Config, team: Team, peers: Peers | None) -> DriverState | None:
     """What is newest in the nodes' memory and on disk; where both have it, that in memory."""
-    snapshot = peers.newest() if peers else None
+    told = Progress.read(config.files.progress)
+    # A node that was away may come back with steps that the run has since gone back from.
+    at_most = told.step + 1 if told else None
+    snapshot = peers.newest(at_most) if peers else None
     in_memory = snapshot.step if snapshot else 0
     steps = steps_on_disk(config.checkpoints)
     # A checkpoint is read as a whole to be trusted: the older ones only where they are needed.

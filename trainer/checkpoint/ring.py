@@ -23,21 +23,33 @@ Ring = tuple[tuple[str, Any], ...]
 
 SHARE_OF_MEMORY = 0.5
 """Of what Ray counts as a node's memory: the budget where no flag gives one."""
+END_SECONDS = 5.0
+"""For all holders to let go of what they hold."""
 PATIENCE_SECONDS = 120.0
 """For one answer of a holder, which gives up a silent stream after half of it."""
 
 
-def build(namespace: str, nodes: Iterable[Mapping[str, Any]], memory: float | None) -> Ring:
-    """A holder on each of these nodes, Ray's rows; `memory`: GB that each may hold, if given."""
+def build(
+    namespace: str, nodes: Iterable[Mapping[str, Any]], memory: float | None, *, goes_on: bool
+) -> Ring:
+    """A holder on each of these nodes, Ray's rows; `memory`: GB that each may hold, if given.
+
+    `goes_on`: new ones begin with what a Ray before this one has left on their node.
+    """
     ordered = sorted(nodes, key=lambda row: (row["NodeName"], row["NodeID"]))
     return tuple(
-        (row["NodeID"], _start(namespace, row["NodeID"], _budget(row, memory))) for row in ordered
+        (row["NodeID"], _start(namespace, row["NodeID"], _budget(row, memory), goes_on))
+        for row in ordered
     )
 
 
 def release(namespace: str) -> None:
-    """Let all holders of the run go, whoever started them."""
-    for holder in holders(namespace).values():
+    """Let all holders of the run go, whoever started them, and what they hold."""
+    found = list(holders(namespace).values())
+    if found:
+        letting_go = [holder.let_go.remote() for holder in found]
+        ray.wait(letting_go, num_returns=len(found), timeout=END_SECONDS)
+    for holder in found:
         ray.kill(holder)
 
 
@@ -89,7 +101,7 @@ def _budget(row: Mapping[str, Any], memory: float | None) -> float:
     return SHARE_OF_MEMORY * float(row["Resources"].get("memory", 0.0))
 
 
-def _start(namespace: str, node: str, budget: float) -> Any:
+def _start(namespace: str, node: str, budget: float, goes_on: bool) -> Any:
     """The holder on a node: the one that is there, or a new one."""
     options: dict[str, Any] = {
         "name": f"holder-{node}",
@@ -101,6 +113,6 @@ def _start(namespace: str, node: str, budget: float) -> Any:
         # It is none of the attempt's processes: whoever ends those must not end it.
         "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
     }
-    holder = ray.remote(Holder).options(**options).remote(budget)
+    holder = ray.remote(Holder).options(**options).remote(budget, namespace, goes_on=goes_on)
     holder.allow.remote(budget)
     return holder

@@ -15,8 +15,6 @@ from tests.container.faults.fault import Fault
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import HANG_SECONDS, Stage
 
-RAYS_HEAD = frozenset({"raylet-0", "gcs"})
-"""Its loss takes Ray from all nodes, and what they hold in memory."""
 UNDONE = frozenset[str]()
 """The head ends with the attempt, or before it."""
 REPAIRED = frozenset({"policy", "critic", "engine", "raylet-1"})
@@ -46,14 +44,12 @@ def deaths() -> Iterator[Fault[Stage]]:
             deadline=deadline,
             classes=classes,
             restarts=None if role in REPAIRED else True,
-            keeps=role not in RAYS_HEAD,
             fast=role in ("driver", "policy", "engine", "raylet-1"),
         )
     # A worker that is back before the attempt has ended is not missed any more.
     for number, who, classes in ((FIRST, "a worker", DIED), (HEAD, "the head", UNDONE)):
         yield Fault(
             restarts=None if number == FIRST else True,
-            keeps=number == FIRST,
             name=f"entrypoint-{number}-killed",
             sentence=f"the entrypoint of {who} is killed, Ray goes on, and it is started again",
             inject=acts.entrypoint_dies(number),
@@ -64,7 +60,6 @@ def deaths() -> Iterator[Fault[Stage]]:
         )
         yield Fault(
             restarts=None if number == FIRST else True,
-            keeps=number == FIRST,
             name=f"node-{number}-killed",
             sentence=f"{who} loses its power and is started again",
             inject=acts.kill_node(number),
@@ -166,7 +161,6 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
     ):
         yield Fault(
             name=f"checkpoint-{name}",
-            keeps=True,
             sentence=f"{sentence}, and the driver is killed",
             inject=acts.spoilt(spoil),
             deadline=90,
@@ -178,7 +172,6 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
 def several() -> Iterator[Fault[Stage]]:
     yield Fault(
         name="driver-and-worker-killed",
-        keeps=True,
         sentence="the driver and a worker are killed at once",
         inject=both(send("driver", KILL), acts.kill_node(SECOND)),
         heal=start_node(SECOND),
@@ -189,7 +182,6 @@ def several() -> Iterator[Fault[Stage]]:
     )
     yield Fault(
         name="driver-killed-while-it-starts",
-        keeps=True,
         sentence="the driver is killed, and killed again while it starts",
         inject=acts.dies_again_while_it_starts,
         deadline=90,
@@ -197,7 +189,6 @@ def several() -> Iterator[Fault[Stage]]:
     )
     yield Fault(
         name="worker-killed-while-the-driver-starts",
-        keeps=True,
         sentence="a worker is killed while the job recovers from a killed driver",
         inject=acts.worker_dies_while_the_driver_starts,
         heal=start_node(SECOND),
@@ -207,7 +198,6 @@ def several() -> Iterator[Fault[Stage]]:
     )
     yield Fault(
         name="driver-killed-while-it-saves",
-        keeps=True,
         sentence="the driver is killed in the middle of a checkpoint",
         inject=acts.dies_while_saving,
         deadline=120,
@@ -215,7 +205,6 @@ def several() -> Iterator[Fault[Stage]]:
     )
     yield Fault(
         name="reward-refused-and-worker-killed",
-        keeps=True,
         sentence="a worker is killed while the reward server refuses connections",
         restarts=None,
         inject=both(lambda stage: stage.reward.stop(), acts.kill_node(FIRST)),
@@ -234,7 +223,6 @@ def notices() -> Iterator[Fault[Stage]]:
     ):
         yield Fault(
             name=f"worker-{name}",
-            keeps=True,
             sentence=f"a worker {sentence}, leaves with 143, and another comes",
             inject=acts.leaves(FIRST, tell),
             heal=start_node(FIRST),

@@ -163,7 +163,6 @@ def deaths() -> Iterator[Fault[Containers]]:
     for node, name, whose in WORKER_AND_HEAD:
         yield Fault(
             name=f"container-{name}-killed",
-            keeps=node == FIRST,
             sentence=f"{whose} container is killed and started again",
             inject=killed(node),
             heal=started(node),
@@ -234,7 +233,6 @@ FAULTS: tuple[Fault[Containers], ...] = (
     ),
     Fault(
         name="network-worker-for-ever",
-        keeps=True,
         sentence="the network of a worker is cut for ever, and after 30 s another comes",
         inject=drops(SECOND),
         heal=replaced,

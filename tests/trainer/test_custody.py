@@ -1,0 +1,161 @@
+"""What a node's Ray had in memory, after the end of that Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.trainer.test_snapshots import of
+from trainer import custody
+from trainer.checkpoint.holder import Holder, view
+from trainer.custody import Custody, Deposit
+from trainer.shared import Segment
+from trainer.stream import Server
+
+DEPOSITS = """
+import os
+from trainer import custody
+descriptor = os.memfd_create("one")
+os.write(descriptor, b"what was there")
+custody.deposit("a run", b"label", [descriptor])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def custodian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Custody]:
+    path = tmp_path / "kept" / "socket"
+    monkeypatch.setenv(custody.VARIABLE, str(path))
+    with Custody(path) as found:
+        yield found
+    assert not path.parent.exists()
+
+
+def memory(content: bytes) -> int:
+    descriptor = os.memfd_create("memory")
+    os.write(descriptor, content)
+    return descriptor
+
+
+def contents(found: Deposit) -> list[bytes]:
+    try:
+        return [os.pread(descriptor, 99, 0) for descriptor in found.descriptors]
+    finally:
+        found.close()
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.usefixtures("custodian")
+def test_memory_outlives_the_process_that_had_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", DEPOSITS], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    for _ in range(2):  # it stays
+        found = custody.withdraw("a run")
+        assert found.label == b"label"
+        assert contents(found) == [b"what was there"]
+    assert custody.withdraw("another run") == Deposit()
+
+
+@pytest.mark.usefixtures("custodian")
+def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
+    before, segments = open_files(), [memory(b"%d" % number) for number in range(40)]
+    label = bytes(300_000)
+    custody.deposit("a run", b"older", segments[:1])
+    custody.deposit("a run", label, segments)
+    found = custody.withdraw("a run")
+    assert found.label == label
+    assert contents(found) == [b"%d" % number for number in range(40)]
+    custody.deposit("another run", b"", segments[:2])
+    assert custody.withdraw("a run") == Deposit(), "a node is one run's at a time"
+    custody.deposit("another run", b"", [])
+    Deposit(descriptors=tuple(segments)).close()
+    deadline = time.monotonic() + 10
+    while open_files() > before:  # connections that were answered are closed by threads
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Custody) -> None:
+    custody.deposit("a run", b"whole", [one := memory(b"kept")])
+    before = open_files()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(os.environ[custody.VARIABLE])
+        socket.send_fds(client, [b'{"owner": "a r'], [one])
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(os.environ[custody.VARIABLE])
+    os.close(one)
+    assert contents(custody.withdraw("a run")) == [b"kept"]
+    deadline = time.monotonic() + 10
+    while open_files() >= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert custodian.copy("a r") == Deposit()
+
+
+def test_a_custodian_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custody, "PATIENCE_SECONDS", 0.2)
+    path = tmp_path / "socket"
+    monkeypatch.setenv(custody.VARIABLE, str(path))
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(path))
+        stopped.listen()
+        with pytest.raises(TimeoutError):
+            custody.deposit("a run", b"", [0])
+        with pytest.raises(TimeoutError):
+            custody.withdraw("a run")
+
+
+def test_without_a_custodian_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(custody.VARIABLE, raising=False)
+    custody.deposit("a run", b"", [0])
+    assert custody.withdraw("a run") == Deposit()
+    monkeypatch.setenv(custody.VARIABLE, str(tmp_path / "nobody"))
+    assert custody.withdraw("a run") == Deposit()
+    with pytest.raises(FileNotFoundError):
+        custody.deposit("a run", b"", [0])
+
+
+def test_a_place_that_is_another_users_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with Custody(tmp_path / "kept" / "socket"):
+        assert not (tmp_path / "kept" / "socket").exists()
+    assert "is another user's" in caplog.text
+
+
+@pytest.mark.usefixtures("custodian")
+def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held() -> None:
+    segment = Segment(99)
+    view(segment)[:] = np.arange(99)
+    source, budget = Server(segment.buffer, port=0).source, 1000
+    first = Holder(budget, "a run")
+    for step in (1, 2):
+        first.receive(of(segment, step), source)
+        first.keep("a", step)
+    first.amend("a", 2, "evaluated")
+
+    second = Holder(budget, "a run", goes_on=True)
+    (sheet,) = second.sheets()
+    assert (sheet.step, sheet.run_state) == (2, "evaluated")
+    assert np.array_equal(second.piece(sheet.key, 0, 99), view(segment))
+    assert Holder(budget, "a run").sheets() == []
+    assert Holder(budget, "another run", goes_on=True).sheets() == []
+    second.let_go()
+    assert Holder(budget, "a run", goes_on=True).sheets() == []
