@@ -148,7 +148,7 @@ def _lead(life: _Life) -> int:
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
-        Custody(ray_node.custody_of(settings)),
+        Custody(ray_node.custody_of(settings)) as memory,
         ForkServer(settings, env),
         cluster,
         control,
@@ -171,7 +171,9 @@ def _lead(life: _Life) -> int:
         except wait.InterruptedWaitError as error:
             outcome = Outcome("stopped", ExitCode.STOPPED, str(error))
         run = RunFiles(settings.run_dir)
-        return tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
+        code = tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
+        memory.save(run.kept, settings.node_name)
+        return code
 
 
 def tell_end(

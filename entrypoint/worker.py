@@ -44,11 +44,14 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         token = run_token.for_worker(settings, inbox.stop)
         env = ray_node.environment(settings, token)
         with (
-            Custody(ray_node.custody_of(settings)),
+            Custody(ray_node.custody_of(settings)) as memory,
             ForkServer(settings, env),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
-            return _Membership(settings, role, warnings, token, inbox, services).keep()
+            try:
+                return _Membership(settings, role, warnings, token, inbox, services).keep()
+            finally:
+                memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED
     except wait.GaveUpError as error:

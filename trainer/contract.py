@@ -95,6 +95,11 @@ class RunFiles:
         """What tells this run's snapshots in memory from those of another in the same place."""
         return self.root / ".peers"
 
+    @property
+    def kept(self) -> Path:
+        """Snapshots that were in memory as all nodes ended: the next attempt goes on from them."""
+        return self.root / ".kept"
+
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace `path` so that a reader, or a crash, sees the old text or the new one, whole.

@@ -3,21 +3,27 @@
 What a holder of snapshots has is anonymous memory, which the kernel frees when nobody has it open
 any more; and Ray ends its actors when it ends, as where its head is lost. So a holder deposits the
 descriptors of its segments with the process that started this node's Ray and starts the next one
-(SCM_RIGHTS, unix(7)), and the holder of the next Ray withdraws them. No byte is copied. Torch-free.
+(SCM_RIGHTS, unix(7)), and the holder of the next Ray withdraws them. No byte is copied.
+
+Where that process ends as well, it writes what it has to files. A trainer that has ended in its own
+time has left nothing there: all of it was on disk. Torch-free.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingMixIn, UnixStreamServer
+from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
+from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +34,8 @@ PATIENCE_SECONDS = 2.0
 MOST_DESCRIPTORS = 253
 """In one message: SCM_MAX_FD of Linux."""
 CHUNK_BYTES = 1 << 16
+LABEL = ".label"
+"""Ends the name of the file that says what a node has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Deposit:
     """Segments, and what their owner says of them."""
 
     label: bytes = b""
+    names: tuple[str, ...] = ()
+    """Of each segment. On another node the same name means the same content."""
     descriptors: tuple[int, ...] = ()
 
     def close(self) -> None:
@@ -42,13 +52,15 @@ class Deposit:
             os.close(descriptor)
 
 
-def deposit(owner: str, label: bytes, descriptors: Sequence[int]) -> None:
+def deposit(owner: str, label: bytes, segments: Mapping[str, int]) -> None:
     """Replace whatever is in custody on this node. Nothing happens where there is no custodian.
 
-    Raises OSError where it does not answer, or for more than MOST_DESCRIPTORS.
+    `segments`: name → descriptor. Raises OSError where there is no answer, or for more than
+    MOST_DESCRIPTORS.
     """
     if path := os.environ.get(VARIABLE):
-        with _asked(path, {"owner": owner}, label, descriptors) as answers:
+        head = {"owner": owner, "names": list(segments)}
+        with _asked(path, head, label, list(segments.values())) as answers:
             if answers.recv(1) != b".":
                 raise OSError(f"{path} does not take what is to be kept")
 
@@ -62,7 +74,8 @@ def withdraw(owner: str) -> Deposit:
     if not path or not Path(path).exists():
         return Deposit()
     with _asked(path, {"asked for": owner}) as answers:
-        return _received(answers)
+        label, descriptors = _received(answers)
+        return Deposit(label, descriptors=descriptors)
 
 
 def environment(path: Path) -> Mapping[str, str]:
@@ -104,6 +117,21 @@ class Custody:
                 self._path.parent.rmdir()
         self._replace({})
 
+    def save(self, directory: Path, node: str) -> None:
+        """Write what is held below `directory`, which other nodes share, under the owner's name.
+
+        Where that fails it is said in the log, and the memory is lost with this process.
+        """
+        with self._changing:
+            held = dict(self._held)
+            for owner, deposited in held.items():
+                try:
+                    _write(deposited, directory / owner, node)
+                except OSError as error:
+                    log.warning("what this node holds in memory is lost: %s", error)
+                else:
+                    log.info("what this node holds in memory is written to %s", directory)
+
     def take(self, owner: str, deposited: Deposit) -> None:
         """One run at a time has a node: what others have left is let go."""
         self._replace({owner: deposited} if deposited.descriptors else {})
@@ -112,7 +140,7 @@ class Custody:
         """With descriptors of its own."""
         with self._changing:
             found = self._held.get(owner, Deposit())
-            return Deposit(found.label, tuple(os.dup(one) for one in found.descriptors))
+            return replace(found, descriptors=tuple(os.dup(one) for one in found.descriptors))
 
     def _replace(self, held: dict[str, Deposit]) -> None:
         with self._changing:
@@ -137,15 +165,16 @@ class _Handler(BaseRequestHandler):
         """A client that ends in the middle of its words has said nothing."""
         self.request.settimeout(PATIENCE_SECONDS)
         with suppress(OSError, ValueError):
-            received = _received(self.request)
-            head, _, label = received.label.partition(b"\n")
+            words, descriptors = _received(self.request)
+            head, _, label = words.partition(b"\n")
             try:
                 asked = json.loads(head)
             except ValueError:
-                received.close()
+                Deposit(descriptors=descriptors).close()
                 raise
             if "owner" in asked:
-                self.server.custody.take(asked["owner"], Deposit(label, received.descriptors))
+                deposited = Deposit(label, tuple(asked["names"]), descriptors)
+                self.server.custody.take(asked["owner"], deposited)
                 self.request.sendall(b".")
                 return
             found = self.server.custody.copy(asked["asked for"])
@@ -156,7 +185,7 @@ class _Handler(BaseRequestHandler):
 
 
 def _asked(
-    path: str, question: Mapping[str, str], label: bytes = b"", descriptors: Sequence[int] = ()
+    path: str, question: Mapping[str, object], label: bytes = b"", descriptors: Sequence[int] = ()
 ) -> socket.socket:
     """The connection on which the answer comes."""
     connection = socket.socket(socket.AF_UNIX)
@@ -179,8 +208,9 @@ def _send(to: socket.socket, words: bytes, descriptors: Sequence[int]) -> None:
     to.shutdown(socket.SHUT_WR)
 
 
-def _received(connection: socket.socket) -> Deposit:
-    """All that the other side says. Raises OSError; no descriptor is left open then."""
+def _received(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+    """All that the other side says, and the descriptors that it sends. Raises OSError; no
+    descriptor is left open then."""
     first, descriptors, _, _ = socket.recv_fds(connection, CHUNK_BYTES, MOST_DESCRIPTORS)
     words = [first]
     try:
@@ -189,4 +219,33 @@ def _received(connection: socket.socket) -> Deposit:
     except BaseException:
         Deposit(descriptors=tuple(descriptors)).close()
         raise
-    return Deposit(b"".join(words), tuple(descriptors))
+    return b"".join(words), tuple(descriptors)
+
+
+def _write(deposited: Deposit, directory: Path, node: str) -> None:
+    """What lies there under its name already is not written again. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, descriptor in zip(deposited.names, deposited.descriptors, strict=True):
+        if not (directory / name).exists():
+            with (
+                mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory,
+                _whole_or_not(directory / name) as file,
+            ):
+                file.write(memory)
+    with _whole_or_not(directory / f"{node}{LABEL}") as file:  # last: what it names is there
+        file.write(deposited.label)
+
+
+@contextmanager
+def _whole_or_not(path: Path) -> Iterator[IO[bytes]]:
+    """A file that has its name once it is durable."""
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            yield file
+            os.fchmod(file.fileno(), 0o644)  # as of any file of the run
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

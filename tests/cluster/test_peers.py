@@ -11,13 +11,14 @@ from entrypoint.process import kill
 from tests.cluster.harness import HEAD, Cluster
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice
+from trainer.contract import ExitCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 STEPS = 150
 
 
-def test_no_finished_step_is_lost_with_the_driver_with_ray_or_with_the_head(
+def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_all_nodes(
     tmp_path: Path,
 ) -> None:
     """And there is no checkpoint on disk before the last step."""
@@ -28,19 +29,29 @@ def test_no_finished_step_is_lost_with_the_driver_with_ray_or_with_the_head(
         cluster.kill(HEAD)
         cluster.start(HEAD)
 
+    def all_are_told_to_stop_while_nobody_trains() -> None:
+        failures = len(cluster.events("failure"))
+        kill(cluster.named(HEAD, "trainer"))
+        cluster.event("failure", within=60, after=failures)
+        cluster.terminate(HEAD)
+        assert set(cluster.exit_codes(within=60).values()) == {ExitCode.STOPPED}
+        assert cluster.run.kept.exists()
+        cluster.start(HEAD, 1)
+
     try:
         cluster.start(HEAD, 1)
         cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
         for loses in (
             lambda: kill(cluster.named(HEAD, "trainer")),
-            lambda: kill(cluster.named(HEAD, "gcs_server")),
             head_loses_its_power,
+            all_are_told_to_stop_while_nobody_trains,
         ):
             goes_on_from_the_last_finished_step(cluster, loses)
         assert cluster.exit_codes(within=120) == {HEAD: 0, 1: 0}, cluster.consoles()
     finally:
         cluster.close()
     assert_no_step_is_lost_or_done_twice(cluster.run)
+    assert not cluster.run.kept.exists()
     assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]
     told = [*cluster.events("step"), *cluster.events("step-found")]
     assert sorted(e["details"]["step"] for e in told) == list(range(1, STEPS + 1))

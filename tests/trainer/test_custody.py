@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import pytest
 from tests.trainer.test_snapshots import of
 from trainer import custody
 from trainer.checkpoint.holder import Holder, view
+from trainer.checkpoint.kept import Kept
 from trainer.custody import Custody, Deposit
 from trainer.shared import Segment
 from trainer.stream import Server
@@ -26,7 +28,7 @@ import os
 from trainer import custody
 descriptor = os.memfd_create("one")
 os.write(descriptor, b"what was there")
-custody.deposit("a run", b"label", [descriptor])
+custody.deposit("a run", b"label", {"one": descriptor})
 os.kill(os.getpid(), 9)
 """
 
@@ -44,6 +46,10 @@ def memory(content: bytes) -> int:
     descriptor = os.memfd_create("memory")
     os.write(descriptor, content)
     return descriptor
+
+
+def named(segments: list[int]) -> dict[str, int]:
+    return {str(number): one for number, one in enumerate(segments)}
 
 
 def contents(found: Deposit) -> list[bytes]:
@@ -72,14 +78,14 @@ def test_memory_outlives_the_process_that_had_it() -> None:
 def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
     before, segments = open_files(), [memory(b"%d" % number) for number in range(40)]
     label = bytes(300_000)
-    custody.deposit("a run", b"older", segments[:1])
-    custody.deposit("a run", label, segments)
+    custody.deposit("a run", b"older", named(segments[:1]))
+    custody.deposit("a run", label, named(segments))
     found = custody.withdraw("a run")
     assert found.label == label
     assert contents(found) == [b"%d" % number for number in range(40)]
-    custody.deposit("another run", b"", segments[:2])
+    custody.deposit("another run", b"", named(segments[:2]))
     assert custody.withdraw("a run") == Deposit(), "a node is one run's at a time"
-    custody.deposit("another run", b"", [])
+    custody.deposit("another run", b"", {})
     Deposit(descriptors=tuple(segments)).close()
     deadline = time.monotonic() + 10
     while open_files() > before:  # connections that were answered are closed by threads
@@ -88,7 +94,7 @@ def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
 
 
 def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Custody) -> None:
-    custody.deposit("a run", b"whole", [one := memory(b"kept")])
+    custody.deposit("a run", b"whole", {"one": (one := memory(b"kept"))})
     before = open_files()
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(os.environ[custody.VARIABLE])
@@ -114,7 +120,7 @@ def test_a_custodian_that_does_not_answer_is_not_waited_for(
         stopped.bind(str(path))
         stopped.listen()
         with pytest.raises(TimeoutError):
-            custody.deposit("a run", b"", [0])
+            custody.deposit("a run", b"", {"one": 0})
         with pytest.raises(TimeoutError):
             custody.withdraw("a run")
 
@@ -123,12 +129,12 @@ def test_without_a_custodian_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(custody.VARIABLE, raising=False)
-    custody.deposit("a run", b"", [0])
+    custody.deposit("a run", b"", {"one": 0})
     assert custody.withdraw("a run") == Deposit()
     monkeypatch.setenv(custody.VARIABLE, str(tmp_path / "nobody"))
     assert custody.withdraw("a run") == Deposit()
     with pytest.raises(FileNotFoundError):
-        custody.deposit("a run", b"", [0])
+        custody.deposit("a run", b"", {"one": 0})
 
 
 def test_a_place_that_is_another_users_is_not_used(
@@ -140,10 +146,17 @@ def test_a_place_that_is_another_users_is_not_used(
     assert "is another user's" in caplog.text
 
 
+@pytest.fixture
+def segment() -> Segment:
+    made = Segment(99)
+    view(made)[:] = np.arange(99)
+    return made
+
+
 @pytest.mark.usefixtures("custodian")
-def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held() -> None:
-    segment = Segment(99)
-    view(segment)[:] = np.arange(99)
+def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held(
+    segment: Segment,
+) -> None:
     source, budget = Server(segment.buffer, port=0).source, 1000
     first = Holder(budget, "a run")
     for step in (1, 2):
@@ -159,3 +172,68 @@ def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held() -
     assert Holder(budget, "another run", goes_on=True).sheets() == []
     second.let_go()
     assert Holder(budget, "a run", goes_on=True).sheets() == []
+
+
+def test_what_two_nodes_held_as_they_ended_is_found_in_files(
+    custodian: Custody, tmp_path: Path, segment: Segment
+) -> None:
+    source, directory = Server(segment.buffer, port=0).source, tmp_path / "run" / ".kept"
+    holder = Holder(1000, "a run")
+    for step, node in ((1, "one"), (2, "two")):
+        holder.receive(of(segment, step), source)
+        holder.keep("a", step)
+        custodian.save(directory, node)
+
+    found = Kept(directory, "a run")
+    assert [sheet.step for sheet in found.sheets()] == [1, 2]
+    for sheet in found.sheets():
+        assert np.array_equal(found.read(sheet), view(segment))
+    assert Kept(directory, "another run").sheets() == []
+    found.forget()
+    assert not directory.exists()
+
+
+def test_a_share_that_a_node_has_written_is_not_written_by_the_next(
+    custodian: Custody, tmp_path: Path
+) -> None:
+    custody.deposit("a run", b"sheets", {"share": memory(b"the same")})
+    custodian.save(tmp_path, "one")
+    written = (tmp_path / "a run" / "share").stat().st_mtime_ns
+    custodian.save(tmp_path, "two")
+    files = {path.name for path in (tmp_path / "a run").iterdir()}
+    assert files == {"share", "one.label", "two.label"}
+    assert (tmp_path / "a run" / "share").stat().st_mtime_ns == written
+
+
+def test_who_has_nothing_writes_nothing(custodian: Custody, tmp_path: Path) -> None:
+    custodian.save(tmp_path / "run", "one")
+    custody.deposit("a run", b"sheets", {"share": memory(b"bytes")})
+    custody.deposit("a run", b"", {})
+    custodian.save(tmp_path / "run", "one")
+    assert not (tmp_path / "run").exists()
+
+
+def test_storage_that_takes_no_more_is_told_of_and_leaves_no_half_of_a_share(
+    custodian: Custody,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    custody.deposit("a run", b"sheets", {"share": memory(b"bytes")})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    custodian.save(tmp_path / "run", "one")
+    assert "what this node holds in memory is lost: [Errno 28] No space left" in caplog.text
+    assert list((tmp_path / "run" / "a run").iterdir()) == []
+
+
+def test_files_of_another_version_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a run").mkdir()
+    (tmp_path / "a run" / f"one{custody.LABEL}").write_bytes(b"of another kind")
+    assert Kept(tmp_path, "a run").sheets() == []
+    assert "cannot be read and is left out" in caplog.text

@@ -127,10 +127,12 @@ class Holder:
         return view(self._shares[key].segment)[start : start + size]
 
     def _deposit(self) -> None:
-        shares = self._shares.values()
+        # Its own ranks' first: what one node has written, another need not write again.
+        shares = sorted(self._shares.values(), key=lambda share: not share.segment.adopted)
         label = pickle.dumps([share.sheet for share in shares])
+        segments = {share.sheet.name: share.segment.descriptor for share in shares}
         try:
-            custody.deposit(self._owner, label, [share.segment.descriptor for share in shares])
+            custody.deposit(self._owner, label, segments)
         except OSError as error:  # training can do without
             log.warning("what this node holds would not outlive its Ray: %s", error)
 

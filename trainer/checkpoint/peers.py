@@ -1,8 +1,9 @@
 """Snapshots in the memory of other nodes: the loss of a node loses no finished step.
 
 On every node lives a Holder: a detached actor, which outlives the job; what it holds outlives Ray,
-too, where our entrypoint has started that (`trainer.custody`). After a step each rank has a copy of
-its share of the training state (`trainer.checkpoint.snapshot`). In the background it gives that
+too, where our entrypoint has started that (`trainer.custody`), and then its node, in files
+(`trainer.checkpoint.kept`). After a step each rank has a copy of its share of the training state
+(`trainer.checkpoint.snapshot`). In the background it gives that
 copy to the holder of its own node, which maps it, and sends it to the holder of the next node. So
 each share lies on two nodes. A snapshot counts once all its shares are there; the step before is
 forgotten only then. Who restores compares checksums, as with a checkpoint on disk.
@@ -30,6 +31,7 @@ from trainer.actors.base import Learner
 from trainer.actors.group import Group, Pending
 from trainer.checkpoint import ring
 from trainer.checkpoint.holder import Bytes, NoRoomError, digest_of, pieces
+from trainer.checkpoint.kept import Kept
 from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
@@ -46,6 +48,8 @@ LOOK_SECONDS = 20.0
 """For all of them to say what they hold, at the start of an attempt."""
 OTHERS_SECONDS = 0.5
 """For the others, once the newest step is found."""
+FILES = "files"
+"""Among the names of holders."""
 MANY = 3
 """So many steps in a row without a snapshot, and no more are tried."""
 
@@ -56,7 +60,7 @@ class Snapshot:
 
     driver: DriverState
     shares: tuple[tuple[Sheet, tuple[Any, ...]], ...]
-    """Each with the holders that have it."""
+    """Each with what has it: holders, or files."""
 
     @property
     def step(self) -> int:
@@ -142,6 +146,7 @@ class Peers:
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
         self._namespace = ring.namespace_of(config)
+        self._kept = Kept(config.files.kept, self._namespace)
         self._ring: Ring = ()
         self._pending: list[Pending[list[Receipt]]] = []
         self._step = 0
@@ -152,15 +157,16 @@ class Peers:
         self.on = config.peer_snapshot == "auto"
         self._goes_on = config.load_checkpoint
         if not self.on or not config.load_checkpoint:
-            ring.release(self._namespace)
+            self._release()
         elif (before := Progress.read(config.files.progress)) and before.in_memory is not None:
             self._build(_living())  # of holders that ended with their Ray, new ones have it
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
-        """The newest whole snapshot that the living holders have together, of no step after
-        `at_most`."""
+        """The newest whole snapshot that the living holders and files have together, of no step
+        after `at_most`."""
         holders = ring.holders(self._namespace)
-        found = self._found(holders, at_most)
+        found = self._found(holders, at_most) | {FILES: self._kept.sheets()}
+        have_it: dict[str, Any] = holders | {FILES: self._kept}
         shares = newest_whole((one for sheets in found.values() for one in sheets), at_most)
         if not shares:
             return None
@@ -171,7 +177,7 @@ class Peers:
                 next((one.in_flight for one in shares if one.in_flight is not None), None),
             ),
             tuple(
-                (sheet, tuple(holders[name] for name in found if sheet.key in have[name]))
+                (sheet, tuple(have_it[name] for name in found if sheet.key in have[name]))
                 for sheet in shares
             ),
         )
@@ -226,6 +232,7 @@ class Peers:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
         self.whole, self._failed = self._step, 0
+        self._kept.forget()
 
     def amend(self, run: RunState) -> None:
         """More is known of the step that is held. Where that is lost, it is found out again."""
@@ -242,7 +249,11 @@ class Peers:
     def end(self) -> None:
         """Let all holders of this run go, whoever started them."""
         self.on, self._pending = False, []
+        self._release()
+
+    def _release(self) -> None:
         ring.release(self._namespace)
+        self._kept.forget()
 
     def _ready(self) -> bool:
         """With a ring of holders, one on each living node."""
@@ -307,6 +318,8 @@ def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:
 
 
 def _mapped_or_fetched(sheet: Sheet, holder: Any, here: str) -> Bytes:
+    if isinstance(holder, Kept):
+        return holder.read(sheet)
     size = sheet.contents.bytes
     if ring.answer(holder.node.remote()) == here:
         segment = shared.attach(ring.answer(holder.address.remote(sheet.key)))

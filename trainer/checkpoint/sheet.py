@@ -47,6 +47,11 @@ class Sheet:
     def key(self) -> Key:
         return self.attempt, self.step, self.role, self.rank
 
+    @property
+    def name(self) -> str:
+        """The key as the name of a file."""
+        return "-".join(map(str, self.key))
+
 
 def newest_whole(found: Iterable[Sheet], at_most: int | None = None) -> list[Sheet]:
     """The shares of the newest step, `at_most` that one, of which there are all; none where there

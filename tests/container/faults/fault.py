@@ -45,8 +45,6 @@ class Fault(Generic[S]):
     classes: frozenset[str] = frozenset()
     """One of them is the class of the attempt that it ends; with none, the attempt outlives it or
     ends with its head."""
-    forgets: bool = False
-    """Whether all nodes end while no trainer runs that could save what they hold."""
     restarts: bool | None = True
     """Whether it ends the attempt; None where the trainer may repair itself before."""
     fast: bool = False
@@ -89,8 +87,7 @@ def undergo(scene: S, fault: Fault[S]) -> Result:
     scene.until(goes_on, f"new step after: {fault.sentence}", within=left)
     seconds = time.monotonic() - began
     new = {kind: scene.events(kind)[count:] for kind, count in before.items()}
-    if not fault.forgets:
-        assert_kept(scene, after=since)
+    assert_kept(scene, after=since)
     result = Result(
         fault=fault.name,
         seconds=round(seconds, 1),

@@ -23,7 +23,7 @@ DIED = frozenset({"unknown", "node_lost", "collective"})
 LOST = frozenset({"node_lost"})
 HUNG = frozenset({"hang", "unknown", "collective"})
 
-NOBODY_TRAINS = acts.until_the_driver_starts, acts.until_the_failure, acts.until_the_roll_call
+
 ALL = start_node(HEAD), start_node(FIRST), start_node(SECOND)
 
 
@@ -255,7 +255,6 @@ def notices() -> Iterator[Fault[Stage]]:
     ):
         yield Fault(
             name=f"sigterm-{name}",
-            forgets=wait_for in NOBODY_TRAINS,
             sentence=f"SIGTERM to the head {sentence}: all end with 143, and are started again",
             inject=acts.is_told_to_stop(wait_for),
             heal=both(*ALL),
