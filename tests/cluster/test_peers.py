@@ -51,6 +51,7 @@ def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_all_node
     finally:
         cluster.close()
     assert_no_step_is_lost_or_done_twice(cluster.run)
+    assert "from files of the nodes' memory" in cluster.events("restore")[-1]["sentence"]
     assert not cluster.run.kept.exists()
     assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]
     told = [*cluster.events("step"), *cluster.events("step-found")]

@@ -56,7 +56,7 @@ MANY = 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A whole one, in the memory of the nodes."""
+    """A whole one, in the memory of the nodes or in files of it."""
 
     driver: DriverState
     shares: tuple[tuple[Sheet, tuple[Any, ...]], ...]
@@ -65,6 +65,12 @@ class Snapshot:
     @property
     def step(self) -> int:
         return self.driver.run.step
+
+    @property
+    def place(self) -> str:
+        """Where it is had from, in words."""
+        in_files = any(isinstance(have_it[0], Kept) for _, have_it in self.shares)
+        return "files of the nodes' memory" if in_files else "the nodes' memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,10 @@ class Peers:
         """The newest step that is held twice."""
         self.on = config.peer_snapshot == "auto"
         self._goes_on = config.load_checkpoint
-        if not self.on or not config.load_checkpoint:
+        if not config.load_checkpoint:
             self._release()
+        elif not self.on:
+            ring.release(self._namespace)
         elif (before := Progress.read(config.files.progress)) and before.in_memory is not None:
             self._build(_living())  # of holders that ended with their Ray, new ones have it
 

@@ -81,11 +81,11 @@ def _from_memory(config: Config, team: Team, snapshot: Snapshot) -> DriverState 
     try:
         _restore(config, team, snapshot)
     except SnapshotLostError as error:
-        sentence = f"The snapshot of step {snapshot.step} in memory is not used: {error}."
+        sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
         return None
     _confirm_step(config, snapshot.driver.run)
-    _tell(config, "restore", f"Restored step {snapshot.step} from the nodes' memory.", details)
+    _tell(config, "restore", f"Restored step {snapshot.step} from {snapshot.place}.", details)
     return snapshot.driver
 
 
