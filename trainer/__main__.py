@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from threading import Timer
 
 from trainer.checks import engine_faults
 from trainer.config import parse
 from trainer.contract import ExitCode
 from trainer.flags import ConfigError
+
+LEAVE_SECONDS = 5.0
+"""For Ray, which takes leave of all processes as the driver exits: of those that a network was cut
+from, for minutes. Its daemons end what the driver leaves behind in any case."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,5 +43,17 @@ def _end(error: Exception | str, code: ExitCode) -> ExitCode:
     return code
 
 
+def exit_within(seconds: float, code: int) -> None:
+    """End this process with `code` where what runs at its exit takes longer."""
+    timer = Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    code = 1
+    try:
+        code = main()
+    finally:
+        exit_within(LEAVE_SECONDS, code)
+    sys.exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,17 @@ def test_the_nearest_kind_of_an_error_decides_on_the_exit_code(
     error: Exception, code: ExitCode | None
 ) -> None:
     assert attempt.exit_code(error) is code
+
+
+LEAVES_SLOWLY = """
+import atexit, sys, time
+from trainer.__main__ import exit_within
+atexit.register(time.sleep, 600)
+exit_within(0.2, 75)
+sys.exit(75)
+"""
+
+
+def test_a_driver_whose_leave_of_ray_takes_too_long_ends_without_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEAVES_SLOWLY], timeout=60, check=False)
+    assert ended.returncode == 75
