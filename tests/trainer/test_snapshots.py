@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -147,6 +150,33 @@ def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
         view(segment)[-1] ^= 1
     assert holder.sheets() == [one]
     assert np.array_equal(holder.piece(one.key, 0, SIZE), view(segment))
+
+
+def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
+    rank: tuple[Segment, Source],
+) -> None:
+    """One of a step before, which may never come, takes none of it."""
+    segment, source = rank
+    sheets = [replace(of(segment, step), rank=n) for step, n in ((1, 0), (2, 1), (2, 2), (2, 3))]
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        silent = Source(*listener.getsockname(), source.secret)
+        holder = Holder(budget=2 * SIZE)
+        threads = [Thread(target=ends_torn, args=(holder, one, silent)) for one in sheets[:3]]
+        for thread in threads:
+            thread.start()
+            stack.enter_context(listener.accept()[0])
+        with pytest.raises(NoRoomError):
+            holder.receive(sheets[3], source)
+    for thread in threads:
+        thread.join()
+    holder.receive(sheets[3], source)
+    assert holder.sheets() == [sheets[3]]
+
+
+def ends_torn(holder: Holder, sheet: Sheet, silent: Source) -> None:
+    with pytest.raises(TornError):
+        holder.receive(sheet, silent)
 
 
 def test_a_rank_that_does_not_answer_leaves_what_was_whole(

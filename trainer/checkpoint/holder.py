@@ -4,6 +4,9 @@ It outlives the job that filled it, and computes nothing. A share of a rank of t
 rank's own copy, which lives on here after the rank has died; one from another node is read from its
 rank by a stream, memory to memory. A share that is not whole is listed nowhere.
 
+It receives several shares at a time, beside everything else: a stream from a node that was cut off
+is silent until it is given up, and meanwhile others are told what is here.
+
 Ray ends it when it ends on the node. What it holds then is in custody of the node's entrypoint, if
 that has started the node's Ray, and the holder of the next Ray begins with it.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,6 +52,13 @@ class _Share:
     sheet: Sheet
 
 
+class _Own(threading.local):
+    """Each thread's."""
+
+    def __init__(self) -> None:
+        self.reader = Reader()
+
+
 class Holder:
     def __init__(self, budget: float, owner: str = "", *, goes_on: bool = False) -> None:
         """`budget`: bytes that it may hold, other processes' copies included. `owner`: whose
@@ -55,8 +66,11 @@ class Holder:
         self._budget = budget
         self._owner = owner
         self._shares = _left(owner) if goes_on else {}
+        self._coming: dict[Key, int] = {}
+        """Bytes of the shares that are under way."""
         self._spare: list[Segment] = []
-        self._reader = Reader()
+        self._changing = threading.Lock()
+        self._own = _Own()
 
     def node(self) -> str:
         """What `shared.node` says here."""
@@ -70,54 +84,71 @@ class Holder:
 
         Raises NoRoomError, and OSError where the rank has ended.
         """
-        self._check_room(sheet)
-        self._shares[sheet.key] = _Share(shared.adopt(address), sheet)
+        with self._changing:
+            self._check_room(sheet)
+            self._shares[sheet.key] = _Share(shared.adopt(address), sheet)
 
     def receive(self, sheet: Sheet, source: Source) -> None:
-        """Read a rank's copy from another node. Raises NoRoomError; TornError where it differs."""
-        self._check_room(sheet)
+        """Read a rank's copy from another node. Raises NoRoomError; TornError where it differs.
+
+        May run in several threads, for different shares.
+        """
         size = sheet.contents.bytes
-        spare = next((one for one in self._spare if one.address.size == size), None)
-        self._spare = []
-        segment = spare or Segment(size)
-        place = view(segment)
-        for (start, end), digest in zip(pieces(size), sheet.digests, strict=True):
+        with self._changing:
+            self._check_room(sheet)
+            self._coming[sheet.key] = size
+            spare = next((one for one in self._spare if one.address.size == size), None)
+            if spare:
+                self._spare.remove(spare)
+        try:
+            segment = spare or Segment(size)
+            self._read(sheet, source, view(segment))
+            with self._changing:
+                self._shares[sheet.key] = _Share(segment, sheet)
+        finally:
+            with self._changing:
+                del self._coming[sheet.key]
+
+    def _read(self, sheet: Sheet, source: Source, place: Bytes) -> None:
+        for (start, end), digest in zip(pieces(len(place)), sheet.digests, strict=True):
             piece = place[start:end]
             try:
-                self._reader.read(source, start, piece.data)
+                self._own.reader.read(source, start, piece.data)
             except TrainingError as error:
                 raise TornError(f"{_named(sheet)} did not come: {error.__cause__}") from None
             if digest_of(piece) != digest:
                 raise TornError(f"{_named(sheet)} was torn on its way")
-        self._shares[sheet.key] = _Share(segment, sheet)
 
     def sheets(self) -> list[Sheet]:
-        return [share.sheet for share in self._shares.values()]
+        with self._changing:
+            return [share.sheet for share in self._shares.values()]
 
     def keep(self, attempt: str, step: int) -> None:
         """Forget all that is older than that attempt's step, or another attempt's."""
-        for key in [k for k in self._shares if k[0] != attempt or k[1] < step]:
-            segment = self._shares.pop(key).segment
-            if not segment.adopted:
-                self._spare.append(segment)
+        with self._changing:
+            old = [key for key in self._shares if key[0] != attempt or key[1] < step]
+            freed = [self._shares.pop(key).segment for key in old]
+            self._spare = [segment for segment in freed if not segment.adopted]
         self._deposit()
 
     def amend(self, attempt: str, step: int, run_state: str) -> None:
         """Replace what is said of the run at that step."""
-        for key, share in self._shares.items():
-            if key[:2] == (attempt, step):
-                sheet = replace(share.sheet, run_state=run_state)
-                self._shares[key] = replace(share, sheet=sheet)
+        with self._changing:
+            for key, share in self._shares.items():
+                if key[:2] == (attempt, step):
+                    sheet = replace(share.sheet, run_state=run_state)
+                    self._shares[key] = replace(share, sheet=sheet)
         self._deposit()
 
     def let_go(self) -> None:
         """Of everything, also of what is in custody."""
-        self._shares, self._spare = {}, []
+        with self._changing:
+            self._shares, self._spare = {}, []
         self._deposit()
 
     def held(self) -> int:
         """Bytes."""
-        return sum(share.sheet.contents.bytes for share in self._shares.values())
+        return sum(sheet.contents.bytes for sheet in self.sheets())
 
     def address(self, key: Key) -> Address:
         """Where a process of this node finds a share."""
@@ -128,7 +159,8 @@ class Holder:
 
     def _deposit(self) -> None:
         # Its own ranks' first: what one node has written, another need not write again.
-        shares = sorted(self._shares.values(), key=lambda share: not share.segment.adopted)
+        with self._changing:
+            shares = sorted(self._shares.values(), key=lambda share: not share.segment.adopted)
         label = pickle.dumps([share.sheet for share in shares])
         segments = {share.sheet.name: share.segment.descriptor for share in shares}
         try:
@@ -137,8 +169,11 @@ class Holder:
             log.warning("what this node holds would not outlive its Ray: %s", error)
 
     def _check_room(self, sheet: Sheet) -> None:
+        """With those of its step that are under way: one of a step before may be so in vain."""
         self._shares.pop(sheet.key, None)
-        wanted = self.held() + sheet.contents.bytes
+        here = sum(share.sheet.contents.bytes for share in self._shares.values())
+        coming = sum(size for key, size in self._coming.items() if key[:2] == sheet.key[:2])
+        wanted = here + coming + sheet.contents.bytes
         if wanted > self._budget:
             raise NoRoomError(f"{wanted / 1e9:.2f} GB, and may hold {self._budget / 1e9:.2f} GB")
 

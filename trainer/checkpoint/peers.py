@@ -117,7 +117,7 @@ def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
     try:
         if own is not None:
             ring.answer(own.attach.remote(sheet, space.address))
-        ring.answer(other.receive.remote(sheet, space.source))
+        ring.answer(ring.receive(other, sheet, space.source))
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
     except Exception as error:  # training can do without a snapshot

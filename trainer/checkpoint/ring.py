@@ -15,12 +15,19 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainer.checkpoint.holder import Holder
+from trainer.checkpoint.sheet import Sheet
 from trainer.config import Config
 from trainer.contract import write_atomically
+from trainer.stream import Source
 
 Ring = tuple[tuple[str, Any], ...]
 """Ray's id of each node with its holder."""
 
+RECEIVE = "receive"
+"""The concurrency group in which holders receive: they answer beside it."""
+RECEIVERS = 16
+"""Shares that come to a holder at a time. One of a node that was cut off has a place for as long as
+`trainer.stream` is patient."""
 SHARE_OF_MEMORY = 0.5
 """Of what Ray counts as a node's memory: the budget where no flag gives one."""
 END_SECONDS = 5.0
@@ -82,6 +89,11 @@ def neighbours(ring: Ring, node: str) -> tuple[Any | None, Any]:
     return ring[place][1], ring[(place + 1) % len(ring)][1]
 
 
+def receive(holder: Any, sheet: Sheet, source: Source) -> Any:
+    """A reference to what comes of `Holder.receive`, which other requests do not wait for."""
+    return holder.receive.options(concurrency_group=RECEIVE).remote(sheet, source)
+
+
 def answer(reference: Any) -> Any:
     """Raises RayError where there is none, and what the holder raised."""
     try:
@@ -113,6 +125,7 @@ def _start(namespace: str, node: str, budget: float, goes_on: bool) -> Any:
         # It is none of the attempt's processes: whoever ends those must not end it.
         "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
     }
-    holder = ray.remote(Holder).options(**options).remote(budget, namespace, goes_on=goes_on)
+    actor = ray.remote(concurrency_groups={RECEIVE: RECEIVERS})(Holder)
+    holder = actor.options(**options).remote(budget, namespace, goes_on=goes_on)
     holder.allow.remote(budget)
     return holder

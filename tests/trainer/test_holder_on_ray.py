@@ -1,0 +1,40 @@
+"""A holder as an actor of a real Ray."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+
+from tests.trainer.nodes import cluster_of
+from tests.trainer.test_snapshots import of
+from trainer.checkpoint import ring
+from trainer.checkpoint.holder import view
+from trainer.shared import Segment
+from trainer.stream import SECRET_BYTES, Server, Source
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come() -> None:
+    """As where the network of a rank's node is cut in the middle of it."""
+    segment = Segment(99)
+    view(segment)[:] = np.arange(99)
+    older, lost = of(segment, 1), of(segment, 2)
+    came = replace(lost, rank=0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, cluster_of({"num_cpus": 1}):
+        silent = Source(*listener.getsockname(), bytes(SECRET_BYTES))
+        ((_, holder),) = ring.build("a run", ray.nodes(), memory=1, goes_on=False)
+        ring.answer(holder.attach.remote(older, segment.address))
+        waits = ring.receive(holder, lost, silent)
+        connection, _ = listener.accept()
+        with connection:
+            assert ray.get(holder.sheets.remote(), timeout=30) == [older]
+            server = Server(segment.buffer, port=0)
+            ray.get(ring.receive(holder, came, server.source), timeout=30)
+            assert ray.get(holder.sheets.remote(), timeout=30) == [older, came]
+            assert ray.wait([waits], timeout=0)[0] == []
+        ring.release("a run")
