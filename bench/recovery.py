@@ -37,6 +37,7 @@ from bench.result import report
 from entrypoint.process import NODE_MARK, kill, marked
 from tests.container.conftest import missing
 from tests.container.podman import IMAGE, Container, podman
+from tests.ray_workers import actor_of
 from trainer.contract import Progress, RunFiles, read_events
 
 REPOSITORY = Path(__file__).parents[1]
@@ -263,31 +264,31 @@ def kill_driver(cluster: Cluster) -> None:
 
 
 def kill_engine(cluster: Cluster) -> None:
-    _, process = carrying(cluster, "ray::engine-1")
+    _, process = carrying(cluster, "engine-1")
     kill([process])
 
 
 def kill_worker(cluster: Cluster) -> None:
-    number, _ = carrying(cluster, "ray::policy-0")
+    number, _ = carrying(cluster, "policy-0")
     cluster.restart(number)
 
 
 def freeze_worker(cluster: Cluster) -> Callable[[], None]:
-    number, _ = carrying(cluster, "ray::policy-0")
+    number, _ = carrying(cluster, "policy-0")
     for process in cluster.processes(number):
         process.suspend()
     return lambda: cluster.restart(number)
 
 
-def carrying(cluster: Cluster, title: str) -> tuple[int, psutil.Process]:
-    """The one process that has this title, and the number of its node."""
+def carrying(cluster: Cluster, actor: str) -> tuple[int, psutil.Process]:
+    """The one process of this actor, and the number of its node."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while time.monotonic() < deadline:  # Ray takes it away for a moment as it changes it
+    while time.monotonic() < deadline:  # it says its name a little after it has started
         for number in range(len(cluster.nodes)):
             for process in cluster.processes(number):
-                if name(process) == title:
+                if actor_of(process) == actor:
                     return number, process
-    raise SystemExit(f"no {title} anywhere")
+    raise SystemExit(f"no {actor} anywhere")
 
 
 FAULTS: dict[str, Callable[[Cluster], Callable[[], None] | None]] = {

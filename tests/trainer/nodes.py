@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
+from tests.ray_workers import actor_of
 from tests.trainer.where import Spot, Where
 from trainer import layout, placement
 from trainer.actors.ray_group import RayLauncher
@@ -56,21 +57,9 @@ def cluster_at(*nodes: Node) -> Iterator[Cluster]:
 
 
 def workers_of(actor: str, above: psutil.Process | None = None) -> list[psutil.Process]:
-    """Ray's workers below a process, this one if none is named, of actors whose names begin so.
-
-    By their logs. Of a title Ray gives no assurance: it takes one away for a moment as it changes
-    it, and a worker has none for life where the variable that happens to come first in its
-    environment was changed before the title was (then argv is not found).
-    """
-    found = []
-    for process in (above or psutil.Process()).children(recursive=True):
-        with suppress(psutil.Error, OSError):  # it has ended
-            log = Path(f"/proc/{process.pid}/fd/1").readlink()
-            told = log.read_text() if log.name.startswith("worker-") else ""
-            _, _, name = told.rpartition(":actor_name:")
-            if name.startswith(actor):
-                found.append(process)
-    return found
+    """Ray's workers below a process, this one if none is named, of actors whose names begin so."""
+    below = (above or psutil.Process()).children(recursive=True)
+    return [process for process in below if actor_of(process).startswith(actor)]
 
 
 def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:
