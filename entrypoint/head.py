@@ -155,7 +155,7 @@ def _lead(life: _Life) -> int:
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
         recipe = recipes.load(settings.recipe)
-        jobs = JobClient(cluster.dashboard, token, settings.secrets)
+        jobs = JobClient(cluster.dashboard, token, ray_node.temp_dir(settings), settings.secrets)
         ray = ray_node.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
         least = life.role.min_workers

@@ -7,19 +7,16 @@ requests.
 from __future__ import annotations
 
 import logging
-import os
-import re
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import RawIOBase
+from functools import partial
 from pathlib import Path
 
 import httpx
 
-from entrypoint import wait
-from trainer.masks import redact
+from entrypoint import job_log, wait
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +25,6 @@ SUBMIT_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.5
 NEVER = threading.Event()
-AFTER_A_LINE = re.compile(r"(?<=[\r\n])")
-"""A progress bar goes back to its line's start, and comes to no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +49,16 @@ class JobRefusedError(Exception):
 class JobClient:
     """Ray's jobs API at `dashboard` (http://host:port)."""
 
-    def __init__(self, dashboard: str, token: str, secrets: Iterable[str] = ()) -> None:
-        """`secrets`: masked in the driver's output, as is the token."""
-        self._dashboard = dashboard
+    def __init__(
+        self, dashboard: str, token: str, ray_dir: Path, secrets: Iterable[str] = ()
+    ) -> None:
+        """`ray_dir`: Ray's temporary directory on this machine, which has the driver's output.
+        `secrets`: masked in that output, as is the token."""
+        self._ray_dir = ray_dir
         self._secrets = frozenset({token, *secrets})
-        self._headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(
             base_url=f"{dashboard}/api/jobs/",
-            headers=self._headers,
+            headers={"Authorization": f"Bearer {token}"},
             timeout=30,
             transport=wait.direct(),
         )
@@ -129,98 +126,34 @@ class JobClient:
         tell: Callable[[str], None],
         lost: threading.Event,
     ) -> None:
-        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends; with
-        its secrets masked, wherefore a line is written once it is whole.
+        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends.
 
-        `lost` ends it too: the Ray that had the job is gone, and its end will never be known.
+        `lost` ends it too: the Ray that had the job is gone, and its end will never be known. The
+        copy has a thread of its own: it goes on while Ray does not answer.
         """
-        with _opened(log_to) as file:
-            copy = _Copy(file, tell, self._secrets)
-            while not self._over(submission_id):
-                self._tail(submission_id, copy)
-                if lost.wait(POLL_SECONDS):
-                    break
-            else:  # a tail that broke off, or came too late for a short job, missed the end
-                copy.restart()
-                copy.take(self._whole_log(submission_id))
-            copy.close()
-
-    def _tail(self, submission_id: str, copy: _Copy) -> None:
-        from websockets.exceptions import WebSocketException
-        from websockets.sync.client import connect
-
-        url = f"{self._dashboard.replace('http', 'ws', 1)}/api/jobs/{submission_id}/logs/tail"
-        copy.restart()
+        over = threading.Event()
+        arguments = (submission_id, job_log.Copy(log_to, tell, self._secrets), over)
+        copying = threading.Thread(target=self._copy, args=arguments, name="copy-job-log")
+        copying.daemon = True
+        copying.start()
         try:
-            with connect(url, additional_headers=self._headers, max_size=None, proxy=None) as tail:
-                for message in tail:
-                    copy.take(message if isinstance(message, str) else message.decode())
-        except (OSError, WebSocketException) as error:
-            log.debug("the job's log broke off: %s", error)
+            while not self._over(submission_id) and not lost.wait(POLL_SECONDS):
+                pass
+        finally:
+            over.set()
+            copying.join()
 
-    def _whole_log(self, submission_id: str) -> str:
+    def _copy(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
         try:
-            answer = self._http.get(f"{submission_id}/logs")
-            return str(answer.json()["logs"]) if answer.is_success else ""
-        except (httpx.HTTPError, ValueError, KeyError):
-            return ""
+            job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
+        except Exception:  # whatever it is, the job goes on, and its end must be known
+            log.exception("the job's log is not copied any more")
 
     def _over(self, submission_id: str) -> bool:
         try:
             return self.info(submission_id).ended
         except wait.NotYetError:
             return False
-
-
-def _opened(log_to: Path) -> RawIOBase:
-    """Unbuffered: what a full disk does not take is over, also when the file is closed."""
-    try:
-        return log_to.open("ab", buffering=0)
-    except OSError as error:
-        log.warning("the job's log is not copied to %s: %s", log_to, error.strerror)
-        return Path(os.devnull).open("ab", buffering=0)
-
-
-class _Copy:
-    """Writes a text that may be sent again from its start, each character once."""
-
-    def __init__(
-        self, file: RawIOBase, tell: Callable[[str], None], secrets: frozenset[str]
-    ) -> None:
-        self._file = file
-        self._tell = tell
-        self._secrets = secrets
-        self._copied = 0
-        self._seen = 0
-        self._unsaved = ""
-        self._line = ""
-
-    def restart(self) -> None:
-        """The text begins anew."""
-        self._seen = 0
-
-    def take(self, text: str) -> None:
-        fresh = text[max(0, self._copied - self._seen) :]
-        self._seen += len(text)
-        self._copied = max(self._copied, self._seen)
-        *whole, self._unsaved = AFTER_A_LINE.split(self._unsaved + fresh)
-        self._pass_on(whole)
-
-    def close(self) -> None:
-        self._pass_on([self._unsaved])
-        if self._line:
-            self._tell(self._line)
-
-    def _pass_on(self, pieces: Iterable[str]) -> None:
-        """What a full disk does not take is lost to the copy, not to who follows the job."""
-        text = "".join(redact(piece, self._secrets) for piece in pieces)
-        try:
-            self._file.write(text.encode())
-        except OSError as error:
-            log.warning("a part of the job's log is not copied: %s", error.strerror)
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._tell(line)
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -166,9 +166,14 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
     return arguments
 
 
+def temp_dir(settings: Settings) -> Path:
+    """Ray's own directory on this machine."""
+    return settings.ray_temp_dir or Path("/tmp/ray")
+
+
 def custody_of(settings: Settings) -> Path:
     """Where what outlives this node's Ray is deposited and withdrawn."""
-    return (settings.ray_temp_dir or Path("/tmp/ray")) / f"kept-{settings.node_name}" / "socket"
+    return temp_dir(settings) / f"kept-{settings.node_name}" / "socket"
 
 
 def environment(settings: Settings, token: str) -> dict[str, str]:
@@ -248,8 +253,7 @@ def forget_cluster(settings: Settings) -> None:
     With it a head does not start again at its address, as long as any process of the machine, one
     of another node's too, has that address on its command line.
     """
-    temp_dir = settings.ray_temp_dir or Path("/tmp/ray")
-    (temp_dir / "ray_current_cluster").unlink(missing_ok=True)
+    (temp_dir(settings) / "ray_current_cluster").unlink(missing_ok=True)
 
 
 def ray_program() -> str:

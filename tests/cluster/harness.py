@@ -60,7 +60,10 @@ class Cluster(Watch):
         for number, node in self.nodes.items():
             self.kill(number)
             node.wait(10)
-            shutil.rmtree(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
+            shutil.rmtree(self.ray_dir(number), ignore_errors=True)
+
+    def ray_dir(self, number: int) -> Path:
+        return Path(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"])
 
     def console(self, number: int) -> Path:
         return self.layout.root / f"console-{number}.log"

@@ -1,4 +1,7 @@
-"""The client of Ray's job API, against a small stand-in for it on loopback."""
+"""The client of Ray's job API, against a small stand-in for it on loopback.
+
+The job's log does not come from the dashboard: see test_job_log.py.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,17 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.routing import Route
 
 from entrypoint import job
 from entrypoint.job import JobClient, JobInfo, JobRefusedError, command_line
 from entrypoint.wait import GaveUpError, InterruptedWaitError, NotYetError
-from trainer.masks import MASK
 
 TOKEN = "correct-horse-battery"
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
 NEVER = threading.Event()
+NOWHERE = Path("/proc/no/such/directory")
 
 
 class FakeRay:
@@ -38,17 +40,12 @@ class FakeRay:
         """What the next submissions are answered; then they are taken."""
         self.submitted: list[dict[str, str]] = []
         self.stopped: list[str] = []
-        self.tails: list[list[str]] = []
-        """What each connection to the tail sends before it breaks off; the last ends the job."""
-        self.log = ""
         self.status = "RUNNING"
         self.tokens: set[str | None] = set()
         routes = [
             Route("/api/jobs/", self._submit, methods=["POST"]),
             Route("/api/jobs/{id}", self._info),
-            Route("/api/jobs/{id}/logs", self._logs),
             Route("/api/jobs/{id}/stop", self._stop, methods=["POST"]),
-            WebSocketRoute("/api/jobs/{id}/logs/tail", self._tail),
         ]
         self._server = uvicorn.Server(
             uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off")
@@ -83,21 +80,9 @@ class FakeRay:
         row = {"status": self.status, "message": None, "driver_exit_code": code}
         return JSONResponse(row, 404 if request.path_params["id"] == "unknown" else 200)
 
-    async def _logs(self, request: Request) -> Response:
-        return JSONResponse({"logs": self.log})
-
     async def _stop(self, request: Request) -> Response:
         self.stopped.append(request.path_params["id"])
         return JSONResponse({"stopped": True})
-
-    async def _tail(self, socket: WebSocket) -> None:
-        self.tokens.add(socket.headers.get("authorization"))
-        await socket.accept()
-        for text in self.tails.pop(0):
-            await socket.send_text(text)
-        if not self.tails:
-            self.status = "SUCCEEDED"
-        await socket.close()
 
 
 @pytest.fixture
@@ -106,17 +91,12 @@ def ray() -> Iterator[FakeRay]:
         yield ray
 
 
+def client(url: str, ray_dir: Path = NOWHERE) -> JobClient:
+    return JobClient(url, TOKEN, ray_dir, [SECRET])
+
+
 def submit(ray: FakeRay, stop: threading.Event = NEVER) -> None:
-    JobClient(ray.url, TOKEN).submit("one", ["python", "train.py"], {"STEP": "7"}, stop)
-
-
-def followed(ray: FakeRay, tmp_path: Path) -> tuple[str, list[str]]:
-    """What lies in the job's log file, and the lines that were told."""
-    told: list[str] = []
-    log_to = tmp_path / "attempt-1.log"
-    client = JobClient(ray.url, TOKEN, [SECRET])
-    client.follow("one", log_to, told.append, threading.Event())
-    return log_to.read_bytes().decode(), told
+    client(ray.url).submit("one", ["python", "train.py"], {"STEP": "7"}, stop)
 
 
 def test_a_submission_is_tried_again_until_ray_has_an_agent(ray: FakeRay) -> None:
@@ -156,101 +136,28 @@ def test_a_stop_ends_the_tries(ray: FakeRay) -> None:
         submit(ray, stop)
 
 
-def test_a_log_that_breaks_off_and_begins_again_is_copied_once(
-    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "POLL_SECONDS", 0.01)
-    ray.tails = [["one\nt", "w"], ["one\n"], [], ["one\ntwo\nthr"]]
-    ray.log = "one\ntwo\nthree"
-    assert followed(ray, tmp_path) == ("one\ntwo\nthree", ["one", "two", "three"])
-    assert ray.tokens == {f"Bearer {TOKEN}"}
-
-
-def test_the_log_of_a_job_that_was_over_before_it_was_followed_is_whole(
-    ray: FakeRay, tmp_path: Path
-) -> None:
-    ray.status, ray.log = "FAILED", "Traceback\nValueError: no\n"
-    text, told = followed(ray, tmp_path)
-    assert text == ray.log
-    assert told == ["Traceback", "ValueError: no"]
-
-
-def test_what_is_secret_is_masked_in_the_log_wherever_the_tail_is_cut(
-    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "POLL_SECONDS", 0.01)
-    ray.log = f"key {SECRET}\r\nsent {TOKEN}\nhttp://me:pass@rewards --hf_token abc\n401: {SECRET}"
-    ray.tails = [list(ray.log)]
-    text, told = followed(ray, tmp_path)
-    assert text == (
-        f"key {MASK}\r\nsent {MASK}\nhttp://me:{MASK}@rewards --hf_token {MASK}\n401: {MASK}"
-    )
-    assert told == text.split("\n")
-
-
-def test_a_line_is_in_the_log_as_soon_as_it_is_whole(tmp_path: Path) -> None:
-    told: list[str] = []
-    with (tmp_path / "log").open("ab", buffering=0) as file:
-        copy = job._Copy(file, told.append, frozenset())
-        copy.take("one\n 10%|#    |\r 20%|##   |\r 30")
-        assert (tmp_path / "log").read_bytes() == b"one\n 10%|#    |\r 20%|##   |\r"
-        assert told == ["one"]
-
-
-def test_what_a_lost_job_said_last_is_in_the_log(ray: FakeRay, tmp_path: Path) -> None:
-    lost = threading.Event()
-    lost.set()
-    ray.tails = [["not a whole line"], []]
-    JobClient(ray.url, TOKEN).follow("one", tmp_path / "log", print, lost)
-    assert (tmp_path / "log").read_text() == "not a whole line"
-
-
-@pytest.mark.parametrize("place", ["/dev/full", "/proc/no/such/log"])
-def test_a_log_that_the_disk_does_not_take_is_followed_all_the_same(
-    ray: FakeRay, place: str
-) -> None:
-    ray.status, ray.log = "FAILED", "OSError: No space left on device\n"
-    told: list[str] = []
-    JobClient(ray.url, TOKEN).follow("one", Path(place), told.append, threading.Event())
-    assert told == ["OSError: No space left on device"]
-
-
-def test_a_job_that_went_away_with_its_ray_is_not_followed_for_ever(
-    ray: FakeRay, tmp_path: Path
-) -> None:
-    lost = threading.Event()
-    follow = JobClient(ray.url, TOKEN).follow
-    arguments = ("unknown", tmp_path / "log", print, lost)
-    follower = threading.Thread(target=follow, args=arguments, daemon=True)
-    ray.tails = [[] for _ in range(100)]
-    follower.start()
-    lost.set()
-    follower.join(5)
-    assert not follower.is_alive()
-
-
 def test_the_end_of_a_job_is_known_with_its_exit_code(ray: FakeRay) -> None:
-    client = JobClient(ray.url, TOKEN)
-    assert client.info("one") == JobInfo("RUNNING")
-    assert not client.info("one").ended
+    jobs = client(ray.url)
+    assert jobs.info("one") == JobInfo("RUNNING")
+    assert not jobs.info("one").ended
     ray.status = "FAILED"
-    assert client.info("one") == JobInfo("FAILED", driver_exit_code=3)
-    assert client.info("one").ended
+    assert jobs.info("one") == JobInfo("FAILED", driver_exit_code=3)
+    assert jobs.info("one").ended
 
 
 def test_a_ray_that_does_not_know_the_job_or_does_not_answer_says_nothing_of_its_end(
     ray: FakeRay,
 ) -> None:
     with pytest.raises(NotYetError):
-        JobClient(ray.url, TOKEN).info("unknown")
+        client(ray.url).info("unknown")
     with pytest.raises(NotYetError):
-        JobClient("http://127.0.0.1:9", TOKEN).info("one")
+        client("http://127.0.0.1:9").info("one")
 
 
 def test_a_stop_is_passed_on_and_does_not_fail_where_ray_is_gone(ray: FakeRay) -> None:
-    JobClient(ray.url, TOKEN).stop("one")
+    client(ray.url).stop("one")
     assert ray.stopped == ["one"]
-    JobClient("http://127.0.0.1:9", TOKEN).stop("one")
+    client("http://127.0.0.1:9").stop("one")
 
 
 def test_the_command_runs_here_with_its_variables_as_the_very_process_that_was_started() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from entrypoint import wait
-from entrypoint.job import JobClient
 from entrypoint.ray_node import alive_nodes
 from tests.entrypoint.test_alive_nodes import dashboard
-from tests.entrypoint.test_control import TOKEN, Head, card
-from tests.entrypoint.test_job import NEVER, FakeRay, followed, ray, submit
+from tests.entrypoint.test_control import Head, card
+from tests.entrypoint.test_job import NEVER, FakeRay, client, ray, submit
 from tests.entrypoint.test_wait import server
 
 __all__ = ["dashboard", "ray", "server"]
@@ -69,16 +68,10 @@ def test_rays_dashboard_is_asked_itself_for_its_nodes(dashboard: str) -> None:
 def test_a_job_is_submitted_watched_and_stopped_at_ray_itself(ray: FakeRay) -> None:
     submit(ray, NEVER)
     assert len(ray.submitted) == 1
-    client = JobClient(ray.url, TOKEN)
-    assert client.info("one").status == "RUNNING"
-    client.stop("one")
+    jobs = client(ray.url)
+    assert jobs.info("one").status == "RUNNING"
+    jobs.stop("one")
     assert ray.stopped == ["one"]
-
-
-def test_the_log_of_a_job_is_followed_at_ray_itself(ray: FakeRay, tmp_path: Path) -> None:
-    ray.tails, ray.log = [["one\n"]], "one\ntwo\n"
-    assert followed(ray, tmp_path) == ("one\ntwo\n", ["one", "two"])
-    assert ray.tails == []
 
 
 def test_a_service_is_waited_for_where_the_job_will_ask_it(server: str) -> None:

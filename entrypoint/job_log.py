@@ -1,0 +1,110 @@
+"""Copies the driver's output into the run directory while the job runs.
+
+The driver runs on the head's machine, and Ray connects its output to a file there. The copy reads
+that file: Ray's HTTP and WebSocket routes deliver the same text later, and not when the dashboard
+is busy or gone.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from io import RawIOBase
+from pathlib import Path
+
+from trainer.masks import redact
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+CHUNK_BYTES = 2**20
+END_OF_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)")
+"""A progress bar returns to the start of its line with a lone \\r: each state is a line here."""
+
+
+def source(ray_dir: Path, submission_id: str) -> Path | None:
+    """Ray's file with the output of this submission; None before the driver starts."""
+    found = ray_dir.glob(f"session_*/logs/job-driver-{submission_id}.log")
+    return next(found, None)
+
+
+def follow(
+    find: Callable[[], Path | None],
+    copy: Copy,
+    over: threading.Event,
+) -> None:
+    """Copy the file that `find` names, from its start, until `over` is set and its end is read."""
+    descriptor: int | None = None
+    try:
+        while True:
+            last = over.is_set()  # before the read: what was written until now is then copied
+            if descriptor is None and (path := find()) is not None:
+                descriptor = os.open(path, os.O_RDONLY)
+            while descriptor is not None and (data := os.read(descriptor, CHUNK_BYTES)):
+                copy.take(data)
+            if last:
+                break
+            over.wait(POLL_SECONDS)
+    finally:
+        copy.close()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class Copy:
+    """Writes each line to `path`, and tells it, as soon as it is complete; secrets are masked.
+
+    Only a complete line can be masked: half a secret is not recognised.
+    """
+
+    def __init__(
+        self, path: Path, tell: Callable[[str], None], secrets: frozenset[str] = frozenset()
+    ) -> None:
+        self._file = _opened(path)
+        self._tell = tell
+        self._secrets = secrets
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._begun: list[str] = []
+        """Pieces of the line that is not complete."""
+
+    def take(self, data: bytes) -> None:
+        """The next bytes of the output."""
+        self._take(self._decoder.decode(data))
+
+    def close(self) -> None:
+        self._take(self._decoder.decode(b"", final=True))
+        if rest := "".join(self._begun):
+            self._write([rest])
+        self._file.close()
+
+    def _take(self, text: str) -> None:
+        complete = 1 + max(text.rfind("\n"), text.rfind("\r"))
+        if complete:
+            lines = "".join([*self._begun, text[:complete]])
+            self._begun.clear()
+            self._write(END_OF_LINE.findall(lines))
+        if text[complete:]:
+            self._begun.append(text[complete:])
+
+    def _write(self, lines: list[str]) -> None:
+        """What a full disk does not take is lost to the copy, not to who reads the lines."""
+        masked = [redact(line, self._secrets) for line in lines]
+        try:
+            self._file.write("".join(masked).encode())
+        except OSError as error:
+            log.warning("a part of the job's log is not copied: %s", error.strerror)
+        for line in masked:
+            self._tell(line.rstrip("\r\n"))
+
+
+def _opened(path: Path) -> RawIOBase:
+    """Unbuffered: what a full disk does not take is over, also when the file is closed."""
+    try:
+        return path.open("ab", buffering=0)
+    except OSError as error:
+        log.warning("the job's log is not copied to %s: %s", path, error.strerror)
+        return Path(os.devnull).open("ab", buffering=0)
