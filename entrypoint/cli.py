@@ -36,7 +36,8 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     """What `words`, all that follows the image's name, ask for.
 
     Flags go to the job of `up`. Another program is executed, unless the recipe's job is itself
-    any command (`recipe_takes_command`).
+    any command (`recipe_takes_command`): then it is the job. A word that is no program and looks
+    like a command is a misspelt command.
     """
     if not words:
         return Invocation("up")
@@ -49,11 +50,13 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return _reader(first, rest)
     if first == "--":
         return Invocation("up", rest)
-    if first.startswith("-") or recipe_takes_command:
+    if first.startswith("-"):
         return Invocation("up", tuple(words))
     if shutil.which(first):
-        return Invocation("exec", tuple(words))
-    near = difflib.get_close_matches(first, COMMANDS, n=1)
+        return Invocation("up" if recipe_takes_command else "exec", tuple(words))
+    near = difflib.get_close_matches(first.lower(), COMMANDS, n=1)
+    if recipe_takes_command and ("/" in first or not near):
+        return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
     hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
     raise UsageError(f"{first} is neither a command nor a program in this image: {hint}")
 

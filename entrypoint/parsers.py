@@ -191,11 +191,23 @@ def ray_temp_dir(raw: str) -> Path:
     return path
 
 
+QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+SHELL_SYNTAX = re.compile(
+    r"(?:(?<!\S)[0-9])?[|&;<>]+(?:[0-9](?!\S))?|`|\$(?=[A-Za-z_{(])",
+)
+BY_A_SHELL = "for a pipe, a redirection or a variable give bash -c '…'"
+
+
 def arguments(raw: str) -> tuple[str, ...]:
+    """The words of a command line. No shell reads them, so shell syntax outside quotes is wrong."""
     try:
-        return tuple(shlex.split(raw))
+        words = tuple(shlex.split(raw))
     except ValueError:
         raise ParseError("has a quote that is not closed", "quote it as in a shell") from None
+    if found := SHELL_SYNTAX.search(QUOTED.sub("''", raw)):
+        problem = f"has the shell syntax {found[0]}, and no shell reads it"
+        raise ParseError(problem, f"quote {found[0]} where it is text; {BY_A_SHELL}")
+    return words
 
 
 def names(raw: str) -> frozenset[str]:

@@ -54,7 +54,7 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
-    if not settings.job:
+    if not settings.job and settings.recipe == "builtin":  # the role alone is asked for
         return _row(**given)
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):

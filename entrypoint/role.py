@@ -169,10 +169,3 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is above the {expected} workers that are expected ({source})",
             "give at most as many, or set EXPECTED_WORKERS higher",
         )
-    if settings.recipe == "command" and not settings.job:
-        yield Fault(
-            "ROLLCALL_JOB",
-            None,
-            "is not set, and ROLLCALL_RECIPE=command has nothing to run",
-            "give the command after the image's name, or in ROLLCALL_JOB",
-        )

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from entrypoint.failures import FailureClass
+from entrypoint.parsers import BY_A_SHELL
 from entrypoint.recipes.base import Command
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
 from trainer.contract import Progress, RunFiles
+
+OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
+"""A word that a shell would not have passed on as an argument, unless it was quoted."""
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
+    "give the command after the image's name, or in ROLLCALL_JOB."
+)
 
 
 class AnyCommand:
     tells_phases = False
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        program = settings.job[0]
-        if shutil.which(program):
-            return ()
-        return (f"{program} is no program that this image has: give a command that it has",)
+        if not settings.job:
+            return (NO_JOB,)
+        found = [_shell_syntax(settings), _missing(settings.job[0])]
+        return [sentence for sentence in found if sentence]
 
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
         return ()
@@ -46,6 +55,22 @@ class AnyCommand:
 
     def outage(self, settings: Settings) -> float:
         return settings.service_timeout
+
+
+def _missing(program: str) -> str:
+    if shutil.which(program):
+        return ""
+    return f"{program} is no program that this image has: give a command that it has"
+
+
+def _shell_syntax(settings: Settings) -> str:
+    """About words of the command line alone: in ROLLCALL_JOB quotes tell text from syntax."""
+    if settings.variable("job"):
+        return ""
+    found = next((word for word in settings.job if OPERATOR.fullmatch(word)), None)
+    if found is None:
+        return ""
+    return f"the command has the shell syntax {found}, and no shell reads it: {BY_A_SHELL}"
 
 
 RECIPE = AnyCommand()

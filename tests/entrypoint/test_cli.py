@@ -42,7 +42,7 @@ def test_words_mean(words: str, meaning: Invocation) -> None:
     assert parse(words.split()) == meaning
 
 
-@pytest.mark.parametrize("words", ["sh -c true", "no-such-program --flag"])
+@pytest.mark.parametrize("words", ["sh -c true", "no-such-program --flag", "stat /", "/opt/statu"])
 def test_with_the_command_recipe_any_other_program_is_the_job(words: str) -> None:
     meaning = Invocation("up", tuple(words.split()))
     assert parse(words.split(), recipe_takes_command=True) == meaning
@@ -50,6 +50,14 @@ def test_with_the_command_recipe_any_other_program_is_the_job(words: str) -> Non
 
 def test_with_the_command_recipe_a_command_is_still_a_command() -> None:
     assert parse(["status"], recipe_takes_command=True) == Invocation("status")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [("sttaus", "status"), ("PLAN", "plan"), ("doctr --json", "doctor")]
+)
+def test_with_the_command_recipe_a_misspelt_command_is_not_the_job(words: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean {meant}?"):
+        parse(words.split(), recipe_takes_command=True)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,6 @@ def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
         (RANK_0 | {"RAY_WORKER": "1"}, ("RAY_WORKER", "NODE_RANK=0", "PRIMARY_ADDR")),
         (RANK_0 | {"ROLLCALL_MIN_WORKERS": "4"}, ("ROLLCALL_MIN_WORKERS", "NUM_NODES")),
         ({"ROLLCALL_MIN_WORKERS": "2"}, ("ROLLCALL_MIN_WORKERS", "EXPECTED_WORKERS")),
-        ({"ROLLCALL_RECIPE": "command"}, ("ROLLCALL_JOB", "ROLLCALL_RECIPE=command")),
     ],
 )
 def test_a_role_that_cannot_be_played_names_what_contradicts_it(
@@ -119,6 +118,7 @@ def test_a_role_that_cannot_be_played_names_what_contradicts_it(
         {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "1"},
         WORKER | {"EXPECTED_WORKERS": "2"},
         WORKER | {"ROLLCALL_RECIPE": "command"},
+        {"ROLLCALL_RECIPE": "command"},
     ],
 )
 def test_one_set_of_variables_may_serve_head_and_workers(environ: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from entrypoint import plan
 from entrypoint.reader import FOR_CHILDREN
+from entrypoint.recipes import base as recipes
 from entrypoint.settings import (
     DebugRay,
     PortRange,
@@ -84,6 +85,13 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_RECIPE", "verl", "is not in this version: give builtin or command"),
         ("ROLLCALL_RECIPE", "vrl", "is no recipe: give builtin or command"),
         ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),
+        ("ROLLCALL_JOB", "python a.py 2>&1 | tee log", "has the shell syntax 2>&1"),
+        ("ROLLCALL_JOB", "python a.py|tee log", "has the shell syntax |"),
+        ("ROLLCALL_JOB", "cd /x && python a.py", "has the shell syntax &&"),
+        ("ROLLCALL_JOB", "--out $HOME/x", "has the shell syntax $"),
+        ("ROLLCALL_JOB", "--out `pwd`", "has the shell syntax `"),
+        ("ROLLCALL_REWARD_COMMAND", "python s.py > log", "has the shell syntax >"),
+        ("ROLLCALL_RETRIEVER_COMMAND", "python s.py &", "has the shell syntax &"),
         ("ROLLCALL_RUN_DIR", "checkpoints", "is not an absolute path"),
         ("ROLLCALL_REWARD_URL", "head:5000", "is not an http or https URL"),
         ("ROLLCALL_REWARD_URL", "http://head:99999/", "is not an http or https URL"),
@@ -295,6 +303,28 @@ def test_the_job_comes_from_the_variable_or_the_command_line_but_not_from_both()
     assert Settings.read({"ROLLCALL_JOB": "--a 'b c'"}).job == ("--a", "b c")
     assert Settings.read({}, ["--a", "b c"]).job == ("--a", "b c")
     assert "command line" in faults({"ROLLCALL_JOB": "--a"}, "--b")["ROLLCALL_JOB"]
+
+
+def test_shell_syntax_in_quotes_is_text() -> None:
+    quoted = """bash -c "a | tee $LOG 2>&1" '|' \\> x=y%1 ^a$ 5"""
+    words = ("bash", "-c", "a | tee $LOG 2>&1", "|", ">", "x=y%1", "^a$", "5")
+    settings = Settings.read({"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": quoted})
+    assert settings.job == words
+    assert recipes.load("command").faults(settings) == []
+
+
+@pytest.mark.parametrize("word", ["|", "||", "&&", "&", "<", ">", ">>", ">log", "2>&1", "&>log"])
+def test_shell_syntax_among_the_words_of_the_command_line_is_a_fault(word: str) -> None:
+    settings = Settings.read({"ROLLCALL_RECIPE": "command"}, ["echo", word, "log"])
+    (fault,) = recipes.load("command").faults(settings)
+    assert f"shell syntax {word}," in fault
+    assert "bash -c" in fault
+
+
+@pytest.mark.parametrize("word", ["<s>", ">=1.0", "a|b", "-", ";", "R&D"])
+def test_words_that_only_look_like_shell_syntax_are_passed_on(word: str) -> None:
+    settings = Settings.read({"ROLLCALL_RECIPE": "command"}, ["echo", word])
+    assert recipes.load("command").faults(settings) == []
 
 
 @pytest.mark.parametrize(

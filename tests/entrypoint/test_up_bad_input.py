@@ -119,6 +119,36 @@ def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(
     assert SECRET not in line
 
 
+COMMAND = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": "0"} | NO_PREFLIGHT
+
+
+@pytest.mark.parametrize(
+    ("environ", "job", "said"),
+    [
+        ({}, ["sttaus"], ["sttaus is neither a command nor", "did you mean status?"]),
+        ({}, [], ["ROLLCALL_JOB is not set", "give the command"]),
+        ({}, ["echo", "a", "|", "tee", "log"], ["shell syntax |", "bash -c"]),
+        ({"ROLLCALL_JOB": "echo a 2>&1 | tee log"}, [], ["ROLLCALL_JOB=", "2>&1", "bash -c"]),
+    ],
+)
+def test_a_command_that_no_one_can_mean_does_not_become_the_job(
+    node: Node, environ: dict[str, str], job: list[str], said: list[str]
+) -> None:
+    line = only_message(node.up(COMMAND | environ, *job), 64)
+    for words in said:
+        assert words in line
+
+
+def test_commands_that_read_need_no_job(node: Node) -> None:
+    given = COMMAND | {"ROLLCALL_TOKEN": SECRET}
+    for command, code in [("status", 69), ("stop", 69), ("logs", 73)]:
+        assert "no " in only_message(node.up(given, command), code)
+    done = node.up(given, "doctor")
+    assert done.returncode in (0, 76)
+    assert "PASS versions.ray" in done.stdout
+    assert "ROLLCALL_JOB" not in done.stdout
+
+
 def test_all_wrong_settings_are_named_at_once(node: Node) -> None:
     done = node.up({"EXPECTED_WORKERS": "two", "RAY_WORKER": "maybe", "DEBUG_RAY": "often"})
     assert done.returncode == 64
