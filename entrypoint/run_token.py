@@ -6,6 +6,7 @@ import secrets
 import threading
 
 from entrypoint import wait
+from entrypoint.roll import STORAGE_GRACE_SECONDS
 from entrypoint.settings import Settings
 from trainer.contract import RunFiles, write_atomically
 from trainer.os_errors import named
@@ -50,6 +51,26 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
         "between all nodes)"
     )
     return wait.until(what, read, timeout=settings.head_timeout, stop=stop)
+
+
+def other_than(refused: str, settings: Settings, stop: threading.Event) -> str | None:
+    """What the run directory holds in place of a token that the head refuses, as after a start of
+    the head without the file; None where it holds no other within STORAGE_GRACE_SECONDS.
+
+    Raises InterruptedWaitError.
+    """
+    if settings.token is not None:
+        return None
+
+    def read() -> str:
+        if (token := for_client(settings)) and token != refused:
+            return token
+        raise wait.NotYetError("the run directory holds no other than the one that it refuses")
+
+    try:
+        return wait.until("the head's token", read, timeout=STORAGE_GRACE_SECONDS, stop=stop)
+    except wait.GaveUpError:
+        return None
 
 
 def for_client(settings: Settings) -> str | None:

@@ -135,7 +135,15 @@ class _Membership:
         failures = 0
         while True:
             began = time.monotonic()
-            match self._join_once():
+            try:
+                ended = self._join_once()
+            except WrongTokenError:
+                if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
+                    raise
+                log.info("the head has another token than before: the run directory has it, too")
+                self.token = other
+                continue
+            match ended:
                 case HeadSaid(outcome, exit_code):
                     log.info("the run has %s", outcome)
                     return exit_code
