@@ -22,7 +22,8 @@ from pathlib import Path
 
 from bench.result import report
 from entrypoint import wait
-from entrypoint.demo import Layout, free_ports, inherited
+from entrypoint.demo import PORTS, Layout, inherited
+from entrypoint.port_block import PortBlock
 from entrypoint.process import NODE_MARK, Process, kill, marked
 from entrypoint.ray_node import ray_program
 from trainer.contract import Progress
@@ -70,9 +71,9 @@ def timed(
     start: Callable[[Layout, Path, ExitStack], list[Process]], root: Path, data: Path
 ) -> float:
     """Seconds from the start to the first finished step; everything is ended afterwards."""
-    layout = Layout(root, free_ports())
-    layout.run.root.mkdir(parents=True)
     with ExitStack() as stack:
+        layout = Layout(root, stack.enter_context(PortBlock(PORTS)))
+        layout.run.root.mkdir(parents=True)
         stack.callback(clean_up, layout)
         began = time.monotonic()
         nodes = start(layout, data, stack)

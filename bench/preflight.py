@@ -26,7 +26,8 @@ import httpx
 
 from bench.boot import under_tini
 from bench.result import report
-from entrypoint.demo import free_ports, inherited
+from entrypoint.demo import inherited
+from entrypoint.port_block import PortBlock
 
 TARGET_SECONDS = 3.0
 ROLLS = (64, 1000)
@@ -85,9 +86,9 @@ def doctor() -> float:
 
 
 def roll_call(workers: int) -> dict[str, Any]:
-    port = free_ports()
-    url, arrival = f"http://127.0.0.1:{port}", ["--spread", str(SPREAD_SECONDS)]
-    with tempfile.TemporaryDirectory(prefix="rollcall-crowd-") as directory:
+    arrival = ["--spread", str(SPREAD_SECONDS)]
+    with tempfile.TemporaryDirectory(prefix="rollcall-crowd-") as directory, PortBlock() as port:
+        url = f"http://127.0.0.1:{port}"
         arguments = ["--run", directory, "--port", str(port), "--workers", str(workers)]
         with ExitStack() as stack:
             head = stack.enter_context(started("head", *arguments, "--token", TOKEN))

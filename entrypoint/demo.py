@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from entrypoint import curve
+from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, end, kill, marked
 from trainer.contract import ExitCode, Progress, RunFiles
 
@@ -34,6 +34,8 @@ CRASH_WORKER_AT = 0.6
 """At these shares of the run's steps `--crash` kills the training driver and a worker."""
 WORKERS = 2
 PORTS_PER_NODE = 200
+PORTS = 1000
+"""Of one demo; enough for four nodes."""
 WARM_UP_SUMS = "256"
 
 
@@ -84,11 +86,17 @@ def main(arguments: Sequence[str]) -> int:
         level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt="%H:%M:%S"
     )
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
-    layout = Layout(root, free_ports())
-    layout.run.root.mkdir(parents=True, exist_ok=True)
     try:
-        _prepare(layout, options.seed)
-        return _run(layout, options)
+        ports = PortBlock(PORTS)
+    except OSError as error:
+        log.error("%s", error)
+        return ExitCode.RETRY
+    try:
+        with ports as first:
+            layout = Layout(root, first)
+            layout.run.root.mkdir(parents=True, exist_ok=True)
+            _prepare(layout, options.seed)
+            return _run(layout, options)
     except KeyboardInterrupt:
         return 130
     except subprocess.CalledProcessError as error:
@@ -262,21 +270,3 @@ def _report(layout: Layout) -> None:
     ):
         print(f"{what:<12}{path}")
     print(layout.run.result)
-
-
-def free_ports() -> int:
-    """First of a block of ports that nothing listens on now."""
-    for first in range(21000, 32000, 1000):
-        if all(_is_free(first + offset) for offset in range(14)):
-            return first
-    raise SystemExit("no free block of ports between 21000 and 32000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-        return True

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.ports import closed_port, free_port, port_block
+
+__all__ = ["closed_port", "free_port", "port_block"]
+
 # The same examples in every run, and no limit that a busy machine could break.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.load_profile("fixed")

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -62,12 +61,9 @@ def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl here")
-def test_the_server_example_answers_the_client_example(tmp_path: Path) -> None:
+def test_the_server_example_answers_the_client_example(tmp_path: Path, free_port: int) -> None:
     ((_, serve),), ((_, ask),) = blocks("server"), blocks("after")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    serve, ask = (text.replace("5000", port) for text in (serve, ask))
+    serve, ask = (text.replace("5000", str(free_port)) for text in (serve, ask))
     argv = [sys.executable, *shlex.split(serve)[1:]]
     server = subprocess.Popen(argv, cwd=tmp_path)
     try:

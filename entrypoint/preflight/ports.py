@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 import psutil
 
 from entrypoint import process, services, wait
 from entrypoint.fork_server import node as fork_server
+from entrypoint.port_block import why_not
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 from entrypoint.role import Head
 from entrypoint.settings import Settings
@@ -62,18 +62,6 @@ def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
             settings.control_port: "ROLLCALL_CONTROL_PORT",
         }
     return needed
-
-
-def why_not(port: int) -> str | None:
-    """Why this process cannot listen on `port`; None where it can."""
-    with socket.socket() as listener:
-        # As servers do: a connection that is still closing does not keep the port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return None
 
 
 def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) -> Finding:

@@ -15,12 +15,14 @@ from typing import Any
 
 import psutil
 
-from entrypoint.demo import WORKERS, Layout, free_ports, inherited
+from entrypoint.demo import PORTS, WORKERS, Layout, inherited
+from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, kill, marked
 from tests.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("job.py")
 HEAD = 0
+SPARE_PORTS = 100
 DYING_SECONDS = 10.0
 """What was killed may take so long to die, where others have the CPUs."""
 
@@ -35,12 +37,18 @@ class Cluster(Watch):
         job: Sequence[str] = (sys.executable, str(JOB)),
         **env: str,
     ) -> None:
-        self.layout = Layout(root, free_ports())
+        self._ports = PortBlock(PORTS)
+        self.layout = Layout(root, self._ports.first)
         super().__init__(self.layout.run, self.consoles)
         self.run.root.mkdir(parents=True)
         self._env = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers), **env}
         self._job = job
         self.nodes: dict[int, Process] = {}
+
+    @property
+    def spare_ports(self) -> range:
+        """Reserved with the nodes' ports, and used by no node of this cluster."""
+        return range(self.layout.ports + PORTS - SPARE_PORTS, self.layout.ports + PORTS)
 
     def environment(self, number: int) -> dict[str, str]:
         return inherited() | self.layout.node(number) | self._env
@@ -61,6 +69,7 @@ class Cluster(Watch):
             self.kill(number)
             node.wait(10)
             shutil.rmtree(self.ray_dir(number), ignore_errors=True)
+        self._ports.close()
 
     def ray_dir(self, number: int) -> Path:
         return Path(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"])

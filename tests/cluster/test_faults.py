@@ -76,20 +76,22 @@ def test_logs_shows_the_end_of_every_nodes_log(cluster: Cluster) -> None:
 
 def test_a_wrong_token_is_told_apart_from_no_head(cluster: Cluster) -> None:
     assert cluster.ask("status", ROLLCALL_TOKEN="of-another-cluster").returncode == 77
-    assert cluster.ask("status", ROLLCALL_CONTROL_PORT="20999").returncode == 69
+    nobody = str(cluster.spare_ports.start)
+    assert cluster.ask("status", ROLLCALL_CONTROL_PORT=nobody).returncode == 69
 
 
 def test_a_second_head_on_the_run_directory_is_refused_while_the_first_lives(
     cluster: Cluster,
 ) -> None:
+    ports = cluster.spare_ports
     second = cluster.ask(
         *("up", "--", "true"),
         ROLLCALL_NODE_NAME="second",
         ROLLCALL_RAY_TEMP_DIR=cluster.environment(SECOND)["ROLLCALL_RAY_TEMP_DIR"] + "x",
-        ROLLCALL_RAY_PORT="20990",
-        ROLLCALL_DASHBOARD_PORT="20991",
-        ROLLCALL_CONTROL_PORT="20992",
-        ROLLCALL_WORKER_PORTS="20800-20899",
+        ROLLCALL_RAY_PORT=str(ports[0]),
+        ROLLCALL_DASHBOARD_PORT=str(ports[1]),
+        ROLLCALL_CONTROL_PORT=str(ports[2]),
+        ROLLCALL_WORKER_PORTS=f"{ports[3]}-{ports[-1]}",
     )
     assert second.returncode == 73
     assert "is held by a living head" in second.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -51,11 +50,10 @@ def test_it_trains_as_the_demo_does() -> None:
 class Project:
     """The services of the compose file under a name, and on a port, of this test's own."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, port: int) -> None:
         self._program = program
+        self._port = port
         self.name = f"rollcall-{uuid.uuid4().hex[:8]}"
-        with socket.create_server(("", 0)) as probe:
-            self._port = probe.getsockname()[1]
 
     def compose(self, *words: str) -> None:
         few = {"PORT": str(self._port), "WARM_UP_STEPS": "2", "MAX_STEPS": "2"}
@@ -79,12 +77,12 @@ class Project:
 
 
 @pytest.fixture
-def project() -> Iterator[Project]:
+def project(free_port: int) -> Iterator[Project]:
     beside = Path(sys.executable).with_name("podman-compose")
     program = str(beside) if beside.exists() else shutil.which("podman-compose")
     if program is None:
         pytest.skip("no podman-compose here")
-    project = Project(program)
+    project = Project(program, free_port)
     yield project
     project.compose("down", "--volumes", "--timeout", "0")
 

@@ -16,6 +16,7 @@ from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
+from entrypoint.port_block import PortBlock
 from entrypoint.roll import Card
 from entrypoint.wait import NotYetError
 from trainer.contract import Progress, RunFiles, append_event
@@ -35,7 +36,8 @@ class Head:
         self.stops: list[str] = []
         self.check_ins: list[tuple[str, str | None]] = []
         self.leaves: list[tuple[str, str]] = []
-        self.port = port or free_port()
+        self._reserved = PortBlock()
+        self.port = port or self._reserved.first
         self.run = RunFiles(run)
         self.control = Control(
             me=card("head", "127.0.0.2"),
@@ -55,12 +57,6 @@ class Head:
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"
         return httpx.get(url, headers={"Authorization": f"Bearer {token}"})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -278,9 +274,9 @@ def test_a_worker_learns_that_its_head_was_started_again(head: Head) -> None:
     eventually(lambda: said == [HeadLost("the head was started again")])
 
 
-def test_no_head_is_a_reason_to_try_again() -> None:
+def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
     with pytest.raises(NotYetError):
-        HeadClient("127.0.0.1", free_port(), TOKEN).check_in(card("a"))
+        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(card("a"))
 
 
 def test_a_malformed_check_in_is_refused_naming_the_field(head: Head) -> None:

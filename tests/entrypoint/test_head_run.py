@@ -17,7 +17,6 @@ from entrypoint.journal import Journal
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
-from tests.entrypoint.world import free_port
 from trainer.contract import ExitCode, RunFiles, read_events
 
 
@@ -109,7 +108,7 @@ def test_a_token_that_was_given_is_not_written_down(
 
 
 def test_a_run_is_finished_for_the_command_that_finished_it(
-    run: RunFiles, monkeypatch: pytest.MonkeyPatch
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     """From its start to its outcome in the journal, with a Ray that does nothing."""
     ray = run.root / "ray"
@@ -125,7 +124,7 @@ def test_a_run_is_finished_for_the_command_that_finished_it(
             return Outcome("ended", code, f"{job[-1]} ended with {code}")
 
         monkeypatch.setattr(head.Supervisor, "run", lead)
-        return serve(run, free_port(), *job)
+        return serve(run, free_port, *job)
 
     longer, shorter = ("train", "200"), ("train", "100")
     assert ended(ExitCode.STOPPED, *longer) == ExitCode.STOPPED

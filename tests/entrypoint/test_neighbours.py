@@ -18,7 +18,6 @@ from entrypoint.role import Head, Worker
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
-from tests.entrypoint.world import free_block
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")
@@ -46,8 +45,7 @@ its ports, and a service."""
 class Machine:
     """Where one node is at work, and another one of the same name is to start."""
 
-    def __init__(self, root: Path) -> None:
-        first = free_block()
+    def __init__(self, root: Path, first: int) -> None:
         self.environ = {
             "ROLLCALL_RUN_DIR": str(root),
             "ROLLCALL_RECIPE": "command",
@@ -104,8 +102,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
+def machine(tmp_path: Path, port_block: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine(tmp_path, port_block)
     monkeypatch.setattr(ray_node, "ray_program", lambda: str(machine.ray))
     yield machine
     machine.close()

@@ -16,7 +16,6 @@ from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context, Finding, Verdict
 from entrypoint.role import Head, Worker
 from entrypoint.settings import Settings
-from tests.entrypoint.world import free_block
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")
@@ -34,13 +33,8 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def first() -> int:
-    """The first of fifty ports in a row that are free."""
-    return free_block()
-
-
-@pytest.fixture
-def settings(first: int) -> Settings:
+def settings(port_block: int) -> Settings:
+    first = port_block
     return Settings.read(
         {
             "ROLLCALL_WORKER_PORTS": f"{first}-{first + 39}",
@@ -80,17 +74,17 @@ def test_free_ports_pass(settings: Settings) -> None:
 
 @pytest.mark.parametrize("offset", [40, 41, 42, 0, 7])
 def test_a_taken_port_fails_by_its_number_its_holder_and_its_variable(
-    settings: Settings, first: int, offset: int
+    settings: Settings, port_block: int, offset: int
 ) -> None:
     variable = {
         40: "ROLLCALL_RAY_PORT",
         41: "ROLLCALL_DASHBOARD_PORT",
         42: "ROLLCALL_CONTROL_PORT",
     }.get(offset, "ROLLCALL_WORKER_PORTS")
-    with socket.create_server(("127.0.0.1", first + offset)):
+    with socket.create_server(("127.0.0.1", port_block + offset)):
         finding = found(settings)
     assert finding.verdict is Verdict.FAIL
-    assert f"{first + offset}: Address already in use" in finding.evidence
+    assert f"{port_block + offset}: Address already in use" in finding.evidence
     assert f"process {os.getpid()}" in finding.evidence
     assert variable in finding.remedy
 
@@ -121,8 +115,8 @@ def test_a_closing_connection_does_not_take_a_port(settings: Settings) -> None:
     assert found(settings).verdict is Verdict.PASS
 
 
-def test_too_few_worker_ports_fail(settings: Settings, first: int) -> None:
-    servers = [socket.create_server(("127.0.0.1", first + offset)) for offset in range(10, 30)]
+def test_too_few_worker_ports_fail(settings: Settings, port_block: int) -> None:
+    servers = [socket.create_server(("127.0.0.1", port_block + offset)) for offset in range(10, 30)]
     try:
         finding = found(settings)
     finally:

@@ -19,7 +19,7 @@ from entrypoint.inbox import Inbox
 from entrypoint.role import Head
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from tests.entrypoint.test_control import TOKEN, free_port
+from tests.entrypoint.test_control import TOKEN
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
 from tests.entrypoint.test_storage_lost import settings as of_worker
 from trainer.contract import ExitCode, RunFiles
@@ -35,12 +35,12 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def of_head(tmp_path: Path) -> Iterator[Settings]:
+def of_head(tmp_path: Path, free_port: int) -> Iterator[Settings]:
     with TemporaryDirectory() as short:
         yield Settings.read(
             {
                 "EXPECTED_WORKERS": "0",
-                "ROLLCALL_CONTROL_PORT": str(free_port()),
+                "ROLLCALL_CONTROL_PORT": str(free_port),
                 "ROLLCALL_RAY_TEMP_DIR": short,
                 "ROLLCALL_RUN_DIR": str(tmp_path),
                 "ROLLCALL_RECIPE": "command",

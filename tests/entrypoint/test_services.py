@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,12 +26,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def service(tmp_path: Path, port: int, tell: Callable[[str], None], delay: float = 0) -> Service:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
@@ -41,8 +34,8 @@ def service(tmp_path: Path, port: int, tell: Callable[[str], None], delay: float
     return Service(spec, env=dict(os.environ), log_to=tmp_path / "reward.log", tell=tell)
 
 
-def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
-    late = service(tmp_path, free_port(), print, delay=1.0)
+def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path, free_port: int) -> None:
+    late = service(tmp_path, free_port, print, delay=1.0)
     late.start()
     try:
         late.wait_ready(30, threading.Event())
@@ -50,9 +43,11 @@ def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
         late.stop()
 
 
-def test_a_server_that_dies_is_started_again_and_the_journal_is_told(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_started_again_and_the_journal_is_told(
+    tmp_path: Path, free_port: int
+) -> None:
     told: list[str] = []
-    running = service(tmp_path, free_port(), told.append)
+    running = service(tmp_path, free_port, told.append)
     running.start()
     try:
         running.wait_ready(30, threading.Event())
@@ -126,12 +121,13 @@ def test_a_server_of_a_head_that_was_superseded_is_left(tmp_path: Path) -> None:
     assert len(superseded.asked) == 1
 
 
-def test_a_server_that_never_answers_ends_the_wait_with_its_url(tmp_path: Path) -> None:
-    port = free_port()
-    spec = ServiceSpec("reward", f"http://127.0.0.1:{port}/get_reward", None)
+def test_a_server_that_never_answers_ends_the_wait_with_its_url(
+    tmp_path: Path, closed_port: int
+) -> None:
+    spec = ServiceSpec("reward", f"http://127.0.0.1:{closed_port}/get_reward", None)
     only_waited_for = Service(spec, env={}, log_to=tmp_path / "log", tell=print)
     only_waited_for.start()
-    with pytest.raises(GaveUpError, match=str(port)):
+    with pytest.raises(GaveUpError, match=str(closed_port)):
         only_waited_for.wait_ready(0.5, threading.Event())
 
 
@@ -163,15 +159,14 @@ def test_every_node_starts_the_retriever() -> None:
 
 
 def test_a_server_left_by_a_killed_node_is_ended_before_its_successor_starts(
-    tmp_path: Path,
+    tmp_path: Path, free_port: int
 ) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
-    port = free_port()
     given = settings(
         ROLLCALL_RUN_DIR=str(tmp_path),
-        ROLLCALL_REWARD_URL=f"http://127.0.0.1:{port}/get_reward",
-        ROLLCALL_REWARD_COMMAND=f"{sys.executable} {script} {port} 0",
+        ROLLCALL_REWARD_URL=f"http://127.0.0.1:{free_port}/get_reward",
+        ROLLCALL_REWARD_COMMAND=f"{sys.executable} {script} {free_port} 0",
         ROLLCALL_NODE_NAME=f"head-{os.getpid()}",
     )
     left = process.Process(

@@ -26,7 +26,7 @@ from entrypoint.role import Worker
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
-from tests.entrypoint.test_control import TOKEN, Head, card, eventually, free_port, head
+from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 from tests.entrypoint.world import FINISHED, World
 from trainer.contract import ExitCode, RunFiles
 from trainer.fence import SupersededError
@@ -108,13 +108,13 @@ def test_a_journal_that_takes_no_event_ends_the_run_with_an_outcome(tmp_path: Pa
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
+def environ(tmp_path: Path, free_port: int) -> Iterator[dict[str, str]]:
     """A worker's, whose head's Ray takes connections."""
     with socket.create_server(("127.0.0.1", 0)) as ray, TemporaryDirectory() as short:
         yield {
             "RAY_WORKER": "1",
             "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
-            "ROLLCALL_CONTROL_PORT": str(free_port()),
+            "ROLLCALL_CONTROL_PORT": str(free_port),
             "ROLLCALL_RAY_PORT": str(ray.getsockname()[1]),
             "ROLLCALL_RAY_TEMP_DIR": short,
             "ROLLCALL_RUN_DIR": str(tmp_path),

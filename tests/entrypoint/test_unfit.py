@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,21 +27,14 @@ FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def head(tmp_path: Path, port: int) -> Iterator[Control]:
+def head(tmp_path: Path, free_port: int) -> Iterator[Control]:
     control = Control(
         me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=2,
         incarnation="first",
         run=RunFiles(tmp_path),
         token=TOKEN,
-        port=port,
+        port=free_port,
         on_stop=lambda _: None,
         on_check_in=lambda *_: None,
     )
@@ -61,8 +53,8 @@ def environ(port: int, **more: str) -> dict[str, str]:
     return given | more
 
 
-def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, port: int) -> None:
-    settings = Settings.read(environ(port))
+def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, free_port: int) -> None:
+    settings = Settings.read(environ(free_port))
     worker.tell_unfit(settings, ROLE, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
     assert head.state()["refused"] == {
         "unlucky": "unlucky is not fit: gpu.ecc: GPU 1: 2 uncorrected memory errors"
@@ -72,18 +64,18 @@ def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, port: in
 
 @pytest.mark.parametrize("more", [{"ROLLCALL_TOKEN": "wrong"}, {"ROLLCALL_TOKEN": ""}, {}])
 def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
-    more: dict[str, str], port: int, tmp_path: Path
+    more: dict[str, str], closed_port: int, tmp_path: Path
 ) -> None:
-    given = environ(port, ROLLCALL_RUN_DIR=str(tmp_path)) | more
+    given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | more
     worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
 
 
-def test_the_whole_program_tells_its_head_before_it_ends(head: Control, port: int) -> None:
+def test_the_whole_program_tells_its_head_before_it_ends(head: Control, free_port: int) -> None:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     missing = {"ROLLCALL_RUN_DIR": "/proc/missing"}
     done = subprocess.run(
         [sys.executable, "-m", "entrypoint"],
-        env=kept | environ(port, **missing),
+        env=kept | environ(free_port, **missing),
         capture_output=True,
         text=True,
         timeout=60,
@@ -95,12 +87,12 @@ def test_the_whole_program_tells_its_head_before_it_ends(head: Control, port: in
 
 def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
     head: Control,
-    port: int,
+    free_port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
-    settings = Settings.read(environ(port))
+    settings = Settings.read(environ(free_port))
     worker.tell_unfit(settings, ROLE, ("gpu.ecc: bad",))
     assert doctor.main(settings, False) == 0
     assert "roll: unlucky: refused: unlucky is not fit: gpu.ecc: bad" in capsys.readouterr().out
@@ -109,10 +101,10 @@ def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
 
 
 def test_the_doctor_needs_no_head(
-    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    closed_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
-    assert doctor.main(Settings.read(environ(port)), True) == 0
+    assert doctor.main(Settings.read(environ(closed_port)), True) == 0
     assert "roll" not in json.loads(capsys.readouterr().out)
 
 

@@ -18,6 +18,7 @@ from entrypoint.control import Control
 from entrypoint.lease import Lease
 from entrypoint.process import marked
 from entrypoint.roll import Card
+from tests.support.ports import BLOCK_PORTS
 from trainer.contract import RunFiles, read_events
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -49,7 +50,7 @@ class Node:
             "ROLLCALL_RAY_PORT": str(self.ports),
             "ROLLCALL_DASHBOARD_PORT": str(self.ports + 1),
             "ROLLCALL_CONTROL_PORT": str(self.ports + 2),
-            "ROLLCALL_WORKER_PORTS": f"{self.ports + 10}-{self.ports + 99}",
+            "ROLLCALL_WORKER_PORTS": f"{self.ports + 10}-{self.ports + BLOCK_PORTS - 1}",
         }
 
     def up(
@@ -73,9 +74,9 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, port_block: int) -> Iterator[Node]:
     (tmp_path / "run").mkdir()
-    node = Node(tmp_path, 19_500)
+    node = Node(tmp_path, port_block)
     yield node
     node.assert_not_started()
 
@@ -181,7 +182,7 @@ def test_a_token_that_never_comes_names_the_remedy(node: Node) -> None:
 @contextlib.contextmanager
 def control(node: Node, me: Card) -> Iterator[int]:
     """A head's control port, without the rest of the head."""
-    port = free_port()
+    port = int(node.environment["ROLLCALL_CONTROL_PORT"])
     with Control(
         me=me,
         expected_workers=1,
@@ -357,9 +358,3 @@ def test_batches_that_do_not_divide_are_named_with_what_would(node: Node) -> Non
 def test_a_command_that_the_image_does_not_have_is_named(node: Node) -> None:
     line = only_message(node.up({"ROLLCALL_RECIPE": "command"}, "no-such-program", "--flag"), 64)
     assert "no-such-program" in line
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

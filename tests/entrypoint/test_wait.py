@@ -2,7 +2,6 @@
 
 import http.server
 import logging
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -64,12 +63,9 @@ def test_backoff_doubles_with_jitter_up_to_its_ceiling() -> None:
         assert len(set(pauses)) > 1
 
 
-def test_a_closed_port_is_named() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(NotYetError, match=f"127.0.0.1 port {port}"):
-        wait.connect("127.0.0.1", port)
+def test_a_closed_port_is_named(closed_port: int) -> None:
+    with pytest.raises(NotYetError, match=f"127.0.0.1 port {closed_port}"):
+        wait.connect("127.0.0.1", closed_port)
 
 
 class Status(http.server.BaseHTTPRequestHandler):

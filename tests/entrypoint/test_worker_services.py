@@ -13,7 +13,7 @@ from entrypoint import wait, worker
 from entrypoint.control import Control
 from entrypoint.inbox import HeadSaid, Inbox, StopAsked
 from entrypoint.settings import Settings
-from tests.entrypoint.test_control import eventually, free_port
+from tests.entrypoint.test_control import eventually
 from tests.entrypoint.test_services import SERVER
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
 from trainer.contract import ExitCode
@@ -23,8 +23,9 @@ __all__ = ["environ"]
 pytestmark = pytest.mark.timeout(60)
 
 
-def with_retriever(environ: dict[str, str], command: str, timeout: str = "10m") -> Settings:
-    port = free_port()
+def with_retriever(
+    environ: dict[str, str], port: int, command: str, timeout: str = "10m"
+) -> Settings:
     retriever = {
         "ROLLCALL_RETRIEVER_URL": f"http://127.0.0.1:{port}/retrieve",
         "ROLLCALL_RETRIEVER_COMMAND": command.format(port=port),
@@ -34,9 +35,9 @@ def with_retriever(environ: dict[str, str], command: str, timeout: str = "10m") 
 
 
 @pytest.fixture
-def silent(environ: dict[str, str]) -> Settings:
+def silent(environ: dict[str, str], closed_port: int) -> Settings:
     """Of a worker whose retriever never answers."""
-    return with_retriever(environ, "sleep 600")
+    return with_retriever(environ, closed_port, "sleep 600")
 
 
 @pytest.fixture
@@ -46,10 +47,11 @@ def control(silent: Settings) -> Iterator[Control]:
 
 
 def test_its_ray_starts_once_its_service_answers(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], port_block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "server.py").write_text(SERVER)
-    settings = with_retriever(environ, f"{sys.executable} {tmp_path}/server.py {{port}} 1.5")
+    command = f"{sys.executable} {tmp_path}/server.py {{port}} 1.5"
+    settings = with_retriever(environ, port_block, command)
     assert settings.retriever_url is not None
     url, statuses = settings.retriever_url, []
 
@@ -103,9 +105,9 @@ def test_a_head_that_is_lost_ends_the_wait_and_is_joined_again(
 
 
 def test_a_service_that_does_not_answer_in_time_ends_the_worker_with_69(
-    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+    environ: dict[str, str], closed_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = with_retriever(environ, "sleep 600", timeout="1s")
+    settings = with_retriever(environ, closed_port, "sleep 600", timeout="1s")
     with head_of(settings):
         assert serve(settings) == ExitCode.UNREACHABLE
     assert f"the retriever server: not there after 1 s ({settings.retriever_url}" in caplog.text

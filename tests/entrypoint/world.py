@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from entrypoint.head_client import HeadClient
 from entrypoint.inbox import Inbox, WorkerLeaves
 from entrypoint.job import JobInfo
 from entrypoint.journal import Journal
-from entrypoint.preflight import ports
+from entrypoint.port_block import PortBlock
 from entrypoint.recipes.command import RECIPE
 from entrypoint.roll import Card
 from entrypoint.services import Services
@@ -101,7 +99,8 @@ class World:
         self._timers: list[threading.Timer] = []
         self.when_revived: Callable[[], None] = lambda: None
         self.jobs = ScriptedJobs(self, acts)
-        self.port = free_port()
+        self._reserved = PortBlock()
+        self.port = self._reserved.first
         self.control = Control(
             me=Card(node="head", address="127.0.0.2", versions={}),
             expected_workers=workers,
@@ -188,23 +187,6 @@ class World:
 
     def sentences(self, kind: str) -> list[str]:
         return [event["sentence"] for event in self.journal.events(kind)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def free_block() -> int:
-    """The first of fifty ports in a row that are free; of none that connections are given, nor
-    another process of the tests takes."""
-    process_of_tests = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
-    lowest = 20_000 + 3_000 * process_of_tests
-    while True:
-        first = random.randrange(lowest, lowest + 2_950)
-        if all(ports.why_not(port) is None for port in range(first, first + 50)):
-            return first
 
 
 def ends(

@@ -96,13 +96,6 @@ def serve() -> Iterator[Callable[[Starlette], str]]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
-@pytest.fixture
 def requests() -> list[RewardRequest]:
     """Five sums; the reward that the scripted servers give is the label's number."""
     return [RewardRequest(f"{n}+0={n}", f"{n}+0=", str(n)) for n in range(5)]

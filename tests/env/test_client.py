@@ -113,9 +113,9 @@ def test_a_server_that_comes_up_late_is_waited_for(
 
 
 def test_a_dead_server_among_several_is_passed_over(
-    scripted: Start, free_port: int, requests: list[RewardRequest]
+    scripted: Start, closed_port: int, requests: list[RewardRequest]
 ) -> None:
-    refuses, alive = f"http://127.0.0.1:{free_port}/", scripted(right)
+    refuses, alive = f"http://127.0.0.1:{closed_port}/", scripted(right)
     fails = scripted(lambda *_: (500, b""))
     reward = RemoteReward([refuses, fails.url, alive.url], chunk_size=1, deadline=20)
     check(reward, requests)
@@ -127,7 +127,7 @@ def test_a_dead_server_among_several_is_passed_over(
 
 @pytest.mark.parametrize("fault", ["refused", "500", "hangs", "garbage"])
 def test_beyond_the_deadline_the_error_says_where_what_and_how_long(
-    scripted: Start, free_port: int, requests: list[RewardRequest], fault: str
+    scripted: Start, closed_port: int, requests: list[RewardRequest], fault: str
 ) -> None:
     release = threading.Event()
 
@@ -136,7 +136,7 @@ def test_beyond_the_deadline_the_error_says_where_what_and_how_long(
             release.wait(20)
         return (500, b"out of\nmemory") if fault == "500" else (200, b"?")
 
-    url = scripted(script).url if fault != "refused" else f"http://127.0.0.1:{free_port}/x"
+    url = scripted(script).url if fault != "refused" else f"http://127.0.0.1:{closed_port}/x"
     begun = time.monotonic()
     with pytest.raises(RewardUnreachable) as caught:
         RemoteReward([url], timeout=0.5, deadline=1.0, chunk_size=2)(requests)

@@ -10,7 +10,6 @@ import inspect
 import os
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -200,13 +199,6 @@ def workers() -> Iterator[Workers]:
     workers.end()
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        number: int = one.getsockname()[1]
-    return number
-
-
 def met(broadcaster: Broadcaster, *members: Member) -> Meeting:
     meeting = broadcaster.meet(members)
     assert meeting is not None
@@ -214,24 +206,26 @@ def met(broadcaster: Broadcaster, *members: Member) -> Meeting:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an NCCL may be here")
-def test_processes_meet_and_no_nccl_is_an_error_not_a_silence(workers: Workers, port: int) -> None:
+def test_processes_meet_and_no_nccl_is_an_error_not_a_silence(
+    workers: Workers, free_port: int
+) -> None:
     """Twice on one port: it is free as soon as all have come."""
-    broadcaster = Broadcaster(port)
+    broadcaster = Broadcaster(free_port)
     for _ in range(2):
         meeting = met(broadcaster, Member("a", 2), Member("b", 1))
-        assert meeting.port == port
+        assert meeting.port == free_port
         workers.come(meeting)
         with pytest.raises(TrainingError, match=r"no NCCL or RCCL here.*shared_memory"):
             broadcaster.gather(60)
         assert workers.came(meeting) == {1, 2, 3}
 
 
-def test_a_rank_that_never_comes_is_waited_for_so_long_and_no_longer(port: int) -> None:
+def test_a_rank_that_never_comes_is_waited_for_so_long_and_no_longer(free_port: int) -> None:
     of_vllm(MEETING)
-    broadcaster = Broadcaster(port)
+    broadcaster = Broadcaster(free_port)
     meeting = met(broadcaster, Member("a", 1), Member("b", 1))
     begun = time.monotonic()
-    said = re.escape(f"not all 3 ranks came to 127.0.0.1, port {port} within 2 s")
+    said = re.escape(f"not all 3 ranks came to 127.0.0.1, port {free_port} within 2 s")
     with pytest.raises(BrokenGroupError, match=said):
         broadcaster.gather(2)
     assert time.monotonic() - begun < 10

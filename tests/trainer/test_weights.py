@@ -132,12 +132,10 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     assert parcel.source.port == port
 
 
-def test_a_policy_s_node_that_is_gone_is_named_with_its_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+def test_a_policy_s_node_that_is_gone_is_named_with_its_port(closed_port: int) -> None:
     parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)})
-    parcel = replace(parcel, source=Source("127.0.0.1", port, bytes(SECRET_BYTES)))
-    with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {port}: .*refused"):
+    parcel = replace(parcel, source=Source("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
+    with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {closed_port}: .*refused"):
         weights.Inbox().fetch(parcel)
 
 

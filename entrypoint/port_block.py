@@ -1,0 +1,82 @@
+"""Reserves successive TCP ports on this machine for servers that are to be told their port.
+
+The reservation is a lock, not a bound port: the server itself binds later. A lock is an abstract
+Unix socket. The kernel frees it with its process, and counts it, as it does ports, by network
+namespace. Only processes that reserve here respect it. Against all others, the ports lie below
+those that Linux by default gives to connections, and to servers that ask for any port.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterable, Sequence
+
+FIRST, END = 20_000, 32_750
+"""Ray's own defaults end below, and `net.ipv4.ip_local_port_range` begins above (32768)."""
+LOCKS = "rollcall-ports"
+SLOT_PORTS = 50
+"""Ports for each lock."""
+SINGLE_SLOTS = 100
+"""Short blocks lie in so many slots at the upper end, which leaves room for long ones."""
+
+
+class PortBlock:
+    """Ports from `first` on; nobody else who reserves is given one of them until `close`."""
+
+    def __init__(self, count: int = 1) -> None:
+        """Raises OSError if this machine has no `count` successive free ports."""
+        length = -(-count // SLOT_PORTS) * SLOT_PORTS
+        for first in _candidates(length):
+            self._locks = _locked(range(first, first + length, SLOT_PORTS))
+            if self._locks and all(why_not(port) is None for port in range(first, first + count)):
+                self.first = first
+                return
+            self.close()
+        raise OSError(f"no {count} successive free ports between {FIRST} and {END - 1}")
+
+    def __enter__(self) -> int:
+        return self.first
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for lock in self._locks:
+            lock.close()
+
+
+def why_not(port: int) -> str | None:
+    """Why this process cannot listen on `port`; None where it can."""
+    with socket.socket() as listener:
+        # As servers do: a connection that is still closing does not keep the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
+def _candidates(length: int) -> Iterable[int]:
+    """First ports of blocks. Short ones are drawn: one just let go is seldom the next given."""
+    if length > SLOT_PORTS:
+        return range(FIRST, END - length + 1, SLOT_PORTS)
+    slots = range(END - SLOT_PORTS, FIRST - 1, -SLOT_PORTS)
+    short, rest = slots[:SINGLE_SLOTS], slots[SINGLE_SLOTS:]
+    return [*random.SystemRandom().sample(short, len(short)), *rest]
+
+
+def _locked(slots: Sequence[int]) -> list[socket.socket]:
+    """The locks of these slots, or none if another process holds one of them."""
+    locks: list[socket.socket] = []
+    for first in slots:
+        lock = socket.socket(socket.AF_UNIX)
+        locks.append(lock)
+        try:
+            lock.bind(f"\0{LOCKS}-{first}")
+        except OSError:
+            for held in locks:
+                held.close()
+            return []
+    return locks
