@@ -34,6 +34,7 @@ from entrypoint.run_reads import RunReads
 from entrypoint.sockets import listen
 from trainer import fence
 from trainer.contract import Progress, RunFiles
+from trainer.journal import event_of
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +290,8 @@ class Control:
                 lines = []
             for line in lines:
                 offset += len(line)
-                yield {"data": line.decode().strip()}
+                if event_of(line):
+                    yield {"data": line.decode().strip()}
             await asyncio.sleep(EVENTS_POLL_SECONDS)
 
     async def _metrics(self, request: Request) -> Response:

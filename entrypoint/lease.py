@@ -23,6 +23,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 from trainer import fence
@@ -50,7 +51,11 @@ def holder(leases: Path) -> str:
 
 def address(leases: Path) -> str:
     """Of the head that has the newest lease there; "" where there is none, or it does not say."""
-    return _told(leases, "address")
+    told = _told(leases, "address")
+    try:
+        return str(ip_address(told))
+    except ValueError:  # a damaged lease's
+        return ""
 
 
 def _told(leases: Path, what: str) -> str:

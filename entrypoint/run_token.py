@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 import threading
+from pathlib import Path
 
 from entrypoint import wait
 from entrypoint.roll import STORAGE_GRACE_SECONDS
 from entrypoint.settings import Settings
 from trainer.contract import RunFiles, write_atomically
 from trainer.os_errors import named
+
+log = logging.getLogger(__name__)
+
+TOKEN = re.compile(rb"[!-~]{16,}")
+"""What a request's header can carry, and nobody guesses."""
 
 
 def for_head(settings: Settings) -> str:
@@ -22,10 +30,22 @@ def for_head(settings: Settings) -> str:
     if settings.token is not None:
         return settings.token.reveal()
     path = RunFiles(settings.run_dir).token
-    if not path.exists():
-        write_atomically(path, secrets.token_hex(24), mode=0o600)
+    try:
+        if token := _token_in(path):
+            return token
+        log.warning("%s is damaged: it is made anew, and workers read it again", path)
+    except FileNotFoundError:
+        pass
+    token = secrets.token_hex(24)
+    write_atomically(path, token, mode=0o600)
+    return token
+
+
+def _token_in(path: Path) -> str | None:
+    """None where the file holds nothing that a head has written. Raises OSError."""
     with named(path):
-        return path.read_text().strip()
+        content = path.read_bytes().strip()
+    return content.decode() if TOKEN.fullmatch(content) else None
 
 
 def for_worker(settings: Settings, stop: threading.Event) -> str:
@@ -39,11 +59,11 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
 
     def read() -> str:
         try:
-            token = path.read_text().strip()
+            token = _token_in(path)
         except OSError as error:
             raise wait.NotYetError(f"{path}: {error.strerror}") from None
-        if not token:
-            raise wait.NotYetError(f"{path} is empty")
+        if token is None:
+            raise wait.NotYetError(f"{path} holds no token")
         return token
 
     what = (
@@ -78,6 +98,6 @@ def for_client(settings: Settings) -> str | None:
     if settings.token is not None:
         return settings.token.reveal()
     try:
-        return RunFiles(settings.run_dir).token.read_text().strip()
+        return _token_in(RunFiles(settings.run_dir).token)
     except OSError:
         return None

@@ -32,9 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         attempt.run(config)
     except Exception as error:
-        if (code := attempt.exit_code(error)) is None:
-            raise
-        return _end(error, code)
+        if (code := attempt.exit_code(error)) is not None:
+            return _end(error, code)
+        if isinstance(error, OSError) and config.files.has(error.filename):
+            return _end(f"{error.filename}: {error.strerror}", ExitCode.RUN_DIR)
+        raise
     return ExitCode.FINISHED
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from trainer import fence
+from trainer import fence, stored
+from trainer.journal import read_events as read_events
 from trainer.masks import redact, redact_all, secret_texts
 from trainer.os_errors import named
 
@@ -40,6 +41,12 @@ class RunFiles:
     """Where the files of one run lie, below its run directory."""
 
     root: Path
+
+    def has(self, file: object) -> bool:
+        """Whether the run itself writes this file, or one below it."""
+        paths = (self.journal, self.metrics, self.progress, self.phase, self.leases, self.peers)
+        own = (*paths, self.kept, self.checkpoints)
+        return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
     def run(self) -> Path:
@@ -175,20 +182,30 @@ class Progress:
     def read(cls, path: Path) -> Progress | None:
         """The progress in `path`; None where there is none yet, or none that can be understood.
 
-        Raises OSError.
+        A field that is damaged counts as absent. Raises OSError.
         """
         try:
-            with named(path):
-                row = json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
+            row = stored.json_object(path)
+        except FileNotFoundError:
             return None
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        if row is None or not stored.is_count(row.get("step")):
             return None
-        wanted = {f.name: str if f.name == "at" else int | float for f in fields(cls)}
-        fitting: dict[str, Any] = {
-            name: value for name, value in row.items() if isinstance(value, wanted.get(name, ()))
+        fitting = {
+            one.name: row[one.name]
+            for one in fields(cls)
+            if one.name in row and _FITS[str(one.type)](row[one.name])
         }
         return cls(**fitting)
+
+
+_FITS: Mapping[str, Callable[[object], bool]] = {
+    "int": stored.is_count,
+    "int | None": stored.is_count,
+    "float": stored.is_number,
+    "float | None": stored.is_number,
+    "str": lambda value: isinstance(value, str),
+}
+"""Type of a field of Progress → whether a value from a file is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +221,15 @@ class Phase:
 
     @classmethod
     def read(cls, path: Path) -> Phase | None:
-        """None where there is none yet, or one just being written."""
+        """None where there is none yet, one just being written, or none that can be understood."""
         try:
-            return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
+            row = stored.json_object(path) or {}
+        except OSError:
             return None
+        attempt, step, done = (row.get(name) for name in ("attempt", "step", "done"))
+        if stored.is_count(attempt) and stored.is_count(step) and isinstance(done, str):
+            return cls(attempt, step, done)
+        return None
 
 
 PHASE_BYTES = 128
@@ -283,26 +304,3 @@ def append_event(
 def _is_torn(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-
-
-def read_events(journal: Path) -> Iterator[dict[str, Any]]:
-    """The journal's events, oldest first; a line torn by a crash is passed over.
-
-    So is one of an older head after one of a newer: what froze between its look at the leases and
-    its write comes too late to count.
-    """
-    try:
-        with named(journal):
-            lines = journal.read_text().splitlines()
-    except FileNotFoundError:
-        return
-    newest = 0
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        epoch = event.get("epoch") or newest
-        if epoch >= newest:
-            newest = epoch
-            yield event

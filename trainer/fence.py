@@ -10,10 +10,13 @@ clock back.
 from __future__ import annotations
 
 import errno
-import json
 import os
+import re
 from pathlib import Path
 
+from trainer import stored
+
+NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 VARIABLE = "ROLLCALL_LEASE"
 """Names the lease to the driver of an attempt."""
 
@@ -45,7 +48,7 @@ def newest(leases: Path) -> Path | None:
 def _numbers(leases: Path) -> set[int]:
     """Read anew each time: a network file system looks again when a directory is opened."""
     try:
-        return {int(entry.name) for entry in os.scandir(leases) if entry.name.isdecimal()}
+        return {int(one.name) for one in os.scandir(leases) if NUMBER.fullmatch(one.name)}
     except FileNotFoundError:
         return set()
 
@@ -73,7 +76,6 @@ def check(lease: Path | None) -> None:
 def read(lease: Path) -> dict[str, object]:
     """What its holder has written into it; nothing where that is torn, or not there yet."""
     try:
-        row = json.loads(lease.read_text() or "{}")
-    except (OSError, ValueError):
+        return stored.json_object(lease) or {}
+    except OSError:
         return {}
-    return row if isinstance(row, dict) else {}

@@ -11,15 +11,18 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import starmap
+from pathlib import Path, PurePath
+from typing import Any
 
-from trainer import fence
+from trainer import fence, stored
 from trainer.contract import sync_directory, write_atomically
 from trainer.os_errors import named
 
 MANIFEST = "MANIFEST.json"
 PUT_ASIDE = "MANIFEST.broken.json"
-CHECKPOINT_NAME = re.compile(r"global_step_(\d+)")
+LONGEST_PATH = 2048
+CHECKPOINT_NAME = re.compile(r"global_step_(0|[1-9][0-9]{0,15})")
 
 
 def checkpoint_path(checkpoints: Path, step: int) -> Path:
@@ -69,25 +72,39 @@ def put_aside(directory: Path) -> None:
 def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
     """What is wrong with the checkpoint in `directory`, in words; None where it is whole."""
     try:
-        with named(directory):
-            manifest = json.loads((directory / MANIFEST).read_text())
-        listed = manifest["files"].items()
+        manifest = stored.json_object(directory / MANIFEST)
     except FileNotFoundError:
         known = (directory / PUT_ASIDE).exists()
         return "it was found broken before" if known else "no manifest: it was never finished"
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return "its manifest is torn"
-    for name, entry in listed:
+    files = (manifest or {}).get("files")
+    if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
+        return "its manifest is damaged"
+    for name, entry in files.items():
         path = directory / name
         try:
             size = path.stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
+        if not path.is_file():
+            return f"{name} is no file"
         if size != entry["bytes"]:
             return f"{name} has {size} bytes, its manifest says {entry['bytes']}"
         if checksums and sha256(path) != entry["sha256"]:
             return f"{name} does not have the checksum that its manifest gives"
     return None
+
+
+def _is_entry(name: str, entry: Any) -> bool:
+    """Whether a manifest's line names a file below its directory, with its size and checksum."""
+    parts = PurePath(name).parts
+    below = parts and ".." not in parts and not name.startswith("/") and "\0" not in name
+    fits = len(name.encode()) < LONGEST_PATH and all(len(part.encode()) < 256 for part in parts)
+    return (
+        bool(below and fits)
+        and isinstance(entry, dict)
+        and stored.is_count(entry.get("bytes"))
+        and isinstance(entry.get("sha256"), str)
+    )
 
 
 def steps_on_disk(checkpoints: Path) -> list[int]:

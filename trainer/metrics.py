@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer import stored
 from trainer.config import Config
 from trainer.contract import write_atomically
 
@@ -30,14 +31,19 @@ class JsonLines:
 
 def _drop_after(path: Path, step: int) -> None:
     """Leave the rows up to `step`: what a lost attempt did later is done again."""
-    kept = []
-    for line in path.read_text().splitlines():
+    kept, damaged = [], 0
+    for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # torn by a crash
-        if row["step"] <= step:
-            kept.append(line + "\n")
+            row = stored.parsed(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not stored.is_count(row.get("step")):
+            damaged += 1
+        elif row["step"] <= step:
+            kept.append(line.decode() + "\n")
+    if damaged:
+        lines = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
+        print(f"{path}: {lines} left out.", flush=True)
     write_atomically(path, "".join(kept))
 
 

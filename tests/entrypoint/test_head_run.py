@@ -50,7 +50,7 @@ def finish(run: RunFiles) -> None:
     """As the head that was here last did it."""
     fingerprint = json.loads(run.run.read_text())["fingerprint"]
     Journal(run.journal, "head").record(
-        "outcome", "the job has finished", exit_code=0, command=fingerprint
+        "outcome", "the job has finished", outcome="finished", exit_code=0, command=fingerprint
     )
 
 

@@ -140,6 +140,7 @@ def test_a_lease_that_is_given_back_during_a_beat_is_over(
     assert fence.read(given.path).get("over")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_torn_lease_is_no_holder_once_it_stays_so(leases: Path) -> None:
     leases.mkdir()
     (leases / "7").write_text('{"incarnat')
@@ -261,11 +262,11 @@ def test_nothing_is_written_where_other_storage_has_come_into_the_run_directorys
 def test_a_line_of_an_older_head_after_one_of_a_newer_does_not_count(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     with Lease(run.leases) as old:
-        append_event(run.journal, "step", "1", lease=old.path)
+        append_event(run.journal, "roll", "1", lease=old.path)
         line = run.journal.read_bytes()
     with Lease(run.leases) as new:
         append_event(run.journal, "start", "2", lease=new.path)
         with run.journal.open("ab") as file:
             file.write(line)
-        append_event(run.journal, "step", "3", lease=new.path)
+        append_event(run.journal, "roll", "3", lease=new.path)
     assert [event["sentence"] for event in read_events(run.journal)] == ["1", "2", "3"]

@@ -118,7 +118,7 @@ def test_starting_afresh_over_checkpoints_is_refused(tiny: Tiny, trained: Config
     ("damage", "fault"),
     [
         (lambda d: (d / MANIFEST).unlink(), "no manifest"),
-        (lambda d: (d / MANIFEST).write_text('{"step": 4, "fil'), "manifest is torn"),
+        (lambda d: (d / MANIFEST).write_text('{"step": 4, "fil'), "manifest is damaged"),
         (lambda d: (d / "critic.pt").unlink(), "critic.pt is missing"),
         (lambda d: (d / "policy.pt").write_bytes(b"short"), "policy.pt has 5 bytes"),
         (lambda d: flip_a_bit(d / "policy.pt"), "policy.pt does not have the checksum"),

@@ -6,6 +6,7 @@ They are detached actors, which are found by a name that only this run has.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from trainer.config import Config
 from trainer.contract import write_atomically
 from trainer.stream import Source
 
+MARK = re.compile(rb"[0-9a-f]{32}")
 Ring = tuple[tuple[str, Any], ...]
 """Ray's id of each node with its holder."""
 
@@ -61,11 +63,18 @@ def release(namespace: str) -> None:
 
 
 def namespace_of(config: Config) -> str:
-    """Of this run's holders: a run directory that was made anew has others."""
-    mark = config.files.peers
-    if not mark.exists():
-        write_atomically(mark, uuid.uuid4().hex)
-    return f"peers-{hashlib.sha256(f'{mark}{mark.read_text()}'.encode()).hexdigest()[:16]}"
+    """Of this run's holders: a run directory that was made anew has others.
+
+    Raises OSError.
+    """
+    file = config.files.peers
+    mark = file.read_bytes() if file.exists() else b""
+    if not MARK.fullmatch(mark):
+        if mark:
+            print(f"{file} is damaged: what the nodes hold in memory is not found.", flush=True)
+        mark = uuid.uuid4().hex.encode()
+        write_atomically(file, mark.decode())
+    return f"peers-{hashlib.sha256(str(file).encode() + mark).hexdigest()[:16]}"
 
 
 def holders(namespace: str) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""The run's journal, read again: events of its lines, damaged ones passed over. Torch-free."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer import stored
+from trainer.os_errors import named
+
+log = logging.getLogger(__name__)
+
+NEWEST_EPOCH = 10**9
+"""A number above it is no lease's."""
+MOST_NAMED = 5
+"""Damaged lines whose numbers are said."""
+
+
+def read_events(journal: Path) -> Iterator[dict[str, Any]]:
+    """The journal's events, oldest first. Raises OSError.
+
+    A damaged line is passed over, and said in the log once in the life of this process. So is an
+    event of an older head after one of a newer: what froze between its look at the leases and its
+    write comes too late to count.
+    """
+    try:
+        with named(journal):
+            lines = journal.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    *whole, last = [event_of(line) for line in lines]
+    _say_damaged(journal, [n for n, event in enumerate(whole, 1) if event is None and lines[n - 1]])
+    newest = 0
+    for event in [*whole, last]:  # the last may be under way, or torn by a crash
+        epoch = (event and event.get("epoch")) or newest
+        if event is not None and epoch >= newest:
+            newest = epoch
+            yield event
+
+
+_damaged: dict[Path, int] = {}
+"""Journals that this process has read → how many damaged lines of each it has said."""
+
+
+def _say_damaged(journal: Path, numbers: Sequence[int]) -> None:
+    if len(numbers) > _damaged.get(journal, 0):
+        _damaged[journal] = len(numbers)
+        shown = ", ".join(map(str, numbers[:MOST_NAMED]))
+        more = ", ..." if len(numbers) > MOST_NAMED else ""
+        what = "1 damaged line is" if len(numbers) == 1 else f"{len(numbers)} damaged lines are"
+        log.warning("%s: %s skipped (%s%s)", journal, what, shown, more)
+
+
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """The event; None for a line that is not UTF-8, not JSON, or JSON of another shape."""
+    try:
+        event = stored.parsed(line)
+    except ValueError:
+        return None
+    return event if _is_event(event) else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_moment(value: object) -> bool:
+    """Whether it is a time in ISO 8601, with its zone."""
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_epoch(value: object) -> bool:
+    return value is None or (stored.is_count(value) and value in range(1, NEWEST_EPOCH + 1))
+
+
+def _is_attempt(value: object) -> bool:
+    return value is None or stored.is_count(value)
+
+
+Fits = Callable[[object], bool]
+FIELDS: Mapping[str, Fits] = {
+    "at": _is_moment,
+    "node": _is_text,
+    "attempt": _is_attempt,
+    "kind": _is_text,
+    "sentence": _is_text,
+}
+DETAILS: Mapping[str, Fits] = {
+    "step": stored.is_count,
+    "resume_from": stored.is_count,
+    "silent_seconds": stored.is_number,
+    "failure": _is_text,
+    "outcome": _is_text,
+    "answer": _is_text,
+}
+"""What readers of the journal count on, of whatever event has it."""
+NEEDED: Mapping[str, str] = {
+    **dict.fromkeys(("step", "step-found", "resume", "restore", "checkpoint"), "step"),
+    **dict.fromkeys(("checkpoint-skipped", "rank-replaced"), "step"),
+    "failure": "failure",
+    "outcome": "outcome",
+}
+"""Kind of an event → what its details must have."""
+
+
+def _is_event(event: object) -> bool:
+    if not isinstance(event, dict) or not isinstance(event.get("details"), dict):
+        return False
+    details: dict[str, Any] = event["details"]
+    if not all(name in event and fits(event[name]) for name, fits in FIELDS.items()):
+        return False
+    if not _is_epoch(event.get("epoch")):
+        return False
+    if not all(fits(details[name]) for name, fits in DETAILS.items() if name in details):
+        return False
+    needed = NEEDED.get(event["kind"])
+    return needed is None or needed in details
