@@ -8,7 +8,7 @@ from typing import Any
 
 from entrypoint import console, run_token, wait
 from entrypoint.head_client import HeadClient, NoHeadError, WrongTokenError
-from entrypoint.role import head_address
+from entrypoint.role import host_to_ask
 from entrypoint.settings import Settings
 from trainer.contract import ExitCode, Progress, RunFiles
 
@@ -51,15 +51,16 @@ def _ask(settings: Settings, as_json: bool, method: str, path: str, say: Any) ->
             file=sys.stderr,
         )
         return ExitCode.NOT_ALLOWED
-    named = head_address(settings)
-    client = HeadClient(named.value if named else "localhost", settings.control_port, token)
+    host = host_to_ask(settings)
+    client = HeadClient(host, settings.control_port, token)
     try:
         answer = client.command(method, path)
     except NoHeadError as error:
         print(error, file=sys.stderr)
         return ExitCode.UNREACHABLE
     except wait.NotYetError as error:
-        remedy = "" if named else ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS"
+        elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS"
+        remedy = elsewhere if host == "localhost" else ""
         print(f"no head answers: {error}{remedy}", file=sys.stderr)
         return ExitCode.UNREACHABLE
     except WrongTokenError as error:

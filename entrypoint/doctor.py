@@ -59,10 +59,8 @@ def of_head(settings: Settings) -> dict[str, Any] | None:
     token = run_token.for_client(settings)
     if token is None:
         return None
-    named = role.head_address(settings)
-    host = named.value if named else "localhost"
     try:
-        client = HeadClient(host, settings.control_port, token)
+        client = HeadClient(role.host_to_ask(settings), settings.control_port, token)
         return client.command("GET", "/v1/state", timeout=HEAD_SECONDS)
     except (wait.NotYetError, WrongTokenError):
         return None

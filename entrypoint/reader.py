@@ -28,6 +28,7 @@ OVERRIDES = {
     "gpus_per_node": ("ROLLCALL_NUM_GPUS",),
     "node_address": ("ROLLCALL_NODE_ADDRESS",),
     "node_name": ("ROLLCALL_NODE_NAME",),
+    "node_host": ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID"),
 }
 """A platform's fact to the variables that take its place, and so excuse its faults."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from entrypoint.platforms.runpod import pod_host
 from entrypoint.settings import Settings
 from entrypoint.variables import Fault, SettingsError
 
@@ -64,10 +65,19 @@ def head_address(settings: Settings) -> Told | None:
     if settings.head_address is not None:
         return Told(settings.head_address, "ROLLCALL_HEAD_ADDRESS")
     if settings.head_pod_id is not None:
-        return Told(f"{settings.head_pod_id}.runpod.internal", "HEAD_POD_ID")
-    if settings.platform.head_address is not None:
-        return Told(settings.platform.head_address, settings.platform.sources["head_address"])
+        return Told(pod_host(settings.head_pod_id), "HEAD_POD_ID")
+    platform = settings.platform
+    if platform.head_address is not None:
+        return Told(platform.head_address, platform.sources["head_address"])
+    if platform.node_host is not None and not is_worker(settings):
+        return Told(platform.node_host, platform.sources["node_host"])
     return None
+
+
+def host_to_ask(settings: Settings) -> str:
+    """Where this node's commands find the head: here, unless another node is named."""
+    named = head_address(settings)
+    return named.value if named and named.value != settings.platform.node_host else "localhost"
 
 
 def expected_workers(settings: Settings) -> int:

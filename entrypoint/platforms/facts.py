@@ -20,6 +20,7 @@ REMEDIES = {
     "gpus_per_node": "set ROLLCALL_NUM_GPUS",
     "node_address": "set ROLLCALL_NODE_ADDRESS to this node's address",
     "node_name": "set ROLLCALL_NODE_NAME",
+    "node_host": "set ROLLCALL_HEAD_ADDRESS on all nodes",
 }
 """Fact to what a user does where the platform's word for it cannot be used."""
 
@@ -38,6 +39,8 @@ class Facts:
     gpus_per_node: int | None = None
     node_address: str | None = None
     node_name: str | None = None
+    node_host: str | None = None
+    """The name at which other nodes of the platform find this one."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Fact (a field's name) to the variable that gave it."""
     faults: Mapping[str, Fault] = field(default_factory=dict)

@@ -131,25 +131,31 @@ def test_preflight_judges_the_address_that_the_head_tells(
     assert own_address(where, [ETH0]) == of_head({"ROLLCALL_HEAD_ADDRESS": "10.9.1.1"})
 
 
-IN_A_NAMESPACE = """
+ONE_INTERFACE = """
 ip link set lo up
 ip link add v0 type veth peer name v1
 ip addr add 10.9.0.5/24 dev v0
 ip link set v0 up; ip link set v1 up
-exec "$0" -c '
-import json
+"""
+OF_HEAD = """
+import json, sys
 from entrypoint import address
+from entrypoint.role import head_address
 from entrypoint.settings import Settings
-print(json.dumps(address.of_head(Settings.read({}), None)))'
+settings = Settings.read(json.loads(sys.argv[1]))
+told = head_address(settings)
+print(json.dumps(address.of_head(settings, told.value if told else None)))
 """
 
 
-def test_a_network_without_a_default_route_gives_its_own_address() -> None:
+def in_a_namespace(script: str, environ: dict[str, str]) -> str:
+    """The address of a head that `environ` makes, in a network of its own that `script` sets up."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("neither unshare nor ip")
-    script = f"mount -t sysfs none /sys; {IN_A_NAMESPACE}"
+    script = f'mount -t sysfs none /sys; {script}\nexec "$0" "$@"'
+    python = (sys.executable, "-c", OF_HEAD, json.dumps(environ))
     done = subprocess.run(
-        ["unshare", "-rnm", "sh", "-ec", script, sys.executable],
+        ["unshare", "-rnm", "sh", "-ec", script, *python],
         capture_output=True,
         text=True,
         timeout=30,
@@ -157,4 +163,27 @@ def test_a_network_without_a_default_route_gives_its_own_address() -> None:
     )
     if "unshare" in done.stderr or "RTNETLINK" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no network namespace here: {done.stderr.strip()}")
-    assert json.loads(done.stdout) == "10.9.0.5", done.stderr
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, str)
+    return found
+
+
+def test_a_network_without_a_default_route_gives_its_own_address() -> None:
+    assert in_a_namespace(ONE_INTERFACE, {}) == "10.9.0.5"
+
+
+def test_a_runpod_head_is_reached_where_its_own_id_leads_not_by_its_default_route(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n10.8.0.7 xyz789.runpod.internal\n")
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")  # refuses at once
+    script = f"""{ONE_INTERFACE}
+ip route add default via 10.9.0.1
+ip link add podnet1 type veth peer name v2
+ip addr add 10.8.0.7/24 dev podnet1
+ip link set podnet1 up; ip link set v2 up
+mount --bind {tmp_path}/hosts /etc/hosts
+mount --bind {tmp_path}/resolv.conf /etc/resolv.conf"""
+    assert in_a_namespace(script, {"RUNPOD_POD_ID": "xyz789"}) == "10.8.0.7"
+    assert in_a_namespace(script, {"RUNPOD_POD_ID": "nosuch"}) == "10.9.0.5"

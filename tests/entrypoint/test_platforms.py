@@ -69,6 +69,17 @@ def test_a_single_runpod_pod_knows_its_name_and_its_gpus_but_no_rank() -> None:
     assert (facts.rank, facts.nodes, facts.head_address) == (None, None, None)
 
 
+def test_a_runpod_head_is_named_by_its_own_id_and_a_worker_by_none() -> None:
+    row = plan.plan(Settings.read(RUNPOD_POD))
+    assert (row["role"], row["head_address"]) == ("head", "xyz789.runpod.internal")
+    assert row["sources"]["head_address"] == "RUNPOD_POD_ID"
+    assert row["faults"] == []
+    (fault,) = plan.plan(Settings.read(RUNPOD_POD | {"RAY_WORKER": "1"}))["faults"]
+    assert fault["variable"] == "HEAD_POD_ID"
+    other = RUNPOD_POD | {"ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}
+    assert plan.plan(Settings.read(other))["head_address"] == "10.0.0.1"
+
+
 def test_a_runpod_instant_cluster_says_everything_and_which_variable_said_it() -> None:
     facts = detect(INSTANT_CLUSTER)
     assert facts.name == "runpod-instant-cluster"
