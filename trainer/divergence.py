@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.types import BoolArray
+
 Array = TypeVar("Array", bound=Any)
 
 LIMIT = 10.0
@@ -28,3 +33,19 @@ def kl(log_probs: Array, reference: Array, estimator: str) -> Array:
     else:
         raise ValueError(f"unknown KL estimator {estimator!r}")
     return cast(Array, value.clip(-LIMIT, LIMIT))
+
+
+def of_step(kl: NDArray[np.floating], actions: BoolArray, *, in_loss: bool) -> float:
+    """One number for `kl` [B, T] of a step: what OpenRLHF logs, and steers the KL's weight by.
+
+    The mean of the sequences' means where the KL is in the reward; the mean of all tokens where it
+    is in the loss. Sequences without an action are in neither.
+    """
+    counts = actions.sum(axis=1)
+    acting = counts > 0
+    if not acting.any():
+        return 0.0
+    if in_loss:
+        return float(kl[actions].mean(dtype=np.float64))
+    sums = np.where(actions, kl, 0).sum(axis=1, dtype=np.float64)
+    return float((sums[acting] / counts[acting]).mean())

@@ -9,7 +9,7 @@ LARGEST_ERROR = 0.2
 def next_coefficient(
     coefficient: float, kl: float, *, target: float | None, horizon: int, samples: int
 ) -> float:
-    """The weight of the next step, after one whose mean KL a token was `kl` nats.
+    """The weight of the next step, after one whose KL was `kl` nats.
 
     β ← β (1 + clip(kl / target − 1, ±0.2) · samples / horizon): Ziegler et al. 2019, section 2.2.
     Without a target it stays as it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,7 +96,7 @@ def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
     return get_scheduler(
         name,
         adam,
-        num_warmup_steps=int(schedule.lr_warmup_ratio * schedule.updates),
+        num_warmup_steps=math.ceil(schedule.updates * schedule.lr_warmup_ratio),  # as OpenRLHF
         num_training_steps=schedule.updates,
         scheduler_specific_kwargs=(
             {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None

@@ -49,8 +49,15 @@ def effect(about: Flag) -> str:
     if about.no_effect:
         return f"no effect: {about.no_effect}"
     if about.unsupported:
-        return f"not supported: {about.unsupported[:1].lower()}{about.unsupported[1:]}"
+        return f"not supported: {_continued(about.unsupported)}"
     return about.help
+
+
+def _continued(sentence: str) -> str:
+    """As it reads after a colon; a name like AdamW or PPO keeps its capitals."""
+    first = sentence.partition(" ")[0]
+    name = first[1:] != first[1:].lower()
+    return sentence if name else f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def renewed(page: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainer import divergence
 from trainer.actors.base import Metrics
 from trainer.config import Config
-from trainer.divergence import kl
 from trainer.record import Step, Stopwatch
 from trainer.shares import PEAK
 from trainer.types import Experience, Sample
@@ -23,7 +23,7 @@ def of(
 ) -> Step:
     known = [sample.score for sample in samples if sample.score.ok]
     rewards = np.array([score.reward for score in known])
-    divergence = _mean_kl(experience, config.kl_estimator)
+    kl = _kl(experience, config)
     tokens = int(experience.sequences.lengths.sum())
     seconds = watch.seconds
     train = {
@@ -34,14 +34,14 @@ def of(
         "response_length": float(np.mean([s.completion.length for s in samples])),
         "total_length": tokens / len(samples),
         "truncated": float(np.mean([not s.completion.finished for s in samples])),
-        "kl": divergence,
+        "kl": kl,
         **_score_metrics(samples),
         **updates,
         **watch.metrics,
     }
     row = {_logged(name): value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
-    return Step(row=row, reward=train["reward"], kl=divergence, tokens=tokens, seconds=seconds)
+    return Step(row=row, reward=train["reward"], kl=kl, tokens=tokens, seconds=seconds)
 
 
 def _logged(name: str) -> str:
@@ -49,13 +49,15 @@ def _logged(name: str) -> str:
     return f"memory/{phase}_gb" if peak else f"train/{name}"
 
 
-def _mean_kl(experience: Experience, estimator: str) -> float:
+def _kl(experience: Experience, config: Config) -> float:
     log_probs = experience.log_probs
     if log_probs is None:
         log_probs = experience.sequences.rollout_log_probs
     if experience.reference is None or log_probs is None:
         return 0.0
-    return _mean(kl(log_probs, experience.reference, estimator), experience)
+    estimate = divergence.kl(log_probs, experience.reference, config.kl_estimator)
+    actions = experience.sequences.actions
+    return divergence.of_step(estimate, actions, in_loss=config.use_kl_loss)
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:

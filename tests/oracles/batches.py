@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SCALES = (0.0, 0.01, 0.3, 3.0, 30.0)
+WIDE = (-4.0, -1.0, -0.1, 0.0, 0.1, 1.0, 4.0)
+"""Log-ratios inside and outside of every bound that a test sets: e⁴ is 55."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,36 @@ def batches(draw: st.DrawFn, *, gaps: bool = True, spread: float = 30.0) -> Batc
         old_values=old_values,
         returns=normal(2.0),
         rewards=_rewards(rng, prompts, size),
+    )
+
+
+@st.composite
+def wide_batches(draw: st.DrawFn) -> Batch:
+    """Batches in which every bound on a ratio binds, from above and from below.
+
+    The first action of the first row has a ratio of e⁴ to the old policy, and of the second row one
+    of e⁻⁴; the old policy has the same to the engine. Both have a negative advantage.
+    """
+    batch = draw(batches())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    actions, shape = batch.actions, batch.actions.shape
+    to_old, to_engine = rng.choice(WIDE, shape), rng.choice(WIDE, shape)
+    gains = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 2, shape)
+    for row, log_ratio in ((0, max(WIDE)), (1, min(WIDE))):
+        at = row, int(actions[row].argmax())
+        to_old[at] = to_engine[at] = log_ratio
+        gains[at] = -abs(gains[at])
+    old = rng.uniform(-14, -10, shape)
+
+    def chosen(array: Array) -> Array:
+        return np.where(actions, array, 0)
+
+    return replace(
+        batch,
+        old=chosen(old),
+        log_probs=chosen(old + to_old),
+        rollout=chosen(old - to_engine),
+        advantages=chosen(gains),
     )
 
 

@@ -10,7 +10,7 @@ from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers
-from trainer.divergence import kl
+from trainer.divergence import kl, of_step
 from trainer.kl_control import next_coefficient
 
 
@@ -29,6 +29,22 @@ def test_an_estimate_of_the_kl_equals_openrlhf_s(
     same(estimate.detach().numpy(), theirs["value"])
     same(now.grad.numpy(), theirs["gradient"])
     same(kl(batch.log_probs, batch.reference, estimator), theirs["value"])  # on the driver
+
+
+@pytest.mark.parametrize("in_loss", [False, True])
+@given(batch=batches(spread=3.0), estimator=st.sampled_from(["k1", "k2", "k3"]))
+def test_the_kl_that_steers_equals_openrlhf_s(
+    peers: Peers, batch: Batch, estimator: str, in_loss: bool
+) -> None:
+    theirs = peers.openrlhf(
+        "kl_of_step",
+        log_probs=batch.log_probs,
+        reference=batch.reference,
+        actions=batch.actions,
+        options={"use_loss": in_loss, "estimator": estimator},
+    )
+    estimate = kl(batch.log_probs, batch.reference, estimator)
+    same(of_step(estimate, batch.actions, in_loss=in_loss), theirs)
 
 
 @given(

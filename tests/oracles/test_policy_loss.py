@@ -10,12 +10,13 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.oracles import ours
-from tests.oracles.agreement import given, same
-from tests.oracles.batches import Batch, batches
+from tests.oracles.agreement import TOLERANCE, given, same
+from tests.oracles.batches import Batch, batches, wide_batches
 from tests.oracles.process import Peers
 from trainer.actors.base import CorrectionSettings, PolicyObjective
 
 LOW, HIGH = 0.2, 0.3
+ANY = batches() | wide_batches()
 BOUNDS = st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0), (1.0, 1.0)])
 
 
@@ -44,7 +45,26 @@ def agree(outcome: ours.Outcome, theirs: dict[str, Any], *, metrics: bool = True
         same(outcome.metrics[name], value)
 
 
-@given(batches())
+@given(wide_batches(), st.sampled_from([1.5, 3.0, 10.0]), BOUNDS)
+def test_every_bound_binds_in_a_wide_batch(
+    batch: Batch, dual_clip: float, bounds: tuple[float, float]
+) -> None:
+    """Else a loss without it would agree with the peers', too."""
+
+    def clamped(low: float, high: float) -> float:
+        correction = CorrectionSettings(level="token", mode="clip", threshold=(low, high))
+        return ours.policy_loss(batch, objective(correction=correction)).value
+
+    def apart(one: float, other: float) -> bool:
+        return abs(one - other) > 10 * TOLERANCE * max(1, abs(other))
+
+    bounded = ours.policy_loss(batch, objective(dual_clip=dual_clip)).value
+    assert apart(ours.policy_loss(batch, objective()).value, bounded)
+    assert apart(clamped(bounds[0], np.inf), clamped(*bounds))
+    assert bounds[0] == 0 or apart(clamped(0, bounds[1]), clamped(*bounds))
+
+
+@given(ANY)
 def test_the_clipped_objective_equals_openrlhf_s(peers: Peers, batch: Batch) -> None:
     agree(ours.policy_loss(batch, objective()), of_openrlhf(peers, batch))
 
@@ -55,14 +75,14 @@ def test_the_mean_of_sequences_means_equals_openrlhf_s(peers: Peers, batch: Batc
     agree(ours.policy_loss(batch, objective(), aggregation="sequence"), theirs)
 
 
-@given(batches(), st.sampled_from([1.5, 3.0, 10.0]))
+@given(ANY, st.sampled_from([1.5, 3.0, 10.0]))
 def test_the_dual_clip_equals_openrlhf_s(peers: Peers, batch: Batch, bound: float) -> None:
     theirs = of_openrlhf(peers, batch, dual_clip=bound)
     agree(ours.policy_loss(batch, objective(dual_clip=bound)), theirs)
 
 
 @pytest.mark.parametrize("level", ["off", "token", "seq"])
-@given(batch=batches(spread=3.0))
+@given(batch=batches(spread=3.0) | wide_batches())
 def test_gspo_equals_openrlhf_s(peers: Peers, batch: Batch, level: str) -> None:
     theirs = of_openrlhf(peers, batch, policy_loss_type="gspo", is_correction_level=level)
     gspo = objective(loss_type="gspo", correction=CorrectionSettings(level=level))
@@ -70,14 +90,14 @@ def test_gspo_equals_openrlhf_s(peers: Peers, batch: Batch, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["token", "seq"])
-@given(batch=batches(), bounds=BOUNDS)
+@given(batch=ANY, bounds=BOUNDS)
 def test_dropping_by_the_ratio_to_the_engine_equals_openrlhf_s(
     peers: Peers, batch: Batch, level: str, bounds: tuple[float, float]
 ) -> None:
     corrected_equally(peers, batch, CorrectionSettings(level=level, threshold=bounds))
 
 
-@given(batches(), BOUNDS)
+@given(ANY, BOUNDS)
 def test_clamping_the_ratio_to_the_engine_equals_openrlhf_s(
     peers: Peers, batch: Batch, bounds: tuple[float, float]
 ) -> None:
@@ -88,7 +108,7 @@ def test_clamping_the_ratio_to_the_engine_equals_openrlhf_s(
 
 @pytest.mark.parametrize("level", ["token", "seq"])
 @pytest.mark.parametrize("gating", ["binary_kl", "tv"])
-@given(batch=batches(), limit=st.sampled_from([0.01, 0.1, 0.3]))
+@given(batch=ANY, limit=st.sampled_from([0.01, 0.1, 0.3]))
 def test_dropping_by_the_distance_to_the_engine_equals_openrlhf_s(
     peers: Peers, batch: Batch, level: str, gating: str, limit: float
 ) -> None:
@@ -203,7 +223,7 @@ AGGREGATIONS = [
 
 
 @pytest.mark.parametrize(("loss_type", "aggregation"), AGGREGATIONS)
-@given(batch=batches(spread=3.0))
+@given(batch=batches(spread=3.0) | wide_batches())
 def test_the_clipped_objective_equals_trl_s(
     peers: Peers, batch: Batch, loss_type: str, aggregation: str
 ) -> None:
@@ -216,7 +236,7 @@ def test_the_clipped_objective_equals_trl_s(
     same(outcome.metrics["ppo_clip_ratio"], theirs["metrics"]["clip_ratio/region_mean"])
 
 
-@given(batches(spread=3.0), st.sampled_from([1.5, 3.0, 10.0]))
+@given(batches(spread=3.0) | wide_batches(), st.sampled_from([1.5, 3.0, 10.0]))
 def test_the_dual_clip_equals_trl_s_two_sided_clip(
     peers: Peers, batch: Batch, bound: float
 ) -> None:
@@ -227,7 +247,7 @@ def test_the_dual_clip_equals_trl_s_two_sided_clip(
     same(outcome.gradient, theirs["gradient"])
 
 
-@given(batches(spread=3.0))
+@given(batches(spread=3.0) | wide_batches())
 def test_gspo_equals_trl_s(peers: Peers, batch: Batch) -> None:
     gspo = objective(loss_type="gspo")
     outcome = ours.policy_loss(batch, gspo, advantages=spread(batch), aggregation="sequence")
@@ -237,7 +257,7 @@ def test_gspo_equals_trl_s(peers: Peers, batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mask", "clip"])
-@given(batch=batches(spread=3.0), bounds=BOUNDS)
+@given(batch=batches(spread=3.0) | wide_batches(), bounds=BOUNDS)
 def test_a_token_s_correction_for_the_engine_equals_trl_s(
     peers: Peers, batch: Batch, mode: str, bounds: tuple[float, float]
 ) -> None:

@@ -78,6 +78,14 @@ def test_the_docs_have_the_table_of_flags() -> None:
     assert renewed(PARITY) == PARITY, renew
 
 
+@pytest.mark.parametrize(
+    ("flag", "beginning"),
+    [("optim", "AdamW is"), ("learning_rate", "PPO has"), ("ring_attn_size", "a sequence lies")],
+)
+def test_a_name_keeps_its_capitals_in_the_table(flag: str, beginning: str) -> None:
+    assert effect(TABLE[flag][1]).startswith(f"not supported: {beginning}")
+
+
 def test_every_flag_that_claims_an_effect_is_read() -> None:
     sources = [
         path.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env.types import Prompt, Score
-from trainer import filtering
+from tests.trainer.harness import Tiny
+from trainer import filtering, summary
 from trainer.kl_control import next_coefficient, stays_positive
+from trainer.record import Stopwatch
 from trainer.shaping import LengthPenalties, RunningMoments
-from trainer.types import Completion, Sample, TrainingError
+from trainer.types import Completion, Experience, Sample, Sequences, TrainingError
 
 NUMBERS = st.lists(st.floats(-100, 100, width=32), max_size=8)
 
@@ -80,6 +83,25 @@ def test_the_kls_weight_rises_above_the_target_and_falls_below(kl: float, expect
 
 def test_without_a_target_the_kls_weight_stays() -> None:
     assert next_coefficient(0.1, 99.0, target=None, horizon=1, samples=256) == 0.1
+
+
+@pytest.mark.parametrize(("in_loss", "expected"), [(False, 0.255), (True, 0.02)])
+def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_loss(
+    tiny: Tiny, tmp_path: Path, in_loss: bool, expected: float
+) -> None:
+    """As OpenRLHF's: with a target of 0.1, one is above it and the other below."""
+    actions = np.arange(51) < np.array([[50], [1], [0]])
+    reference = np.where(actions, [[-0.01], [-0.5], [0]], 0).astype(np.float32)
+    experience = Experience(
+        sequences=Sequences(np.ones_like(actions, np.int64), actions.sum(1), actions),
+        log_probs=np.zeros_like(reference),
+        advantages=np.zeros_like(reference),
+        returns=np.zeros_like(reference),
+        reference=reference,
+    )
+    config = tiny.config(tmp_path, **({"use_kl_loss": True} if in_loss else {}))
+    step = summary.of(group(0, Score.of(1.0)), experience, {}, Stopwatch(), config)
+    assert step.kl == step.row["train/kl"] == pytest.approx(expected, abs=5e-4)
 
 
 @given(st.integers(1, 100), st.integers(1, 500))

@@ -33,6 +33,7 @@ with empty_modules(*PACKAGES):
     from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
     from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
     from openrlhf.utils.deepspeed import DeepspeedStrategy
+    from openrlhf.utils.deepspeed import deepspeed as strategy_module
     from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 
 Array = NDArray[np.generic]
@@ -75,8 +76,46 @@ def policy_step(
     log_probs: Array, entropy: Array, arrays: dict[str, Array], settings: dict[str, Any]
 ) -> Answer:
     """The gradient that ActorPPOTrainer.training_step gives to a model with these outputs."""
-    trainer = ActorPPOTrainer.__new__(ActorPPOTrainer)  # its __init__ needs process groups
     now, spread = leaf(log_probs), leaf(entropy)
+    experience = Experience(sequences=torch.zeros(log_probs.shape), **tensors(arrays))
+    loss, _ = training_step(now, spread, experience, settings)
+    return {"value": loss.item(), "gradient": gradient(loss, now)} | {
+        "entropy_gradient": gradient(loss, spread) if settings["entropy_coef"] else None
+    }
+
+
+def kl_of_step(
+    log_probs: Array, reference: Array, actions: Array, options: dict[str, Any]
+) -> float:
+    """What PPOTrainer.train_step gives to the controller: `status["kl"]` of one micro-batch.
+
+    With the KL in the reward, RemoteExperienceMaker.make_experience has put the sequences' means
+    into `info`, by these two functions; with the KL in the loss, training_step puts it there.
+    """
+    now, mask = leaf(log_probs), torch.tensor(actions)
+    estimate = utils.compute_approx_kl(
+        now.detach(), torch.tensor(reference), kl_estimator=options["estimator"]
+    )
+    experience = Experience(
+        sequences=torch.zeros(log_probs.shape),
+        action_log_probs=now.detach(),
+        base_action_log_probs=torch.tensor(reference),
+        advantages=torch.zeros(log_probs.shape),
+        action_mask=mask,
+        info={"kl": utils.masked_mean(estimate, mask, dim=-1)},
+    )
+    kl = {"init_coef": 0.1, "unbiased_gradient": False} | options
+    settings = {"policy_loss": {}, "entropy_coef": None, "kl_coef": 0.1, "kl": kl}
+    _, answer = training_step(now, torch.zeros_like(now), experience, settings)
+    # As ppo_train merges it: a mean over samples where there is one for each, else as it is.
+    return float(answer["metrics"]["kl"].mean())
+
+
+def training_step(
+    now: Tensor, spread: Tensor, experience: Experience, settings: dict[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """The loss of ActorPPOTrainer.training_step, and what it returns."""
+    trainer = ActorPPOTrainer.__new__(ActorPPOTrainer)  # its __init__ needs process groups
     trainer.args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=False),
         actor=SimpleNamespace(entropy_coef=settings["entropy_coef"]),
@@ -88,12 +127,8 @@ def policy_step(
     trainer.replay_buffer = trainer.actor_optim = trainer.ema_model = None
     trainer.aux_loss = False
     trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
-    experience = Experience(sequences=torch.zeros(log_probs.shape), **tensors(arrays))
-    trainer.training_step(experience, settings["kl_coef"], step=0)
-    loss = trainer.strategy.loss
-    return {"value": loss.item(), "gradient": gradient(loss, now)} | {
-        "entropy_gradient": gradient(loss, spread) if settings["entropy_coef"] else None
-    }
+    answer = trainer.training_step(experience, settings["kl_coef"], step=0)
+    return trainer.strategy.loss, answer
 
 
 class Outputs(torch.nn.Module):
@@ -159,6 +194,39 @@ def kl_coefficients(
         controller.update(kl, samples)
         values.append(float(controller.value))
     return values
+
+
+class Preparing(DeepspeedStrategy):
+    """Prepares a model without process groups, and without DeepSpeed's own settings."""
+
+    ds_tensor_parallel_size, deepcompile = 1, False
+
+    def __init__(self) -> None: ...
+
+    def get_ds_train_config(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+    def _get_model_parameters(self, model: Any, **_: Any) -> Any:
+        return model, list(model.parameters())
+
+
+def learning_rates(updates: int, settings: dict[str, Any]) -> list[float]:
+    """Of each update, by the scheduler that _ds_init_train_model hands to DeepSpeed."""
+    strategy_module.deepspeed = SimpleNamespace(
+        initialize=lambda **given: (given["model"], None, None, given["lr_scheduler"])
+    )
+    adam = {"lr": 1.0, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+    cfg = {"optim": "adam", "adam": adam, "scheduler_steps": updates} | settings
+    model = weight_of(np.zeros((1, 1)))
+    _, _, scheduler = Preparing().prepare((model, cfg))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0)
+    schedule = scheduler(optimiser)
+    rates = []
+    for _ in range(updates):
+        rates.append(schedule.get_last_lr()[0])
+        optimiser.step()
+        schedule.step()
+    return rates
 
 
 def reward_model(
