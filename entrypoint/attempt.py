@@ -158,7 +158,7 @@ class Attempt:
                     self._ray_lost.set()
                     log.warning("Ray on the head ended with %d", exit_code)
                     break
-                case StopAsked(why):
+                case StopAsked(why) if not self._stop_asked:  # the job too is asked once
                     self._stop_asked = True
                     self._stop(why)
                 case WorkerLeaves(worker, why) if not self._ending:

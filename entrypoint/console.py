@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from typing import TextIO
 
 from entrypoint.preflight.check import Report
 from entrypoint.settings import Settings
@@ -31,9 +33,27 @@ class _Line(logging.Formatter):
         return redact(super().format(record), self._secrets)
 
 
+class _Console(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if isinstance(sys.exception(), OSError):
+            do_without()
+        else:
+            super().handleError(record)
+
+
+def do_without() -> None:
+    """The console is gone, as when its terminal was closed: write to nowhere from now on.
+
+    Python itself ends with 120 when it cannot write at the end what it still has to say.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def set_up(settings: Settings) -> None:
     """Sentences to the console; `log_to_file` adds the node's log file."""
-    handler = logging.StreamHandler(sys.stdout)
+    handler = _Console(sys.stdout)
     handler.setFormatter(_Line(settings.node_name, settings.secrets))
     root = logging.getLogger()
     root.handlers = [handler]
@@ -85,16 +105,22 @@ class ProgressLine:
             return
         self._step = progress.step
         if self._terminal:
-            sys.stdout.write(f"\r\x1b[2K{sentence(progress)}")
-            sys.stdout.flush()
+            _draw(f"\r\x1b[2K{sentence(progress)}")
         elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
             self._shown_at = time.monotonic()
             log.info("%s", sentence(progress))
 
     def end(self) -> None:
         if self._terminal and self._step >= 0:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            _draw("\n")
+
+
+def _draw(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        do_without()
 
 
 def is_last(progress: Progress) -> bool:

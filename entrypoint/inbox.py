@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -55,13 +56,15 @@ class StacksAsked:
 
 Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | WorkerLeaves | StacksAsked
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-"""The last two are what batch systems are told to send before they end a job."""
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A terminal that closes sends SIGHUP; the last two are what batch systems are told to send before
+they end a job."""
 FILE_POLL_SECONDS = 1.0
+PIPE_BYTES = 2**16
 
 
 class Inbox:
-    """Any thread, and a signal handler, may `put`; the main thread takes."""
+    """Any thread may `put`, but no signal handler; the main thread takes."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -90,13 +93,25 @@ class Inbox:
             self._queue.put(message)
 
     def listen_to_signals(self) -> None:
-        """They become messages; a handler that raised could break a clean-up."""
+        """They become messages, from a thread of their own.
 
-        def handle(number: int, frame: FrameType | None) -> None:
-            self.put(StopAsked(signal.Signals(number).name))
-
+        A handler runs inside whatever the main thread does, and may take no lock: the lock's owner
+        may be what it interrupts. So the handlers do nothing, and Python writes each signal's
+        number into a pipe. SIGHUP stays ignored where it is, as under nohup.
+        """
+        arrived, arrives = os.pipe()
+        os.set_blocking(arrives, False)
+        signal.set_wakeup_fd(arrives, warn_on_full_buffer=False)
         for number in STOPPING:
-            signal.signal(number, handle)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _do_nothing)
+
+        def pass_on() -> None:
+            while numbers := os.read(arrived, PIPE_BYTES):
+                for number in dict.fromkeys(numbers):  # a burst of one signal is one message
+                    self.put(StopAsked(signal.Signals(number).name))
+
+        threading.Thread(target=pass_on, name="signals", daemon=True).start()
 
     def listen_to_file(self, path: Path) -> None:
         """Its appearance, or that it is there already, is a request to stop."""
@@ -108,3 +123,7 @@ class Inbox:
             self.put(StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)"))
 
         threading.Thread(target=watch, name="preempt-file", daemon=True).start()
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    return

@@ -40,6 +40,7 @@ def _handlers_put_back() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
 
 
 @pytest.mark.usefixtures("_handlers_put_back")

@@ -1,14 +1,31 @@
-"""SIGTERM to a node that still waits: it ends at once, with 143."""
+"""A signal to a node that still waits: it ends at once, with 143."""
 
 from __future__ import annotations
 
 import os
+import pty
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+SIGNALS = 5000
+NAME = "waits"
+
+
+def environment(run_dir: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "RAY_WORKER": "1",
+        "HEAD_POD_ID": "nosuch",
+        "ROLLCALL_RUN_DIR": str(run_dir),
+        "ROLLCALL_TOKEN": "correct-horse-battery",
+        "ROLLCALL_PREFLIGHT": "off",
+        "ROLLCALL_NODE_NAME": NAME,
+    }
 
 
 @contextmanager
@@ -16,15 +33,7 @@ def worker_that_waits(run_dir: Path, **env: str) -> Iterator[subprocess.Popen[st
     """For a head that never comes."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "entrypoint"],
-        env={
-            "PATH": os.environ["PATH"],
-            "RAY_WORKER": "1",
-            "HEAD_POD_ID": "nosuch",
-            "ROLLCALL_RUN_DIR": str(run_dir),
-            "ROLLCALL_TOKEN": "correct-horse-battery",
-            "ROLLCALL_PREFLIGHT": "off",
-            **env,
-        },
+        env=environment(run_dir) | env,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -43,3 +52,110 @@ def test_a_worker_that_waits_for_the_head_ends_within_5_seconds(tmp_path: Path) 
         worker.terminate()
         assert worker.wait(10) == 143
         assert time.monotonic() - began < 5
+
+
+WAITS_AGAIN = """
+from entrypoint import wait
+from entrypoint.inbox import Inbox, StopAsked
+
+def no_head():
+    raise wait.NotYetError("no head")
+
+inbox = Inbox()
+inbox.listen_to_signals()
+print("waits", flush=True)
+while True:
+    try:
+        wait.until("the head", no_head, timeout=600, stop=inbox.stop, longest_pause=0.0001)
+    except wait.InterruptedWaitError:
+        inbox.stop.clear()
+    while message := inbox.take(timeout=0):
+        if message != StopAsked("SIGUSR1"):
+            raise SystemExit(0 if message == StopAsked("SIGTERM") else 1)
+"""
+
+
+def test_a_wait_that_thousands_of_signals_interrupt_goes_on_and_hears_the_last() -> None:
+    """Some reach it within a lock, and some while it takes note of those before."""
+    argv = [sys.executable, "-c", WAITS_AGAIN]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline() == "waits\n"
+        for number in range(SIGNALS):
+            node.send_signal(signal.SIGUSR1)
+            if number % 10 == 0:
+                time.sleep(0.0002)
+        node.terminate()
+        try:
+            assert node.wait(10) == 0
+        finally:
+            node.kill()
+
+
+@contextmanager
+def in_terminal(
+    argv: list[str], env: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A program in a terminal of its own, and that terminal, to be closed."""
+    ours, terminal = pty.openpty()
+    program = subprocess.Popen(argv, env=env, preexec_fn=lambda: os.login_tty(terminal))
+    os.close(terminal)
+    try:
+        yield program, ours
+    finally:
+        program.kill()
+        program.wait()
+
+
+def wait_for(words: bytes, terminal: int) -> None:
+    said = b""
+    while words not in said:
+        said += os.read(terminal, 1000)
+
+
+def test_a_node_whose_terminal_closes_ends_with_143(tmp_path: Path) -> None:
+    with in_terminal([sys.executable, "-m", "entrypoint"], environment(tmp_path)) as (
+        node,
+        terminal,
+    ):
+        wait_for(b"waiting for the head's name", terminal)
+        os.close(terminal)
+        assert node.wait(10) == 143
+
+
+SPEAKS_ON = """
+import logging, os, signal, sys
+from entrypoint import console
+from entrypoint.settings import Settings
+from trainer.contract import Progress
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+console.set_up(Settings.read(os.environ))
+line = console.ProgressLine()
+line.show(Progress(step=1))
+try:
+    sys.stdin.read()
+except OSError:
+    logging.info("the terminal is closed")
+line.show(Progress(step=2))
+line.end()
+logging.info("the job is asked to save")
+"""
+
+
+def test_what_is_said_to_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", SPEAKS_ON]
+    with in_terminal(argv, environment(tmp_path)) as (node, terminal):
+        wait_for(b"step 1", terminal)
+        os.close(terminal)
+        assert node.wait(10) == 0
+
+
+def test_a_wait_under_nohup_outlives_its_terminal() -> None:
+    argv = ["nohup", sys.executable, "-c", WAITS_AGAIN]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline() == "waits\n"
+        node.send_signal(signal.SIGHUP)
+        node.terminate()
+        assert node.wait(10) == 0
