@@ -67,6 +67,8 @@ class Ending:
     grown: str | None = None
     """In a sentence: the workers that were lacking are there, and the job was stopped for them."""
     lost_nodes: tuple[str, ...] = ()
+    files_gone: str | None = None
+    """In a sentence: files that the job names cannot be read any more."""
 
 
 EXIT_CODES: dict[int, FailureClass] = {
@@ -100,8 +102,14 @@ def classify(ending: Ending) -> FailureClass:
 
     What the supervisor itself did or saw comes first, then the driver's own word (its exit code),
     then the cluster's state and the log, which may quote any error that did not end the job. A run
-    that has made a step is not used wrongly, whatever its log says.
+    that has made a step is not used wrongly, whatever its log says. Nor is one whose files are
+    gone.
     """
+    failure = _by_the_first_rule(ending)
+    return FailureClass.STORAGE if failure is FailureClass.USAGE and ending.files_gone else failure
+
+
+def _by_the_first_rule(ending: Ending) -> FailureClass:
     if ending.status == "SUCCEEDED":
         return FailureClass.FINISHED
     if ending.wrong_start:
@@ -143,6 +151,8 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
         return f"{ending.hung}, after: {before[0].line.strip()}" if before else ending.hung
     if failure is FailureClass.NODE_LOST and ending.lost_nodes:
         return "; ".join(ending.lost_nodes)
+    if failure is FailureClass.STORAGE and ending.files_gone:
+        return ending.files_gone
     if sign := sign_of(ending, failure):
         return sign.line.strip()
     if number := _ended_by(ending.exit_code):

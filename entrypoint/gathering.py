@@ -14,7 +14,7 @@ from entrypoint.control import Control
 from entrypoint.inbox import Inbox, RayEnded
 from entrypoint.journal import Journal
 from entrypoint.preflight.check import Verdict
-from entrypoint.recipes.base import Recipe
+from entrypoint.recipes.base import FilesGoneError, Recipe
 from entrypoint.roll import RollState
 from entrypoint.services import Services
 from entrypoint.settings import PreflightMode, Settings
@@ -31,6 +31,10 @@ class RollIncompleteError(Exception):
 
 class UnplaceableError(Exception):
     """The nodes of the roll cannot hold the job; says every shortfall."""
+
+
+class StorageLostError(Exception):
+    """Storage did not come back before the deadline."""
 
 
 class Cluster(Protocol):
@@ -113,6 +117,30 @@ class Gathering:
             if self.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")
 
+    def await_files(self) -> None:
+        """Until what the job's arguments name is there, as it was when the head started: on a mount
+        that is away, it comes back with that. Raises StorageLostError."""
+
+        def look() -> None:
+            try:
+                self.recipe.look_for_files(self.settings)
+            except FilesGoneError as gone:
+                raise wait.NotYetError(str(gone)) from None
+
+        try:
+            look()
+        except wait.NotYetError as gone:
+            self.control.phase = "waiting for the job's files"
+            self.journal.record("files", f"{gone}; waiting for the job's files")
+        else:
+            return
+        what, timeout = "the job's files", self.settings.service_timeout
+        try:
+            wait.until(what, look, timeout=timeout, stop=self.inbox.stop)
+        except wait.GaveUpError as error:
+            raise StorageLostError(str(error)) from None
+        self.journal.record("files", "the job's files are there again")
+
     def record(self, decision: restart.Answer) -> None:
         answer = type(decision).__name__.lower()
         self.journal.record("decision", decision.sentence, answer=answer)
@@ -130,9 +158,10 @@ class Gathering:
 
         Where it was complete before, it does not wait that long for a worker that is lacking.
         """
-        self.control.phase = "roll call"
         fits = False
         while not fits:
+            self.await_files()
+            self.control.phase = "roll call"
             state = self._next_roll()
             present, expected = state.present, state.expected
             self.journal.record("roll", str(state), present=list(present), expected=expected)
@@ -161,12 +190,15 @@ class Gathering:
 
     def _fit(self, state: RollState) -> bool:
         """The job as the nodes of this roll can hold it. False where they cannot, and others are
-        there by now."""
+        there by now, and where the job's files are gone meanwhile."""
         head = self.control.cards()[0]
         offers = [card.offer for card in (head, *state.cards)]
         fitted = self.recipe.fitted
-        self.job = self.settings if state.complete else fitted(self.settings, offers)
-        lacking = self.recipe.needs(self.job, offers)
+        try:
+            self.job = self.settings if state.complete else fitted(self.settings, offers)
+            lacking = self.recipe.needs(self.job, offers)
+        except FilesGoneError:
+            return False
         if lacking and self.control.roll().present == state.present:
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
         return not lacking

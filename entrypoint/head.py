@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from entrypoint import address as address_of
-from entrypoint import process, ray_node, run_token, system_errors, wait
+from entrypoint import process, ray_node, run_token, system_errors
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.fork_server.node import ForkServer
@@ -162,14 +162,12 @@ def _lead(life: _Life) -> int:
         gathering = Gathering(
             settings, recipe, journal, control, services, cluster, collective, inbox, least
         )
-        supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
         try:
+            supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
             cluster.wait_ready()
             outcome = supervisor.run()
-        except ray_node.RayFailedError as error:
-            outcome = Outcome("failed", ExitCode.RETRY, str(error))
-        except wait.InterruptedWaitError as error:
-            outcome = Outcome("stopped", ExitCode.STOPPED, str(error))
+        except Exception as error:
+            outcome = Outcome.of_error(error, settings.run_dir)
         run = RunFiles(settings.run_dir)
         code = tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
         memory.save(run.kept, settings.node_name)

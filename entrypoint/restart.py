@@ -91,7 +91,7 @@ REASONS = {
     FailureClass.GPU_FAULT: "a GPU failed",
     FailureClass.SERVICE: "a service did not answer",
     FailureClass.HANG: "the job made no progress",
-    FailureClass.STORAGE: "the run directory did not take a write",
+    FailureClass.STORAGE: "storage failed",
     FailureClass.UNKNOWN: "the job died",
 }
 

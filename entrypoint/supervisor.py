@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from entrypoint import failures, restart, system_errors, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
-from entrypoint.gathering import Gathering, RollIncompleteError, UnplaceableError
+from entrypoint.gathering import (
+    Gathering,
+    RollIncompleteError,
+    StorageLostError,
+    UnplaceableError,
+)
 from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
-from entrypoint.recipes.base import Recipe
+from entrypoint.ray_node import RayFailedError
+from entrypoint.recipes.base import FilesGoneError, Recipe
 from entrypoint.settings import Settings
 from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
@@ -23,10 +30,6 @@ log = logging.getLogger(__name__)
 
 PROBE_BYTES = 2**20
 NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.GROWN)
-
-
-class StorageLostError(Exception):
-    """The run directory took no write before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,34 @@ class Outcome:
     @classmethod
     def of(cls, decision: restart.Stop) -> Outcome:
         return cls(decision.outcome, decision.exit_code, decision.sentence)
+
+    @classmethod
+    def of_error(cls, error: Exception, run_dir: Path) -> Outcome:
+        """Of whatever ends the supervision: without an outcome the workers would wait on.
+
+        Raises SupersededError: the workers are the later head's.
+        """
+        match error:
+            case fence.SupersededError():
+                raise error
+            case wait.InterruptedWaitError():
+                return cls("stopped", ExitCode.STOPPED, str(error))
+            case wait.GaveUpError() | RollIncompleteError():
+                code = ExitCode.UNREACHABLE
+            case StorageLostError() | FilesGoneError():
+                code = ExitCode.RUN_DIR
+            case UnplaceableError():
+                code = ExitCode.USAGE
+            case RayFailedError():
+                code = ExitCode.RETRY
+            case OSError():  # of the run directory, for one, which has to take the journal
+                return cls(
+                    "failed", system_errors.exit_code(error, run_dir), system_errors.said(error)
+                )
+            case _:
+                log.error("an error that is the head's own ends the run", exc_info=error)
+                return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")
+        return cls("failed", code, str(error))
 
 
 @dataclass(slots=True)
@@ -55,14 +86,15 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._track = restart.Track(self.settings.max_restarts)
-        self._hang = HangWatch(
-            self.settings.hang_timeout,
-            self.recipe.outage(self.settings),
-            tells_phases=self.recipe.tells_phases,
-        )
 
     def run(self) -> Outcome:
         try:
+            self.gathering.await_files()
+            self._hang = HangWatch(
+                self.settings.hang_timeout,
+                self.recipe.outage(self.settings),
+                tells_phases=self.recipe.tells_phases,
+            )
             while True:
                 if (stop := self.gathering.gather()) is not None:
                     return Outcome.of(stop)
@@ -75,17 +107,8 @@ class Supervisor:
                 self.gathering.prepare(
                     decision, self._track.fruitless, ray_lost=ending.status == "LOST"
                 )
-        except wait.InterruptedWaitError as error:
-            return Outcome("stopped", ExitCode.STOPPED, str(error))
-        except StorageLostError as error:
-            return Outcome("failed", ExitCode.RUN_DIR, str(error))
-        except OSError as error:  # of the run directory, for one, which has to take the journal
-            code = system_errors.exit_code(error, self.settings.run_dir)
-            return Outcome("failed", code, system_errors.said(error))
-        except (wait.GaveUpError, RollIncompleteError) as error:
-            return Outcome("failed", ExitCode.UNREACHABLE, str(error))
-        except UnplaceableError as error:
-            return Outcome("failed", ExitCode.USAGE, str(error))
+        except Exception as error:
+            return Outcome.of_error(error, self.settings.run_dir)
         finally:
             self.gathering.collective.close()
 
@@ -125,7 +148,15 @@ class Supervisor:
         ending = attempt.run(command)
         if ending.status == "LOST":
             return ending
-        return replace(ending, lost_nodes=self.control.roll().lost(self.gathering.present or ()))
+        lost = self.control.roll().lost(self.gathering.present or ())
+        return replace(ending, lost_nodes=lost, files_gone=self._files_gone())
+
+    def _files_gone(self) -> str | None:
+        try:
+            self.recipe.look_for_files(self.settings)
+        except FilesGoneError as gone:
+            return str(gone)
+        return None
 
     def _decide(self, ending: Ending, *, gained: bool) -> restart.Decision:
         failure = failures.classify(ending)

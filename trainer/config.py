@@ -15,6 +15,7 @@ from trainer.contract import RunFiles
 from trainer.contradictions import faults_between
 from trainer.flags import ConfigError, flags_of
 from trainer.idle import warnings_between
+from trainer.os_errors import why_absent
 from trainer.reading import read
 from trainer.table.inputs import DataFlags, ModelFlags, PreferenceFlags
 from trainer.table.learning import (
@@ -260,12 +261,12 @@ def _settled(config: Config, given: Set[str]) -> Config:
 
 def _located(model: str) -> str:
     """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
-    return str(Path(model).absolute()) if model and Path(model).exists() else model
+    return str(Path(model).absolute()) if model and why_absent(Path(model)) is None else model
 
 
 def _located_data(path: Path | None) -> Path | None:
     """An absolute path; a data set's name on the hub, owner/name, as a relative one."""
-    if path is None or path.exists() or not path.is_relative_to(Path.cwd()):
+    if path is None or why_absent(path) is None or not path.is_relative_to(Path.cwd()):
         return path
     name = path.relative_to(Path.cwd())
     return path if len(name.parts) != 2 or name.suffix in DATA_FILES else name

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.flags import Fault
+from trainer.flags import Fault, MissingFile
 from trainer.spellings import Given, unknown
 
 SUFFIXES = {".yaml", ".yml", ".toml"}
@@ -24,8 +24,8 @@ def given_in(path: Path, known: Mapping[str, object]) -> tuple[list[Given], list
     try:
         content = _load(path)
     except OSError as error:
-        remedy = "Give a file that this machine sees"
-        return [], [_fault(path, f"cannot be read: {error.strerror}", remedy)]
+        problem, remedy = f"cannot be read: {error.strerror}", "Give a file that this machine sees"
+        return [], [MissingFile("--config", str(path), problem, remedy)]
     except ValueError as error:
         return [], [_fault(path, f"is broken: {' '.join(str(error).split())}", "Correct it")]
     if not isinstance(content, dict):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer import kl_control, layout, reward_models, sync
-from trainer.flags import Fault
+from trainer.flags import Fault, MissingFile
+from trainer.os_errors import why_absent
 from trainer.values import shown
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def faults_between(config: Config) -> Iterator[Fault]:
 def _missing_files(config: Config) -> Iterator[Fault]:
     for name in ("prompt_data", "eval_dataset"):
         path: Path | None = getattr(config, name)
-        if path is not None and path.is_absolute() and not path.exists():
-            yield Fault(
+        if path is not None and path.is_absolute() and (why := why_absent(path)):
+            yield MissingFile(
                 f"--{name}",
                 str(path),
-                "no such file",
+                why,
                 "Give a path that all nodes see, or a data set of the hub as owner/name",
             )
     for name in ("pretrain", "critic_pretrain"):
@@ -50,8 +51,8 @@ def _missing_files(config: Config) -> Iterator[Fault]:
     for model in reward_models.names(config) if config.has_reward_model else ():
         yield from _missing_model("--reward_pretrain", model)
     reward = config.remote_rm_url
-    if reward.endswith(".py") and "://" not in reward and not Path(reward).is_file():
-        yield Fault("--remote_rm_url", reward, "no such file", "Give a file with reward_func")
+    if reward.endswith(".py") and "://" not in reward and (why := why_absent(Path(reward))):
+        yield MissingFile("--remote_rm_url", reward, why, "Give a file with reward_func")
     if not (reward or config.reward_pretrain):
         yield Fault(
             "--remote_rm_url",
@@ -65,11 +66,11 @@ def _missing_files(config: Config) -> Iterator[Fault]:
 def _missing_model(flag: str, model: str) -> Iterator[Fault]:
     """A name with at most one slash that is not on disk may be a model of the hub's."""
     on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
-    if model and on_disk and not (Path(model) / "config.json").is_file():
-        yield Fault(
+    if model and on_disk and (why := why_absent(Path(model) / "config.json")):
+        yield MissingFile(
             flag,
             model,
-            "no model there (no config.json)",
+            f"no model there (no config.json: {why})",
             "Give a directory in Hugging Face's layout, or a name on the hub",
         )
 

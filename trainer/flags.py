@@ -77,6 +77,11 @@ class Fault:
         return f"{self.flag}: {self.problem}{given}. {self.remedy}"
 
 
+@dataclass(frozen=True, slots=True)
+class MissingFile(Fault):
+    """A file that a command line names, and that this machine does not have or cannot read now."""
+
+
 class ConfigError(ValueError):
     """A command line that cannot be run; says every fault at once."""
 

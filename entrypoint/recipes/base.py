@@ -21,12 +21,23 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+class FilesGoneError(Exception):
+    """Files that the job's arguments name, and that were there as the head started, cannot be read
+    now; a sentence for each."""
+
+
 class Recipe(Protocol):
+    """Any question about the arguments may raise FilesGoneError, but for `faults`."""
+
     tells_phases: bool
     """Whether it says which part of a step is over (`RUN/.phase`)."""
 
     def faults(self, settings: Settings) -> Sequence[str]:
         """What is wrong with the job's arguments, a sentence each; asked before all starts."""
+        ...
+
+    def look_for_files(self, settings: Settings) -> None:
+        """Raises FilesGoneError."""
         ...
 
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:

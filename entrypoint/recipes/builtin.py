@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from entrypoint.failures import FailureClass
 from entrypoint.fork_server import node as fork_server
-from entrypoint.recipes.base import Command
+from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
 from trainer.contract import RunFiles
 from trainer.manifest import newest_checkpoint
+
+if TYPE_CHECKING:
+    from trainer.config import Config
 
 
 class Builtin:
@@ -30,17 +33,18 @@ class Builtin:
             return [str(fault) for fault in error.faults]
         return [*engine_faults(config), *data_faults(config)]
 
+    def look_for_files(self, settings: Settings) -> None:
+        _parsed(settings)
+
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
-        from trainer.config import parse
         from trainer.resource_plan import shortfalls
 
-        return shortfalls(parse(_arguments(settings)), nodes)
+        return shortfalls(_parsed(settings), nodes)
 
     def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
-        from trainer.config import parse
         from trainer.resource_plan import smaller
 
-        flags = smaller(parse(_arguments(settings)), nodes)
+        flags = smaller(_parsed(settings), nodes)
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
         return replace(settings, job=(*settings.job, *words))
 
@@ -64,9 +68,21 @@ class Builtin:
         return None
 
     def outage(self, settings: Settings) -> float:
-        from trainer.config import parse
+        return _parsed(settings).remote_rm_deadline
 
-        return parse(_arguments(settings)).remote_rm_deadline
+
+def _parsed(settings: Settings) -> Config:
+    """Raises FilesGoneError."""
+    from trainer.config import parse
+    from trainer.flags import ConfigError, MissingFile
+
+    try:
+        return parse(_arguments(settings))
+    except ConfigError as error:
+        missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
+        if not missing:
+            raise
+        raise FilesGoneError("; ".join(missing)) from None
 
 
 def _arguments(settings: Settings) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from entrypoint.failures import FailureClass
 from entrypoint.parsers import BY_A_SHELL
-from entrypoint.recipes.base import Command
+from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
 from trainer.contract import Progress, RunFiles
@@ -30,6 +30,10 @@ class AnyCommand:
             return (NO_JOB,)
         found = [_shell_syntax(settings), _missing(settings.job[0])]
         return [sentence for sentence in found if sentence]
+
+    def look_for_files(self, settings: Settings) -> None:
+        if lacking := self.faults(settings):
+            raise FilesGoneError("; ".join(lacking))
 
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
         return ()

@@ -357,9 +357,7 @@ def test_a_full_run_directory_is_waited_for_before_the_next_attempt(
     world = World(tmp_path, full, ends(FINISHED))
     assert world.lives().name == "finished"
     assert next(disk, "empty") == "empty"
-    assert world.sentences("decision") == [
-        "the run directory did not take a write: resuming from step 3"
-    ]
+    assert world.sentences("decision") == ["storage failed: resuming from step 3"]
 
 
 def test_a_run_directory_that_never_takes_a_write_again_ends_with_73(
