@@ -8,6 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+PROVE = "rollcall.prove"
+"""The extension of a request's scope to call once the request has shown the token."""
+
 
 class BearerToken:
     """Every path but /healthz needs the token: as a bearer, or `?token=` from a browser."""
@@ -25,4 +28,5 @@ class BearerToken:
                 answer = JSONResponse({"error": "wrong or missing token"}, status_code=401)
                 await answer(scope, receive, send)
                 return
+            scope["extensions"][PROVE]()
         await self._app(scope, receive, send)

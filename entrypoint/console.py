@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from typing import TextIO
 
 from entrypoint.preflight.check import Report
@@ -17,6 +18,40 @@ log = logging.getLogger("rollcall")
 
 FORMAT = "%(asctime)s %(node)s %(levelmark)s%(message)s"
 PLAIN_PROGRESS_SECONDS = 10.0
+
+
+REPEATED_SECONDS = 60.0
+REPEATING = ("asyncio", "uvicorn.error", "entrypoint.connections")
+"""Loggers of what anyone who reaches the control port can make it say."""
+
+
+class OncePerMinute(logging.Filter):
+    """Passes a repeated message once a minute, with how often it has come since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[tuple[str, ...], float] = {}
+        self._held: Counter[tuple[str, ...]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = str(record.exc_info[0]) if record.exc_info else ""
+        first_line = record.getMessage().partition("\n")[0]
+        message = (record.name, first_line, kind)
+        if record.created - self._shown.get(message, 0.0) < REPEATED_SECONDS:
+            self._held[message] += 1
+            return False
+        self._shown = {
+            one: at for one, at in self._shown.items() if record.created - at < REPEATED_SECONDS
+        }
+        held = self._held.pop(message, 0)
+        self._held = Counter({one: n for one, n in self._held.items() if one in self._shown})
+        if held:
+            record.msg, record.args = f"{record.getMessage()} ({held} times more since)", ()
+        self._shown[message] = record.created
+        return True
+
+
+ONCE_PER_MINUTE = OncePerMinute()
 
 
 class _Line(logging.Formatter):
@@ -59,6 +94,8 @@ def set_up(settings: Settings) -> None:
     root.handlers = [handler]
     root.setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in REPEATING:
+        logging.getLogger(name).addFilter(ONCE_PER_MINUTE)
 
 
 def log_to_file(settings: Settings, *, is_head: bool) -> None:
