@@ -21,6 +21,7 @@ from entrypoint.oom_kills import OomWatch
 from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
 from entrypoint.signs import Signs
+from entrypoint.told_steps import ToldSteps
 from trainer.contract import Phase, Progress, RunFiles
 from trainer.masks import redact
 
@@ -84,6 +85,7 @@ class Attempt:
     """Step of the newest checkpoint when newcomers were first seen."""
     _begun: bool = False
     """Whether its first step was looked at."""
+    _told: ToldSteps = field(init=False)
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _newest: Progress | None = None
     _lines: int = 0
@@ -101,6 +103,7 @@ class Attempt:
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
         before = self._progress()  # the job may tell of its first step at once
+        self._told = ToldSteps(self.journal, self.resume_from, before.step if before else 0)
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -165,13 +168,19 @@ class Attempt:
                     self._let_go(worker, why)
             self._look_for_kills()
             progress = self._progress()
-            if progress is not None and progress != before:
-                self._line.show(progress)
             if not self._ending:
                 self._look(progress, before)
             elif self._does_not_end():
                 break
+            self._see(progress, before)  # after it was looked at with the job's own events alone
+        self._see(self._progress(), before)
+        self._told.close()
         self._line.end()
+
+    def _see(self, progress: Progress | None, before: Progress | None) -> None:
+        if progress is not None and progress != before:
+            self._line.show(progress)
+            self._told.see(progress)
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go

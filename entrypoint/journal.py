@@ -40,6 +40,10 @@ class Journal:
         fence.check(self.lease)  # before the sentence is said
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         log.log(level, "%s", sentence)
+        self.write(kind, sentence, **details)
+
+    def write(self, kind: str, sentence: str, **details: Any) -> None:
+        """Append the event alone; raises as `record` does."""
         append_event(
             self.path,
             kind,

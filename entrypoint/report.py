@@ -218,7 +218,7 @@ def _attempts(events: Sequence[Event]) -> list[Attempt]:
                 at=start.at.isoformat(),
                 seconds=round(last.seconds_after(start), 3),
                 resumed_from=start.details.get("resume_from", 0),
-                steps=sum(event.kind == "step" for event in rest),
+                steps=sum(event.details.get("steps", 1) for event in rest if event.kind == "step"),
                 ending=_ending(ends[0]) if ends else "running",
             )
         )

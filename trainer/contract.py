@@ -182,10 +182,12 @@ class Progress:
     def read(cls, path: Path) -> Progress | None:
         """The progress in `path`; None where there is none yet, or none that can be understood.
 
-        A field that is damaged counts as absent. Raises OSError.
+        A field that is damaged counts as absent; for `at` the file's own time stands then. Raises
+        OSError.
         """
         try:
             row = stored.json_object(path)
+            written = path.stat().st_mtime
         except FileNotFoundError:
             return None
         if row is None or not stored.is_count(row.get("step")):
@@ -195,7 +197,7 @@ class Progress:
             for one in fields(cls)
             if one.name in row and _FITS[str(one.type)](row[one.name])
         }
-        return cls(**fitting)
+        return cls(**{"at": timestamp(written), **fitting})
 
 
 _FITS: Mapping[str, Callable[[object], bool]] = {
@@ -253,9 +255,10 @@ class PhaseFile:
         os.close(self._descriptor)
 
 
-def timestamp() -> str:
-    """Now, UTC, ISO 8601 with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def timestamp(seconds: float | None = None) -> str:
+    """Now, or so many seconds after the epoch: UTC, ISO 8601 with milliseconds."""
+    at = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds")
 
 
 def append_event(

@@ -93,6 +93,7 @@ FIELDS: Mapping[str, Fits] = {
 }
 DETAILS: Mapping[str, Fits] = {
     "step": stored.is_count,
+    "steps": stored.is_count,
     "resume_from": stored.is_count,
     "silent_seconds": stored.is_number,
     "failure": _is_text,

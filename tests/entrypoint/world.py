@@ -183,7 +183,9 @@ class World:
             self._timers.append(timer)
 
     def kinds(self) -> list[str]:
-        return [event["kind"] for event in self.journal.events()]
+        """Of all events but those that tell how far the job is."""
+        kinds = [event["kind"] for event in self.journal.events()]
+        return [kind for kind in kinds if kind not in ("resume", "step")]
 
     def sentences(self, kind: str) -> list[str]:
         return [event["sentence"] for event in self.journal.events(kind)]
