@@ -45,7 +45,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     try:
         address = address_of.of_head(settings, told.value if told else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
-            journal = Journal(run.journal, settings.node_name, lease.path, settings.secrets)
+            journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = _identify(settings, run, journal)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
@@ -79,7 +79,7 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
 
     All that then wants to write to the run is refused, which ends this head.
     """
-    process.kill(process.marked(settings.node_mark, **fence.environment(lease.path)))
+    process.kill(process.marked(settings.node_mark, **fence.environment(lease.claim)))
     inbox.put(StopAsked(why))
 
 
@@ -267,7 +267,7 @@ def say_difference(journal: Journal, sentence: str) -> None:
 def _conclude(
     outcome: Outcome, run: RunFiles, journal: Journal, identity: str, seconds: float
 ) -> None:
-    fence.check(journal.lease)
+    fence.check(journal.claim)
     progress = Progress.read(run.progress)
     row = {
         "outcome": outcome.name,

@@ -20,14 +20,14 @@ class Journal:
         self,
         path: Path,
         node: str,
-        lease: Path | None = None,
+        claim: fence.Claim | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
-        """`lease`: the head's, under which all is written. `secrets`: masked in every event."""
+        """`claim`: the head's, under which all is written. `secrets`: masked in every event."""
         self.path = path
         self._node = node
         self._secrets = frozenset(secrets)
-        self.lease = lease
+        self.claim = claim
         self.attempt: int | None = None
 
     def record(self, kind: str, sentence: str, **details: Any) -> None:
@@ -37,7 +37,7 @@ class Journal:
         not be resumed, so the head must not go on. Raises SupersededError where a later head has
         the run.
         """
-        fence.check(self.lease)  # before the sentence is said
+        fence.check(self.claim)  # before the sentence is said
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         log.log(level, "%s", sentence)
         self.write(kind, sentence, **details)
@@ -51,7 +51,7 @@ class Journal:
             details,
             attempt=self.attempt,
             node=self._node,
-            lease=self.lease,
+            claim=self.claim,
             secrets=self._secrets,
         )
 

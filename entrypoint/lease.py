@@ -10,10 +10,14 @@ which two proofs of its life lie together, since neither is enough on its own:
 On the holder's own machine a free lock decides at once. Otherwise a newcomer watches the heartbeat,
 by its own clock, for as long as a living holder may be silent. A holder that was only frozen, or
 cut off, finds the newcomer's greater number when it wakes up.
+
+A holder whose lease was deleted writes it again. A newcomer that finds events in the journal, and
+no lease, gives a living holder the time to do so.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -27,6 +31,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from trainer import fence
+from trainer.contract import RunFiles, read_events
 from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
@@ -82,13 +87,23 @@ class Lease:
         self._released = threading.Event()
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
+        self._place: os.stat_result | None = None
+        """Of the run directory as the lease was taken."""
+
+    @property
+    def claim(self) -> fence.Claim:
+        """What the holder writes to the run under."""
+        return fence.Claim(self.path, self.incarnation)
 
     def acquire(self) -> Lease:
         """Raises HeldError where another head lives, OSError where no file can be written."""
         self._leases.mkdir(exist_ok=True)
+        written = _newest_epoch(self._run.journal)
         previous = fence.newest(self._leases)
+        if previous is None and written:
+            previous = self._restored(written)
         if previous is None:
-            self._take(1)
+            self._take(written + 1)
             return self
         # Its lock is kept until the new lease is there: a third head must not see both free.
         descriptor = os.open(previous, os.O_RDWR)
@@ -97,7 +112,7 @@ class Lease:
                 lives = self._lives(previous, descriptor)
             if lives:
                 raise HeldError(self._sentence(previous))
-            self._take(int(previous.name) + 1)
+            self._take(max(int(previous.name), written) + 1)
         finally:
             os.close(descriptor)
         return self
@@ -117,31 +132,88 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    @property
+    def _run(self) -> RunFiles:
+        return RunFiles(self._leases.parent)
+
+    def _restored(self, epoch: int) -> Path | None:
+        """The lease of a living head that writes it again, where all leases are gone."""
+        log.warning(
+            "%s has no lease, and %s has events of lease %d: watching for a living head",
+            self._leases,
+            self._run.journal.name,
+            epoch,
+        )
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while (found := fence.newest(self._leases)) is None and time.monotonic() < deadline:
+            self._released.wait(POLL_SECONDS)
+        return found
+
     def _take(self, number: int) -> None:
         self.path = self._leases / str(number)
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            with named(self.path):
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._descriptor = _created_and_locked(self.path)
         except (FileExistsError, BlockingIOError):
             raise HeldError(self._sentence(self.path)) from None
+        self._place = self._leases.parent.stat()
         self._beat(0)
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._renewing.start()
 
     def _renew(self) -> None:
-        count = 0
+        count, said = 0, ""
         while not self._released.wait(HEARTBEAT_SECONDS):
             count += 1
             try:
-                fence.check(self.path)
+                fence.refuse_later(self.claim)
+                if not self._is_own_file():
+                    self._restore()
                 self._beat(count)
+                said = ""
             except fence.SupersededError as error:
                 self._on_lost(str(error))
                 return
             except (OSError, TypeError) as error:
-                if not self._released.is_set():
+                if not self._released.is_set() and str(error) != said:
+                    said = str(error)
                     log.warning("the lease %s cannot be renewed: %s", self.path, error)
+
+    def _is_own_file(self) -> bool:
+        """Whether the file that beats is the one that others see."""
+        assert self._descriptor is not None
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _restore(self) -> None:
+        """Write the lease again where somebody has deleted it, or put a copy into its place.
+
+        Raises SupersededError where the number is another head's by now, OSError where other
+        storage has come into the run directory's place.
+        """
+        if self.path.exists():
+            fence.check(self.claim)
+            self.path.unlink()
+        elif not self._is_our_run():
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.path))
+        self._leases.mkdir(exist_ok=True)
+        try:
+            fresh = _created_and_locked(self.path)
+        except (FileExistsError, BlockingIOError):
+            return  # somebody is faster: the next beat finds out who
+        assert self._descriptor is not None
+        os.dup2(fresh, self._descriptor, inheritable=False)
+        os.close(fresh)
+        log.warning("the lease %s was deleted: this head, its holder, wrote it again", self.path)
+
+    def _is_our_run(self) -> bool:
+        """Whether this is still the directory in which the lease was taken, or has its journal."""
+        now = self._leases.parent.stat()
+        if self._place is not None and os.path.samestat(self._place, now):
+            return True
+        starts = (one for one in read_events(self._run.journal) if one["kind"] == "start")
+        return any(one["details"].get("incarnation") == self.incarnation for one in starts)
 
     def _beat(self, count: int) -> None:
         self._write(
@@ -190,6 +262,23 @@ class Lease:
             f"{self._leases.parent} is held by a living head on {host}: "
             "stop that one first, or give this one another ROLLCALL_RUN_DIR"
         )
+
+
+def _newest_epoch(journal: Path) -> int:
+    """The greatest number of a lease that an event of the journal has; 0 where none has one."""
+    return max((event.get("epoch") or 0 for event in read_events(journal)), default=0)
+
+
+def _created_and_locked(path: Path) -> int:
+    """A descriptor. Raises FileExistsError, BlockingIOError, and OSError where that fails."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with named(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _lock(descriptor: int) -> bool:

@@ -14,7 +14,7 @@ from trainer.masks import MASK, secret_texts
 
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
-    *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_RESUME_FROM"),
+    *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
     *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY"),
 )
 """Names with our prefix that a node sets for what it starts; passed over here."""

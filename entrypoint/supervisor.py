@@ -130,7 +130,7 @@ class Supervisor:
             resume_from=resume_from or 0,
         )
         command = self.recipe.command(self.gathering.job, resume_from)
-        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.lease)}
+        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.claim)}
         command = replace(command, env={**command.env, **of_attempt})
         attempt = Attempt(
             submission,
@@ -193,7 +193,7 @@ class Supervisor:
 
         def write() -> None:
             try:
-                fence.check(self.journal.lease)  # on the run's own storage
+                fence.check(self.journal.claim)  # on the run's own storage
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:

@@ -269,29 +269,29 @@ def append_event(
     *,
     attempt: int | None = None,
     node: str | None = None,
-    lease: Path | None = None,
+    claim: fence.Claim | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Append one event to the run's journal, durably, and return it.
 
     One `write` of one line on an O_APPEND descriptor: head and driver, which run on one machine,
-    may both write without a lock. `lease`: the head's; a driver has it in its environment. Masked
+    may both write without a lock. `claim`: the head's; a driver has it in its environment. Masked
     are `secrets`, and those that this process has in its environment: an error may quote either.
 
     Raises SupersededError where a later head has the run, OSError.
     """
-    lease = lease or fence.mine()
+    claim = claim or fence.mine()
     hidden = secret_texts(os.environ).union(secrets)
     event = {
         "at": timestamp(),
         "node": node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
-        "epoch": fence.epoch(lease),
+        "epoch": claim.epoch if claim else None,
         "attempt": attempt,
         "kind": kind,
         "sentence": redact(sentence, hidden),
         "details": redact_all(details or {}, hidden),
     }
-    fence.check(lease)
+    fence.check(claim)
     descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         with named(journal):

@@ -30,7 +30,6 @@ from entrypoint.journal import Journal
 from entrypoint.lease import Lease
 from entrypoint.settings import Settings
 from tests.damage import damaged
-from trainer import fence
 from trainer.contract import ExitCode, Phase, Progress, RunFiles
 
 DETAILS: dict[str, dict[str, Any]] = {
@@ -154,7 +153,7 @@ def test_a_lease_that_is_damaged_is_succeeded(
         lease.holder(leases)
         assert ip_address(lease.address(leases) or "::")
         with Lease(leases) as later:
-            assert fence.epoch(later.path) == 2
+            assert later.claim.epoch == 2
 
 
 @pytest.fixture

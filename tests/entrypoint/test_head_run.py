@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from entrypoint.journal import Journal
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
-from trainer.contract import ExitCode, RunFiles, read_events
+from trainer.contract import ExitCode, RunFiles, append_event, read_events
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def serve(run: RunFiles, port: int, *job: str) -> int:
 
 def finish(run: RunFiles) -> None:
     """As the head that was here last did it."""
-    fingerprint = json.loads(run.run.read_text())["fingerprint"]
+    fingerprint = _fingerprint(run)
     Journal(run.journal, "head").record(
         "outcome", "the job has finished", outcome="finished", exit_code=0, command=fingerprint
     )
@@ -86,6 +87,24 @@ def test_a_finished_run_goes_on_with_another_command(
     finish(run)
     assert serve(run, taken, "python", "train.py", "--longer") == ExitCode.UNFIT
     assert "this run was begun with another command; going on with the new one" in caplog.messages
+
+
+def test_a_finished_run_whose_leases_are_lost_is_still_finished(
+    run: RunFiles, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "SILENCE_SECONDS", 0.3)
+    for _ in range(3):
+        serve(run, taken, "python", "train.py")
+    shutil.rmtree(run.leases)
+    serve(run, taken, "python", "train.py", "--longer")
+    with lease.Lease(run.leases) as later:
+        details = {"outcome": "finished", "exit_code": 0, "command": _fingerprint(run)}
+        append_event(run.journal, "outcome", "the job has finished", details, claim=later.claim)
+    assert serve(run, taken, "python", "train.py") == ExitCode.FINISHED
+
+
+def _fingerprint(run: RunFiles) -> str:
+    return str(json.loads(run.run.read_text())["fingerprint"])
 
 
 def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:

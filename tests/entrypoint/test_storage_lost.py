@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 from tests.entrypoint.world import FINISHED, World
+from trainer import fence
 from trainer.contract import ExitCode, RunFiles
 from trainer.fence import SupersededError
 
@@ -35,11 +35,12 @@ __all__ = ["head"]
 
 
 @pytest.fixture
-def journal(head: Head) -> Iterator[Journal]:
+def journal(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
     """Of a head that holds the run."""
+    monkeypatch.setattr(fence, "RESTORE_SECONDS", 0.2)
     head.run.run.write_text(json.dumps({"fingerprint": "0"}))
     with Lease(head.run.leases) as lease:
-        yield Journal(head.run.journal, "head", lease.path)
+        yield Journal(head.run.journal, "head", lease.claim)
 
 
 @pytest.fixture
@@ -51,6 +52,12 @@ def told(head: Head) -> list[Message]:
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     return said
+
+
+def lose_the_mount(run: RunFiles) -> None:
+    """An empty directory lies in its place."""
+    run.root.rename(run.root.with_name(f"{run.root.name}-away"))
+    run.root.mkdir()
 
 
 FAILURES = [
@@ -68,7 +75,7 @@ def test_workers_are_told_an_outcome_that_cannot_be_written_down(
     outcome: Outcome,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    shutil.rmtree(head.run.leases)  # an empty directory lies in the place of a lost mount
+    lose_the_mount(head.run)
     assert (
         tell_end(outcome, head.run, journal, head.control, "the command", 1.0) == outcome.exit_code
     )
@@ -81,7 +88,7 @@ def test_workers_are_told_an_outcome_that_cannot_be_written_down(
 def test_a_run_whose_end_is_on_no_record_is_finished_on_no_node(
     head: Head, journal: Journal, told: list[Message]
 ) -> None:
-    shutil.rmtree(head.run.leases)
+    lose_the_mount(head.run)
     outcome = Outcome("finished", ExitCode.FINISHED, "the job has finished")
     assert (
         tell_end(outcome, head.run, journal, head.control, "the command", 1.0) == ExitCode.RUN_DIR
