@@ -36,6 +36,7 @@ KEYS = (
     "wandb_api_key",
     "token",
     "sources",
+    "warnings",
     "faults",
 )
 
@@ -60,7 +61,8 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
     if wrong := recipe.faults(settings):
         return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
     layout = _layout(settings, decided, recipe)
-    return _row(faults=_layout_faults(layout), layout=layout, **given)
+    warnings = list(recipe.warnings(settings))
+    return _row(faults=_layout_faults(layout), layout=layout, warnings=warnings, **given)
 
 
 def main(settings: Settings | SettingsError, as_json: bool) -> int:
@@ -84,7 +86,7 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
         }
         for fault in faults
     ]
-    return row | {"sources": {}} | known | {"faults": rows}
+    return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
 
 
 def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
@@ -135,14 +137,17 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 def _print_text(row: dict[str, Any]) -> None:
-    """One fact a line, with what decided it; faults go to the standard error."""
+    """One fact a line, with what decided it; warnings and faults go to the standard error."""
     if row["role"] is not None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
             for name in KEYS
-            if name not in ("sources", "faults", "layout") and row[name] not in (None, "")
+            if name not in ("sources", "warnings", "faults", "layout")
+            and row[name] not in (None, "")
         ]
         _print_table(lines + _layout_lines(row["layout"]))
+    for warning in row["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
         print(Fault(**fault), file=sys.stderr)
 

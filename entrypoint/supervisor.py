@@ -119,7 +119,7 @@ class Supervisor:
         submission = f"rollcall-{self.control.incarnation}-{number}"
         self.control.phase = "training"
         self.control.ask_for_stacks(0)
-        fitting = self.gathering.job.job[len(self.settings.job) :]
+        fitting = self.gathering.job.job[len(self.settings.job) + 1 :]
         start = restart.start(resume_from or 0, self._in_memory())
         self.journal.record(
             "attempt",

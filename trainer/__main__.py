@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from threading import Timer
 
-from trainer.checks import engine_faults
+from trainer.checks import engine_faults, model_faults
 from trainer.config import parse
 from trainer.contract import ExitCode
 from trainer.flags import ConfigError
@@ -24,8 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(error, ExitCode.USAGE)
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
-    if lacking := engine_faults(config):
-        return _end("\n".join(lacking), ExitCode.USAGE)
+    try:
+        faults = [*engine_faults(config), *model_faults(config)]
+    except OSError as error:
+        return _end(f"{error.filename}: {error.strerror}", ExitCode.RUN_DIR)
+    if faults:
+        return _end("\n".join(faults), ExitCode.USAGE)
     # Not before the flags are right: --help and a typing error answer at once.
     from trainer import attempt
 

@@ -9,28 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from env.prompts import PromptError, load_prompts
+from trainer import model_files, reward_models
 from trainer.config import Config
 
 
 def data_faults(config: Config) -> list[str]:
-    """One sentence for each prompts file that is empty or broken: flag, file, line.
-
-    Only text files are read, all of them: their lines are written by hand or by scripts. Opening
-    other formats would load libraries that a head does not need; the trainer itself checks those.
-    """
+    """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
     faults = []
     for flag, path, most in (
         ("--prompt_data", config.prompt_data, config.max_samples),
         ("--eval_dataset", config.eval_dataset, None),
     ):
-        on_hub = path is not None and not path.is_absolute()
-        if path is None or on_hub or path.is_dir() or path.suffix == ".parquet":
+        if path is None or not path.is_absolute():  # the hub's
             continue
         try:
             _read(config, path, most)
         except PromptError as error:
             keys = [config.input_key, *([config.label_key] if config.label_key else [])]
-            faults.append(f"{flag}: {error}. Every line is a JSON object with {' and '.join(keys)}")
+            faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
     return faults
 
 
@@ -39,6 +35,26 @@ def _read(config: Config, path: Path, most: int | None) -> None:
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
     render = (lambda messages: "chat") if config.apply_chat_template else None
     load_prompts(path, *columns, most, render)
+
+
+def model_faults(config: Config) -> list[str]:
+    """One sentence for each damaged or missing file of the models on this disk.
+
+    Raises OSError where the disk itself fails.
+    """
+    reward = reward_models.names(config) if config.has_reward_model else ()
+    critic = config.critic_pretrain if config.has_critic else ""
+    wanted = [
+        ("--pretrain", config.pretrain, True),
+        ("--critic_pretrain", critic, config.save_value_network),
+        *(("--reward_pretrain", name, True) for name in reward),
+    ]
+    return [
+        f"{flag}: {fault}"
+        for flag, model, tokenizer in wanted
+        if model and Path(model).is_dir()
+        for fault in model_files.faults(Path(model), tokenizer=tokenizer)
+    ]
 
 
 def engine_faults(config: Config) -> list[str]:

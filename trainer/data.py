@@ -7,6 +7,7 @@ from typing import Any
 
 from env.prompts import PromptError, PromptStream, Render, load_prompts
 from env.types import Prompt
+from trainer import unfit
 from trainer.config import Config
 
 
@@ -69,4 +70,5 @@ def _chat_template(model: str) -> Render:
 def _tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
 
-    return AutoTokenizer.from_pretrained(model)
+    with unfit.told(model):
+        return AutoTokenizer.from_pretrained(model)

@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+OVER = "--"
+"""A word of the command line: what follows it says a flag's value whatever stands before it. A
+launcher puts there what it knows better than the one who wrote the command."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
@@ -35,6 +39,8 @@ class Flag:
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
+    endless: bool = False
+    """Whether it may be infinite."""
     no_effect: str = ""
     """Accepted, with a warning that gives this reason: it changes nothing that is learned."""
     unsupported: str = ""
@@ -54,6 +60,8 @@ class Flag:
             return None
         if math.isnan(value):
             return "must be a number"
+        if math.isinf(value) and not self.endless:
+            return "must be finite"
         if self.at_least is not None and not value >= self.at_least:
             return f"must be at least {self.at_least:g}"
         if self.above is not None and not value > self.above:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from trainer import command_line, config_file, values
 from trainer.command_line import Shape
-from trainer.flags import Fault, Flag, flags_of
+from trainer.flags import OVER, Fault, Flag, flags_of
 from trainer.help import help_text
 from trainer.spellings import Given, label, resolve, spellings
 
@@ -45,7 +45,7 @@ class _Declared:
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:
     """`argv`, and the files that its --config name, as a `config`; what argv gives wins.
 
-    Exits with the help where it is asked for.
+    What follows the word OVER wins over all of these. Exits with the help where it is asked for.
     """
     if any(word in ("-h", "--help") for word in argv):
         print(help_text(config, prog, description))
@@ -53,24 +53,33 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     declared = _declared(config)
     known = spellings(config)
     shapes = {spelling: _shape(declared[names[0]]) for spelling, names in known.items()}
-    from_line, faults = command_line.given_in(argv, {**shapes, CONFIG: Shape(1)})
+    before, after = _parted(argv)
+    from_line, faults = command_line.given_in(before, {**shapes, CONFIG: Shape(1)})
+    from_above, wrong = command_line.given_in(after, shapes)
     from_files: list[Given] = []
     for given in from_line:
         if given.spelling == CONFIG:
             more, broken = config_file.given_in(Path(*given.texts), known)
             from_files += more
             faults += broken
-    in_files, warnings = resolve(from_files, known)
-    on_line, twice = resolve((one for one in from_line if one.spelling != CONFIG), known)
-    found = in_files | on_line
+    in_files, twice_in_file, warnings = resolve(from_files, known)
+    on_line, twice, _ = resolve((one for one in from_line if one.spelling != CONFIG), known)
+    found = in_files | on_line | resolve(from_above, known)[0]
     checked = _checked(declared, found)
     return Reading(
         config(**checked.values),
         frozenset(name for name, one in found.items() if known[one.spelling][0] == name),
         frozenset(checked.at_fault),
-        (*faults, *checked.faults.values()),
-        tuple(dict.fromkeys([*warnings, *twice, *checked.warnings])),
+        (*faults, *wrong, *twice_in_file, *twice, *checked.faults.values()),
+        tuple(dict.fromkeys([*warnings, *checked.warnings])),
     )
+
+
+def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words before OVER and those after it."""
+    words = list(argv)
+    at = words.index(OVER) if OVER in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,28 +56,29 @@ def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
 
 def resolve(
     givens: Iterable[Given], known: Mapping[str, tuple[str, ...]]
-) -> tuple[dict[str, Given], list[str]]:
-    """Field → what was given for it, and a warning for each that was given two values.
+) -> tuple[dict[str, Given], list[Fault], list[str]]:
+    """Field → what was given for it; what was given twice in one place; what a later file beats.
 
     A spelling of one field beats a shared one; else the later beats the earlier.
     """
     found: dict[str, Given] = {}
-    warnings = []
+    faults: list[Fault] = []
+    warnings: list[str] = []
     in_order = sorted(givens, key=lambda given: len(known[given.spelling]) == 1)
     for given in in_order:
         for name in known[given.spelling]:
             before = found.get(name)
-            if before and _clash(before, given, known):
-                warnings.append(
-                    f"{given.label} is given twice: the last value counts"
-                    if before.label == given.label
-                    else f"{before.label} has no effect: {given.label} says the same flag's value"
-                )
+            # A shared spelling and one of a single field are a rule and its exception.
+            if before and len(known[before.spelling]) == len(known[given.spelling]):
+                if before.file == given.file:
+                    faults.append(_twice(before, given))
+                elif before.texts != given.texts:
+                    warnings.append(f"{before.label} has no effect: {given.label} says the same")
             found[name] = given
-    return found, warnings
+    return found, list(dict.fromkeys(faults)), warnings
 
 
-def _clash(before: Given, now: Given, known: Mapping[str, tuple[str, ...]]) -> bool:
-    """Two values that mean the same field, neither being the special case of the other."""
-    same_reach = len(known[before.spelling]) == len(known[now.spelling])
-    return same_reach and before.texts != now.texts
+def _twice(before: Given, now: Given) -> Fault:
+    if before.label == now.label:
+        return Fault(now.label, "", "is given twice", "Give it once")
+    return Fault(now.label, "", f"{before.label} says the same", "Give one of the two")

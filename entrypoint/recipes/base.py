@@ -40,6 +40,11 @@ class Recipe(Protocol):
         """Raises FilesGoneError."""
         ...
 
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        """What the job will warn of as it starts, a sentence each; asked where there is no fault,
+        for `plan`."""
+        ...
+
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
         """What these nodes lack for the job, a sentence each; asked before it is submitted."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
 from trainer.contract import RunFiles
+from trainer.flags import OVER
 from trainer.manifest import newest_checkpoint
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.checks import data_faults, engine_faults
+        from trainer.checks import data_faults, engine_faults, model_faults
         from trainer.config import parse
         from trainer.flags import ConfigError
 
@@ -31,7 +32,20 @@ class Builtin:
             config = parse(_arguments(settings))
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
-        return [*engine_faults(config), *data_faults(config)]
+        try:
+            return [
+                *_run_dir_faults(settings),
+                *engine_faults(config),
+                *model_faults(config),
+                *data_faults(config),
+            ]
+        except OSError as error:
+            return [f"{error.filename}: {error.strerror}"]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        from trainer.config import parse
+
+        return parse(_arguments(settings)).warnings
 
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)
@@ -46,7 +60,7 @@ class Builtin:
 
         flags = smaller(_parsed(settings), nodes)
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
-        return replace(settings, job=(*settings.job, *words))
+        return replace(settings, job=(*settings.job, OVER, *words)) if flags else settings
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
         from trainer.config import parse
@@ -85,11 +99,25 @@ def _parsed(settings: Settings) -> Config:
         raise FilesGoneError("; ".join(missing)) from None
 
 
+def _run_dir_faults(settings: Settings) -> Iterator[str]:
+    """A run directory of the flags that is another than the node's, which would be passed over."""
+    from trainer.config import named_in, parse
+
+    if "run_dir" in named_in(settings.job):
+        given = parse(settings.job).run_dir
+        if given != settings.run_dir.absolute():
+            yield (
+                f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
+                "ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+
+
 def _arguments(settings: Settings) -> list[str]:
-    """The user's flags and those that follow from the settings; resuming is the rule."""
+    """The user's flags, and those that follow from the settings, which count whatever is given."""
     from trainer.config import named_in
 
-    arguments = [*settings.job, "--run_dir", str(settings.run_dir), "--load_checkpoint"]
+    over = () if OVER in settings.job else (OVER,)
+    arguments = [*settings.job, *over, "--run_dir", str(settings.run_dir), "--load_checkpoint"]
     given = named_in(settings.job)
     if settings.reward_url and "remote_rm_url" not in given:
         arguments += ["--remote_rm_url", settings.reward_url]

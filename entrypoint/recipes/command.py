@@ -35,6 +35,9 @@ class AnyCommand:
         if lacking := self.faults(settings):
             raise FilesGoneError("; ".join(lacking))
 
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return ()
+
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
         return ()
 

@@ -12,14 +12,21 @@ from entrypoint.gathering import UnplaceableError
 from entrypoint.recipes.builtin import RECIPE, Builtin
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from tests.entrypoint.test_elastic import APART, COLOCATED, settings_of
+from tests.entrypoint.test_elastic import settings_of
 from tests.entrypoint.world import World
 from trainer.assignment import Offer
 
 ADDRESSES = {"a": "127.0.0.3", "b": "127.0.0.4"}
 BACK_AFTER_SECONDS = 0.5
-ELASTIC = (*COLOCATED, "--actor_num_nodes", "2", "--vllm_num_engines", "8")
-ENGINE = ("--vllm_num_engines", "1")
+ELASTIC = (
+    *("--colocate_all_models", "--actor_num_nodes", "2", "--actor_num_gpus_per_node", "8"),
+    *("--vllm_num_engines", "8", "--vllm_tensor_parallel_size", "2"),
+)
+SMALL = (
+    *("--colocate_actor_ref", "--actor_num_nodes", "1", "--actor_num_gpus_per_node", "8"),
+    *("--critic_num_nodes", "1", "--critic_num_gpus_per_node", "4"),
+    *("--vllm_num_engines", "1", "--vllm_tensor_parallel_size", "2"),
+)
 
 
 class Nodes(World):
@@ -60,7 +67,7 @@ class Nodes(World):
 
 @pytest.mark.parametrize(
     "job",
-    [ELASTIC, (*APART, *("--actor_num_nodes", "1", "--critic_num_gpus_per_node", "4"), *ENGINE)],
+    [ELASTIC, SMALL],
     ids=["which one could hold alone", "which one could not"],
 )
 def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(

@@ -12,6 +12,7 @@ import pytest
 
 from entrypoint import plan
 from entrypoint.settings import Settings, SettingsError
+from tests.entrypoint.models import write_files
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
@@ -105,10 +106,10 @@ def test_planning_imports_nothing_heavy() -> None:
     assert not imported & {"torch", "transformers", "ray", "numpy", "rich", "httpx", "psutil"}
 
 
-def job(tmp_path: Path, *more: str) -> list[str]:
+def job(tmp_path: Path, *more: str, model: str = "some/model") -> list[str]:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"input": "1+1="}\n')
-    given = ["--pretrain", "some/model", "--prompt_data", str(prompts)]
+    given = ["--pretrain", model, "--prompt_data", str(prompts)]
     return [*given, "--remote_rm_url", "arithmetic", *more]
 
 
@@ -164,9 +165,7 @@ def test_a_job_that_cannot_run_is_a_fault(
 
 
 def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "other"}')
-    given = job(tmp_path, "--pretrain", str(tmp_path / "model"))
+    given = job(tmp_path, model=str(write_files(tmp_path / "model")))
     layout = plan.plan(Settings.read({}, given))["layout"]
     assert all(pool["peak_bytes"] is None for pool in layout["memory"])
 

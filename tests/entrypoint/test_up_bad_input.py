@@ -18,6 +18,7 @@ from entrypoint.control import Control
 from entrypoint.lease import Lease
 from entrypoint.process import marked
 from entrypoint.roll import Card
+from tests.entrypoint.models import write_files
 from tests.support.ports import BLOCK_PORTS
 from trainer.contract import RunFiles, read_events
 
@@ -287,12 +288,11 @@ def test_a_taken_control_port_is_found_without_the_preflight_too(node: Node) -> 
 
 def job(node: Node, *more: str, prompts: str = '{"prompt": "1+1=", "answer": "2"}\n') -> list[str]:
     """Flags of a job that could run, but for what `prompts` and `more` make of it."""
-    data, model = node.root / "train.jsonl", node.root / "model"
+    data, model = node.root / "train.jsonl", write_files(node.root / "model")
     data.write_text(prompts)
-    model.mkdir(exist_ok=True)
-    (model / "config.json").write_text("{}")
+    own_data = () if "--prompt_data" in more else ("--prompt_data", str(data))
     return [
-        *("--pretrain", str(model), "--prompt_data", str(data), "--remote_rm_url", "arithmetic"),
+        *("--pretrain", str(model), *own_data, "--remote_rm_url", "arithmetic"),
         *("--input_key", "prompt", "--label_key", "answer", *more),
     ]
 
@@ -326,7 +326,7 @@ def test_a_broken_prompt_is_named_by_file_and_line(node: Node, broken: str, said
     arguments = job(node, prompts=f"{whole}\n{whole}\n{broken}\n")
     line = only_message(node.up({}, *arguments), 64)
     assert f"--prompt_data: {node.root}/train.jsonl:3: {said}" in line
-    assert "Every line is a JSON object with prompt and answer" in line
+    assert "Every row has prompt and answer" in line
 
 
 def test_a_chat_is_no_broken_prompt_where_the_models_template_is_applied(node: Node) -> None:

@@ -24,7 +24,7 @@ def completed(command: dict[str, Any], tiny: Tiny, run_dir: Path) -> Config:
     """The command with what it lacks here: a reward server's URL, prompts, a run directory."""
     more = {
         "pretrain": tiny.model if "--pretrain" in command["lacks"] else None,
-        "prompt_data": tiny.prompts,
+        "prompt_data": tiny.prompts if "--prompt_data" in command["lacks"] else None,
         "remote_rm_url": "http://reward:5000/get_reward",
         "run_dir": run_dir,
     }

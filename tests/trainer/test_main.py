@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,17 @@ def test_bad_usage_is_one_message_and_64(
     message = capsys.readouterr().err
     assert said in message
     assert "Traceback" not in message
+
+
+def test_a_damaged_model_ends_before_a_cluster_is_asked_for(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny.model, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert end_of(tiny, run_dir, pretrain=model) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"--pretrain: {weights} is damaged or cut off: ")
 
 
 def test_a_flag_without_effect_is_said_at_the_start(

@@ -19,6 +19,11 @@ def reading(words: list[str]) -> Reading[Config]:
     return read(Config, words, "prog", "")
 
 
+def faults_of(told: Reading[Config]) -> list[str]:
+    """But for the flags that a whole command has besides."""
+    return [str(fault) for fault in told.faults if fault.problem != "is required"]
+
+
 def values_of(words: list[str]) -> Config:
     told = reading(words)
     assert {fault.problem for fault in told.faults} <= {"is required"}
@@ -119,10 +124,26 @@ def test_flags_that_stand_for_others_are_folded_into_them(tiny: Tiny, run_dir: P
     assert config.prompt_max_len == 10 - config.generate_max_len
 
 
-def test_a_value_given_twice_is_said() -> None:
-    told = reading(["--gamma", "0.5", "--gamma", "0.9", "--seed", "1", "--train.seed", "2"])
-    assert (told.config.gamma, told.config.seed) == (0.9, 2)
+def test_a_flag_given_twice_is_a_fault_whatever_its_values() -> None:
+    told = reading(["--gamma", "0.5", "--gamma", "0.9", "--seed", "1", "--train.seed", "1"])
+    assert faults_of(told) == [
+        "--gamma: is given twice. Give it once",
+        "--train.seed: --seed says the same. Give one of the two",
+    ]
+
+
+def test_a_flag_given_in_two_files_has_the_later_ones_value(tmp_path: Path) -> None:
+    for name, gamma in (("a", "0.5"), ("b", "0.9")):
+        (tmp_path / f"{name}.yaml").write_text(f"gamma: {gamma}\n")
+    files = [word for name in "ab" for word in ("--config", str(tmp_path / f"{name}.yaml"))]
+    told = reading(files)
+    assert (told.config.gamma, faults_of(told)) == (0.9, [])
     assert told.warnings == (
-        "--gamma is given twice: the last value counts",
-        "--seed has no effect: --train.seed says the same flag's value",
+        f"{tmp_path}/a.yaml: gamma has no effect: {tmp_path}/b.yaml: gamma says the same",
     )
+
+
+def test_what_a_launcher_adds_counts_whatever_was_given() -> None:
+    told = reading(["--gamma", "0.5", "--train.seed", "1", "--", "--gamma", "0.9", "--seed", "2"])
+    assert (told.config.gamma, told.config.seed) == (0.9, 2)
+    assert (faults_of(told), told.warnings) == ([], ())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from trainer import losses
+from trainer import losses, unfit
 from trainer.actors import loading, lora, value_head
 from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics, Rank
 from trainer.actors.forward import Forward
@@ -56,7 +56,7 @@ def hidden_size(backbone: Any) -> int:
 
 
 def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
-    with loading.split(settings.sharding, rank):
+    with unfit.told(settings.model.model), loading.split(settings.sharding, rank):
         backbone = AutoModel.from_pretrained(
             settings.model.model,
             dtype=torch.float32,

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from trainer import shares
+from trainer import shares, unfit
 from trainer.actors.allocator import keep_freed_memory
 from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.packing import Cut
-from trainer.types import FloatArray, Sequences
+from trainer.types import FloatArray, Sequences, UnfitModelError
 
 
 def prepare_process(*, deterministic: bool = False) -> torch.device:
@@ -47,7 +47,16 @@ def share_threads(at_once: int) -> None:
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
-    return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
+    """Raises UnfitModelError for files that cannot be used, or that lack weights."""
+    with unfit.told(model):
+        loaded, info = AutoModelForCausalLM.from_pretrained(
+            model, dtype=dtype, attn_implementation=attention, output_loading_info=True
+        )
+    if missing := sorted(info["missing_keys"]):
+        # transformers would draw them at random, and only warn.
+        some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some}")
+    return loaded
 
 
 @contextmanager

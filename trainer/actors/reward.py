@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
-from trainer import shares
+from trainer import shares, unfit
 from trainer.actors import value_head
 from trainer.actors.base import Metrics, RewardSettings
 from trainer.actors.model import prepare_process, visiting
@@ -43,8 +43,9 @@ class _Scorer:
 
     def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
         self._name, self._settings, self._device = name, settings, device
-        self._tokenizer = AutoTokenizer.from_pretrained(name)
-        self._model = model = _loaded(name, settings).eval()
+        with unfit.told(name):
+            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._model = model = _loaded(name, settings).eval()
         if not settings.offload:
             self._model.to(device)
         self._longest: int | None = getattr(

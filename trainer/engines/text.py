@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
+from trainer import unfit
 from trainer.engines.base import EngineSettings
 from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
 
@@ -32,7 +33,8 @@ class Texts:
     """A model's tokeniser, as the rollouts use it."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        with unfit.told(settings.model):
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self._special = settings.add_special_tokens
         self._longest = settings.prompt_max_len
 

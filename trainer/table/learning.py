@@ -138,6 +138,7 @@ class ShapingFlags:
     reward_clip_range: tuple[float, float] = flag(
         (-10.0, 10.0),
         group=SHAPING,
+        endless=True,
         dotted="reward.clip_range",
         help="rewards are clipped to this range",
     )
@@ -182,6 +183,7 @@ class FilteringFlags:
     dynamic_filtering_reward_range: tuple[float, float] = flag(
         (0.0, 1.0),
         group=FILTERING,
+        endless=True,
         dotted="algo.dynamic_filtering_range",
         help="a prompt's mean score must lie inside",
     )
@@ -213,6 +215,7 @@ class CorrectionFlags:
     is_correction_threshold: tuple[float, ...] = flag(
         (0.5, 5.0),
         group=CORRECTION,
+        endless=True,
         dotted="algo.advantage.is_correction_threshold",
         at_least=0,
         help="LOW HIGH, or HIGH alone",

@@ -103,6 +103,7 @@ class OptimiserFlags:
         1.0,
         group=OPTIMISER,
         dotted="actor.max_norm",
+        endless=True,
         above=0,
         help="gradients are clipped to this norm",
     )
@@ -110,6 +111,7 @@ class OptimiserFlags:
         1.0,
         group=OPTIMISER,
         dotted="critic.max_norm",
+        endless=True,
         follows="max_norm",
         above=0,
         help="the critic's",

@@ -42,6 +42,7 @@ class CheckpointFlags:
         dotted="ckpt.max_mem",
         unit="GB",
         above=0,
+        endless=True,
         help="the oldest go where all take more; the newest stays in any case",
     )
     save_hf_ckpt: bool = flag(
