@@ -4,37 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from entrypoint import console, run_token, wait
+from entrypoint import console, ended, run_token, wait
 from entrypoint.head_client import HeadClient, NoHeadError, WrongTokenError
 from entrypoint.role import host_to_ask
 from entrypoint.settings import Settings
 from trainer.contract import ExitCode, Progress, RunFiles
 
 TAIL_LINES = 20
+STOPS = "the head will save, stop and exit 143"
+
+
+class NoAnswerError(Exception):
+    """No head of this run answers; the sentence says why, and what would help."""
+
+    def __init__(self, sentence: str, exit_code: ExitCode) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
 
 
 def status(settings: Settings, as_json: bool) -> int:
-    return _ask(settings, as_json, "GET", "/v1/state", _sentences)
+    """Of a run that has ended, its outcome."""
+    return _say(settings, as_json, ("GET", "/v1/state"), _sentences)
 
 
 def stop(settings: Settings, as_json: bool) -> int:
-    return _ask(
-        settings, as_json, "POST", "/v1/stop", lambda _: ["the head will save, stop and exit 143"]
-    )
+    """A run that has ended needs none."""
+    return _say(settings, as_json, ("POST", "/v1/stop"), lambda _: [STOPS])
 
 
 def logs(settings: Settings, as_json: bool) -> int:
-    """The end of each log file; needs no living head."""
-    directory = RunFiles(settings.run_dir).logs
-    files = sorted(directory.glob("*.log")) if directory.is_dir() else []
+    """The end of each log file, and the outcome where the run has ended; needs no living head."""
+    run = RunFiles(settings.run_dir)
+    files = sorted(run.logs.glob("*.log")) if run.logs.is_dir() else []
     if not files:
-        print(f"no log files in {directory}: is ROLLCALL_RUN_DIR right?", file=sys.stderr)
+        print(f"no log files in {run.logs}: is ROLLCALL_RUN_DIR right?", file=sys.stderr)
         return ExitCode.RUN_DIR
-    tails = {
-        path.name: path.read_text(errors="replace").splitlines()[-TAIL_LINES:] for path in files
-    }
+    tails = {path.name: _tail(path) for path in files}
+    if over := _ended(run):
+        tails[run.result.name] = list(over.lines())
     if as_json:
         print(json.dumps(tails))
     else:
@@ -43,31 +55,52 @@ def logs(settings: Settings, as_json: bool) -> int:
     return ExitCode.FINISHED
 
 
-def _ask(settings: Settings, as_json: bool, method: str, path: str, say: Any) -> int:
+def _tail(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+
+
+def _say(
+    settings: Settings,
+    as_json: bool,
+    question: tuple[str, str],
+    say: Callable[[dict[str, Any]], Iterable[str]],
+) -> int:
+    """`question`: the method and the path to ask the head; `say`: its answer in sentences."""
+    try:
+        row = _ask(settings, *question)
+        lines = say(row)
+    except NoAnswerError as error:
+        if (over := _ended(RunFiles(settings.run_dir))) is None:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        row, lines = over.row(), over.lines()
+    print(json.dumps(row) if as_json else "\n".join(lines))
+    return ExitCode.FINISHED
+
+
+def _ended(run: RunFiles) -> ended.Ended | None:
+    with suppress(OSError):
+        return ended.read(run)
+    return None
+
+
+def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
+    """The head's answer. Raises NoAnswerError."""
     token = run_token.for_client(settings)
     if token is None:
-        print(
-            f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})",
-            file=sys.stderr,
-        )
-        return ExitCode.NOT_ALLOWED
+        sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
+        raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
     host = host_to_ask(settings)
-    client = HeadClient(host, settings.control_port, token)
     try:
-        answer = client.command(method, path)
+        return HeadClient(host, settings.control_port, token).command(method, path)
     except NoHeadError as error:
-        print(error, file=sys.stderr)
-        return ExitCode.UNREACHABLE
+        raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
     except wait.NotYetError as error:
         elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS"
         remedy = elsewhere if host == "localhost" else ""
-        print(f"no head answers: {error}{remedy}", file=sys.stderr)
-        return ExitCode.UNREACHABLE
+        raise NoAnswerError(f"no head answers: {error}{remedy}", ExitCode.UNREACHABLE) from None
     except WrongTokenError as error:
-        print(error, file=sys.stderr)
-        return ExitCode.NOT_ALLOWED
-    print(json.dumps(answer) if as_json else "\n".join(say(answer)))
-    return ExitCode.FINISHED
+        raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
 
 
 def _sentences(state: dict[str, Any]) -> list[str]:

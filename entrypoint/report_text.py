@@ -10,9 +10,9 @@ from entrypoint.report import TRAINING, Failure, Report
 def lines(record: Report) -> Iterator[str]:
     yield f"{record.outcome}: {record.sentence}"
     yield (
-        f"{_counted(record.steps, 'step')} in {duration(record.wall_seconds)}, "
-        f"{_counted(len(record.attempts), 'attempt')}, "
-        f"{_counted(len(record.failures), 'failure')}"
+        f"{counted(record.steps, 'step')} in {duration(record.wall_seconds)}, "
+        f"{counted(len(record.attempts), 'attempt')}, "
+        f"{counted(len(record.failures), 'failure')}"
     )
     yield (
         f"effective time {record.effective_time_ratio:.1%}: "
@@ -27,7 +27,7 @@ def lines(record: Report) -> Iterator[str]:
     yield "attempts:"
     for one in record.attempts:
         yield (
-            f"  {one.number}: from step {one.resumed_from}, {_counted(one.steps, 'step')} "
+            f"  {one.number}: from step {one.resumed_from}, {counted(one.steps, 'step')} "
             f"in {duration(one.seconds)}: {one.ending}"
         )
     if record.failures:
@@ -50,7 +50,7 @@ def _failure(failure: Failure) -> Iterator[str]:
     )
     yield (
         f"    noticed after {duration(failure.noticed_seconds)}, {back}, "
-        f"{_counted(failure.steps_lost, 'step')} lost"
+        f"{counted(failure.steps_lost, 'step')} lost"
     )
 
 
@@ -66,5 +66,5 @@ def duration(seconds: float) -> str:
     raise AssertionError("days have no end")
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
