@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,7 @@ class Control:
         self._announced = asyncio.Event()
 
     def _serve(self) -> None:
+        import_module("entrypoint.check_in")  # pydantic takes 0.2 s: here, while Ray starts
         asyncio.run(self._run_server())
 
     async def _run_server(self) -> None:
@@ -213,16 +215,23 @@ class Control:
 
     async def _leave(self, request: Request) -> Response:
         """A worker whose machine is about to be taken away asks that nothing run on it."""
-        node, why = (request.query_params.get(name, "") for name in ("node", "why"))
-        if not self._register.leaves(node):
-            return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
-        self._on_leave(node, why)
+        from entrypoint import check_in
+
+        try:
+            asked = check_in.query(check_in.Departure, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        if not self._register.leaves(asked.node):
+            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
+        self._on_leave(asked.node, asked.why)
         return JSONResponse({"leaving": True}, status_code=202)
 
     async def _check_in(self, request: Request) -> Response:
+        from entrypoint import check_in
+
         try:
-            card = Card.parse(await request.json())
-        except (ValueError, TypeError) as error:
+            card = check_in.card(await _body(request, check_in.MOST_BYTES))
+        except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
         answer = self._register.check_in(card, request.client.host if request.client else "")
         if answer.ask_again:
@@ -246,10 +255,15 @@ class Control:
 
         An open question is the worker's sign of life, so it ends as soon as its asker is gone.
         """
-        node, kills = (request.query_params.get(name, "") for name in ("node", "oom_kills"))
-        entry = self._register.asks(node, int(kills) if kills.isdecimal() else None)
+        from entrypoint import check_in
+
+        try:
+            asked = check_in.query(check_in.Question, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        entry = self._register.asks(asked.node, asked.oom_kills)
         if entry is None:
-            return JSONResponse({"error": f"{node} has not checked in"}, status_code=404)
+            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
         hung_up = True
         try:
             hung_up = await self._wait_for_outcome(request)
@@ -257,7 +271,7 @@ class Control:
             self._register.asked(entry, hung_up=hung_up)
         answer = {"outcome": "running", "stacks_of": self._stacks_of}
         if self._outcome is not None:
-            self._register.told(node)
+            self._register.told(asked.node)
             answer = self._outcome
         return JSONResponse({**answer, "incarnation": self.incarnation})
 
@@ -300,6 +314,16 @@ def _whole_lines(journal: Path, offset: int) -> list[bytes]:
     with journal.open("rb") as file:
         file.seek(offset)
         return [line for line in file if line.endswith(b"\n")]
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Raises ValueError if there are more than `most` bytes; the rest is not kept."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise ValueError(f"the body is longer than {most} bytes")
+    return bytes(content)
 
 
 async def _disconnected(request: Request) -> None:

@@ -161,10 +161,14 @@ def host_label(raw: str) -> str:
     return raw
 
 
+NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""As long as a host's name may be."""
+
+
 def node_name(raw: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", raw):
+    if not re.fullmatch(NODE_NAME, raw):
         raise ParseError(
-            "cannot name a log file", "give up to 63 letters, digits, dots, hyphens or underscores"
+            "cannot name a log file", "give up to 64 letters, digits, dots, hyphens or underscores"
         )
     return raw
 

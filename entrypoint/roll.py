@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.assignment import Offer
@@ -67,24 +67,6 @@ class Card:
             cpus=self.inventory.get("cpus", 0.0),
             resources=self.resources,
         )
-
-    @classmethod
-    def parse(cls, row: Any) -> Card:
-        """Raises ValueError, naming the field, where `row` is not a card."""
-        if not isinstance(row, dict):
-            raise ValueError("a check-in is a JSON object")
-        for name in ("node", "address"):
-            if not isinstance(row.get(name), str) or not row[name]:
-                raise ValueError(f"{name}: a non-empty string is needed")
-        for name in ("versions", "inventory", "resources", "environment"):
-            if not isinstance(row.get(name, {}), dict):
-                raise ValueError(f"{name}: an object is needed")
-        if not isinstance(row.get("clock", 0.0), int | float | None):
-            raise ValueError("clock: seconds of the epoch are needed")
-        if not isinstance(row.get("oom_kills", 0), int):
-            raise ValueError("oom_kills: a number is needed")
-        known = {f.name for f in fields(cls)}
-        return cls(**{"versions": {}, **{k: v for k, v in row.items() if k in known}})
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from entrypoint.platforms.facts import Facts
 from entrypoint.reader import Reader
 from entrypoint.variables import (
     Fault,
+    ParseError,
     Secret,
     SettingsError,
     Variable,
@@ -306,7 +307,7 @@ class Settings:
         reader = Reader(environ)
         values = {name: reader.read(declared) for name, declared in _declared()}
         platform = detect(environ)
-        values["node_name"] = values["node_name"] or platform.node_name or socket.gethostname()
+        values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
         values["node_address"] = values["node_address"] or platform.node_address
         if job and values["job"]:
             problem = "is set, and the command line has job arguments too"
@@ -348,6 +349,16 @@ def _declared() -> Iterator[tuple[str, Variable]]:
     for one in fields(Settings):
         if "variable" in one.metadata:
             yield one.name, one.metadata["variable"]
+
+
+def _host_name(reader: Reader) -> str:
+    name = socket.gethostname()
+    try:
+        return parse.node_name(name)
+    except ParseError as error:
+        problem = f"is not set, and this host's name {name!r} {error.problem}"
+        reader.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
+        return name
 
 
 class Row(NamedTuple):

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 LIFE = uuid.uuid4().hex
 """Names this process."""
+LONGEST_SENTENCE = 2000
+"""Characters of each failed check that the head is told."""
 TRIES = 5
 LONGEST_PAUSE_SECONDS = 0.3
 """Between two looks for the head: the workers' Ray starts, behind this."""
@@ -79,7 +81,12 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
         client = HeadClient(host, settings.control_port, token)
         address = address_of.of_worker(settings, host)
         client.check_in(
-            Card(node=settings.node_name, address=address, versions={}, unfit=sentences)
+            Card(
+                node=settings.node_name,
+                address=address,
+                versions={},
+                unfit=[" ".join(sentence.split())[:LONGEST_SENTENCE] for sentence in sentences],
+            )
         )
     except (wait.NotYetError, WrongTokenError, RefusedError) as error:
         log.info("told the head: %s", error)

@@ -324,7 +324,7 @@ def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None
 def shared(node: str, storage: str = "first", **changes: object) -> Card:
     """A card of a worker that sees the head's lease, with the head's time."""
     row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS, "storage": storage}
-    return Card.parse(row | {"clock": time.time()} | changes)
+    return Card(**row | {"clock": time.time()} | changes)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -
         "inventory": {"gpus": 8, "mtu": 9000},
         "environment": {"NCCL_IB_HCA": "mlx5"},
     }
-    return Seen(Card.parse(row | changes), source, skew)
+    return Seen(Card(**row | changes), source, skew)
 
 
 def told(*changed: Seen, left_out: frozenset[str] = frozenset()) -> list[str]:

@@ -143,3 +143,12 @@ def test_the_sources_say_which_variable_decided_each_fact() -> None:
     assert (worker["role"], worker["head_address"]) == ("RAY_WORKER", "HEAD_POD_ID")
     assert worker["node_name"] == "RUNPOD_POD_ID"
     assert "expected_workers" not in worker
+
+
+def test_a_host_name_that_cannot_name_a_log_file_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "-two words-")
+    with pytest.raises(SettingsError, match="ROLLCALL_NODE_NAME is not set, and this host's name"):
+        Settings.read({})
+    assert Settings.read({"ROLLCALL_NODE_NAME": "a"}).node_name == "a"
