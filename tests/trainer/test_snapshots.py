@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.holder import (
-    PIECE_BYTES,
     Holder,
     NoRoomError,
     TornError,
@@ -23,9 +22,11 @@ from trainer.checkpoint.holder import (
     pieces,
     view,
 )
+from trainer.checkpoint.labels import PIECE_BYTES
 from trainer.checkpoint.sheet import Contents, Sheet, newest_whole
 from trainer.checkpoint.snapshot import Copies, Keep
 from trainer.checkpoint.state import State
+from trainer.checkpoint.write import RunState
 from trainer.shared import Segment
 from trainer.stream import Server, Source
 
@@ -43,7 +44,7 @@ def sheet(step: int, role: str, rank: int, attempt: str = "a") -> Sheet:
         role=role,
         rank=rank,
         ranks=RANKS,
-        run_state="{}",
+        run_state=RunState(step=step, seed=0, prompts={}).dump(),
         in_flight=None,
         contents=contents,
         digests=(),

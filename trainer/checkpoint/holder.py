@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import threading
 from dataclasses import dataclass, replace
 
@@ -24,6 +23,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from trainer import custody, shared
+from trainer.checkpoint import labels
+from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.sheet import Key, Sheet
 from trainer.shared import Address, Segment
 from trainer.stream import Reader, Source
@@ -31,8 +32,6 @@ from trainer.types import TrainingError
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 64 << 20
-"""What has a checksum of its own; small enough for the object store."""
 Bytes = NDArray[np.uint8]
 
 
@@ -161,11 +160,11 @@ class Holder:
         # Its own ranks' first: what one node has written, another need not write again.
         with self._changing:
             shares = sorted(self._shares.values(), key=lambda share: not share.segment.adopted)
-        label = pickle.dumps([share.sheet for share in shares])
         segments = {share.sheet.name: share.segment.descriptor for share in shares}
         try:
+            label = labels.dump(share.sheet for share in shares)
             custody.deposit(self._owner, label, segments)
-        except OSError as error:  # training can do without
+        except (OSError, TypeError) as error:  # training can do without
             log.warning("what this node holds would not outlive its Ray: %s", error)
 
     def _check_room(self, sheet: Sheet) -> None:
@@ -185,8 +184,19 @@ def _left(owner: str) -> dict[Key, _Share]:
     except OSError as error:
         log.warning("what a Ray before this one has left cannot be had: %s", error)
         return {}
-    sheets: list[Sheet] = pickle.loads(found.label) if found.descriptors else []
-    segments = [Segment(os.fstat(one).st_size, one) for one in found.descriptors]
+    if not found.descriptors:
+        return {}
+    sizes = [os.fstat(one).st_size for one in found.descriptors]
+    try:
+        sheets = labels.parse(found.label)
+        pairs = zip(sheets, sizes, strict=True)
+        if not all(sheet.contents.bytes <= size for sheet, size in pairs):
+            raise LabelError("a share is shorter than its sheet says")
+    except ValueError as error:
+        found.close()
+        log.warning("what a Ray before this one has left is left out: %s", error)
+        return {}
+    segments = map(Segment, sizes, found.descriptors)
     return {s.key: _Share(one, s) for s, one in zip(sheets, segments, strict=True)}
 
 

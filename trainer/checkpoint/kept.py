@@ -6,15 +6,17 @@ as it finds what holders have, and deletes them once a newer step is held.
 
 from __future__ import annotations
 
+import errno
 import logging
-import pickle
 import shutil
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.checkpoint import labels
 from trainer.checkpoint.sheet import Sheet
+from trainer.checkpoint.write import RunState
 from trainer.custody import LABEL
 
 log = logging.getLogger(__name__)
@@ -32,15 +34,21 @@ class Kept:
         found: dict[str, Sheet] = {}
         for label in sorted(self._directory.glob(f"*{LABEL}")):
             try:
-                # Who can write here can read the run's token, and have Ray run what he likes.
-                found |= {sheet.name: sheet for sheet in pickle.loads(label.read_bytes())}
-            except Exception as error:  # of another version of this program, perhaps
+                sheets = labels.parse(label.read_bytes())
+                for sheet in sheets:
+                    RunState.parse(sheet.run_state)
+            except (OSError, ValueError) as error:
                 log.warning("%s cannot be read and is left out: %s", label, error)
+            else:
+                found |= {sheet.name: sheet for sheet in sheets}
         return list(found.values())
 
     def read(self, sheet: Sheet) -> NDArray[np.uint8]:
-        """A share's bytes, as far as they are there. Raises OSError."""
-        return np.fromfile(self._directory / sheet.name, np.uint8, count=sheet.contents.bytes)
+        """A share's bytes. Raises OSError."""
+        file, size = self._directory / sheet.name, sheet.contents.bytes
+        if file.stat().st_size < size:
+            raise OSError(errno.EIO, f"it has fewer than {size} bytes", str(file))
+        return np.fromfile(file, np.uint8, count=size)
 
     def forget(self) -> None:
         if self._any:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer import stored
 from trainer.checkpoint import retention
 from trainer.checkpoint.retention import Retention
 from trainer.contract import write_atomically
@@ -56,8 +57,15 @@ class RunState:
 
     @classmethod
     def parse(cls, text: str) -> RunState:
-        row = json.loads(text)
-        return cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
+        """Raises ValueError for a text of another shape."""
+        try:
+            row = stored.parsed(text.encode())
+            state = cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"it is no state of a run: {error!r}") from None
+        if not stored.is_count(state.step) or not isinstance(state.prompts, dict):
+            raise ValueError("it is no state of a run: its step or its prompts are missing")
+        return state
 
 
 @dataclass(frozen=True, slots=True)
