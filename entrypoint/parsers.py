@@ -30,6 +30,20 @@ def secret(raw: str) -> Secret:
     return Secret(raw)
 
 
+SHORTEST_TOKEN = 16
+
+
+def token(raw: str) -> Secret:
+    """The cluster's secret: whoever guesses it runs programs on every node."""
+    given = secret(raw)
+    if len(raw) < SHORTEST_TOKEN:
+        raise ParseError(
+            f"has fewer than {SHORTEST_TOKEN} characters",
+            "give a random one, as `openssl rand -hex 24` prints",
+        )
+    return given
+
+
 def boolean(raw: str) -> bool:
     match raw.lower():
         case "1" | "true" | "yes" | "on":

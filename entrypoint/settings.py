@@ -234,8 +234,9 @@ class Settings:
     )
     token: Secret | None = variable(
         "ROLLCALL_TOKEN",
-        parse.secret,
-        "The cluster's one secret, for Ray and the control port.",
+        parse.token,
+        "The cluster's one secret, for Ray and the control port; at least "
+        f"{parse.SHORTEST_TOKEN} characters.",
         shown="made by the head in the run directory",
         secret=True,
     )

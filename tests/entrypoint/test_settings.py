@@ -115,6 +115,8 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_NUM_GPUS", "all", "is not a whole number"),
         ("ROLLCALL_GRACE_SECONDS", "inf", "is not a duration"),
         ("ROLLCALL_TOKEN", "two words", "has characters that no key has"),
+        ("ROLLCALL_TOKEN", "x", "has fewer than 16 characters"),
+        ("ROLLCALL_TOKEN", "a" * 15, "has fewer than 16 characters"),
     ],
 )
 def test_a_malformed_value_is_named_with_what_would_be_right(

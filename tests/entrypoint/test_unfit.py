@@ -62,7 +62,9 @@ def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, free_por
     assert "unlucky was refused: unlucky is not fit: gpu.ecc" in str(head.roll())
 
 
-@pytest.mark.parametrize("more", [{"ROLLCALL_TOKEN": "wrong"}, {"ROLLCALL_TOKEN": ""}, {}])
+@pytest.mark.parametrize(
+    "more", [{"ROLLCALL_TOKEN": "of-another-cluster"}, {"ROLLCALL_TOKEN": ""}, {}]
+)
 def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
     more: dict[str, str], closed_port: int, tmp_path: Path
 ) -> None:
