@@ -15,12 +15,12 @@ from entrypoint.console import ProgressLine
 from entrypoint.failures import BESIDE_THE_DRIVER, Ending
 from entrypoint.hang import HangWatch
 from entrypoint.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
-from entrypoint.job import JobClient, JobInfo, JobRefusedError
+from entrypoint.job import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.journal import Journal
 from entrypoint.oom_kills import OomWatch
 from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
-from entrypoint.signs import Signs
+from entrypoint.signs import Signs, plain
 from entrypoint.told_steps import ToldSteps
 from trainer.contract import Phase, Progress, RunFiles
 from trainer.masks import redact
@@ -120,7 +120,8 @@ class Attempt:
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,
-            message=info.message or info.status,
+            message=plain(info.message) or info.status,
+            last_error=self._signs.last_error,
             signs=self._signs.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,
@@ -135,16 +136,8 @@ class Attempt:
         log_to = self._run.logs / f"attempt-{self.number}.log"
         try:
             self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
-        except Exception:  # whatever it is, the job goes on, and its end must be known
-            log.exception("the job's log is not followed any more")
-            self._await_end()
-        self.inbox.put(JobEnded(self.submission))
-
-    def _await_end(self) -> None:
-        while not self._ray_lost.wait(TICK_SECONDS):
-            with suppress(wait.NotYetError):
-                if self.jobs.info(self.submission).ended:
-                    return
+        finally:
+            self.inbox.put(JobEnded(self.submission))
 
     def _read(self, line: str) -> None:
         self._lines += 1
@@ -300,10 +293,8 @@ class Attempt:
                 raise wait.NotYetError(f"the job is {info.status}")
             return info
 
-        never = threading.Event()
+        what, timeout = "the job's last status", LAST_STATUS_SECONDS
         try:
-            return wait.until(
-                "the job's last status", ended, timeout=LAST_STATUS_SECONDS, stop=never
-            )
+            return wait.until(what, ended, timeout=timeout, stop=NEVER)
         except wait.GaveUpError:
             return JobInfo("LOST", "Ray does not say how the job ended")

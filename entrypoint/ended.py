@@ -32,8 +32,8 @@ class Ended:
 
     def lines(self) -> Iterator[str]:
         code = self.result.get("exit_code")
-        told = "" if code is None else f" (exit code {code})"
-        yield f"the run has ended: {self.outcome}: {self.sentence}{told}"
+        told = self.outcome if code is None else f"{self.outcome}, exit code {code}"
+        yield f"the run has ended ({told}): {self.sentence}"
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
         if stored.is_count(steps) and stored.is_count(attempts):
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"

@@ -51,6 +51,8 @@ class Ending:
     error_type: str | None = None
     message: str = ""
     """Ray's last word on the job."""
+    last_error: str = ""
+    """The driver's last own line that is no warning, without codes; what Ray relayed is not."""
     signs: tuple[Sign, ...] = ()
     """What log and cluster pointed to shortly before the end, each class once."""
     step: int = 0
@@ -153,6 +155,9 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
         return "; ".join(ending.lost_nodes)
     if failure is FailureClass.STORAGE and ending.files_gone:
         return ending.files_gone
+    told = ending.exit_code in EXIT_CODES and EXIT_CODES[ending.exit_code] is failure
+    if told and ending.last_error:
+        return ending.last_error.strip()
     if sign := sign_of(ending, failure):
         return sign.line.strip()
     if number := _ended_by(ending.exit_code):
@@ -160,7 +165,7 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
     if ending.signs:
         return ending.signs[0].line.strip()
     lines = ending.message.strip().splitlines()
-    return lines[-1].strip() if lines else ending.status
+    return ending.last_error.strip() or (lines[-1].strip() if lines else ending.status)
 
 
 def sign_of(ending: Ending, failure: FailureClass) -> Sign | None:

@@ -96,14 +96,14 @@ class JobClient:
             answer = self._http.get(submission_id)
             answer.raise_for_status()
             row = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+            return JobInfo(
+                status=row["status"],
+                message=row.get("message") or "",
+                error_type=row.get("error_type"),
+                driver_exit_code=row.get("driver_exit_code"),
+            )
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             raise wait.NotYetError(f"{error or type(error).__name__}") from None
-        return JobInfo(
-            status=row["status"],
-            message=row.get("message") or "",
-            error_type=row.get("error_type"),
-            driver_exit_code=row.get("driver_exit_code"),
-        )
 
     def stop(self, submission_id: str) -> None:
         """SIGTERM to the driver; Ray kills it after RAY_JOB_STOP_WAIT_TIME_S."""

@@ -22,7 +22,7 @@ import httpx
 from entrypoint import process, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.settings import DebugRay, Settings
-from entrypoint.signs import COLOURS
+from entrypoint.signs import plain
 from trainer import custody
 from trainer.contract import RunFiles
 
@@ -208,7 +208,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
 
 def last_words(text: str) -> str:
     """In one line, what a program said at its end: of a traceback the error, without its frames."""
-    lines = [line for line in COLOURS.sub("", text).splitlines() if line.strip()]
+    lines = [line for line in plain(text).splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
     return words[:LONGEST_WORDS] or "it said nothing"

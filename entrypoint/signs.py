@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from entrypoint import oom_kills, xid
 from entrypoint.failures import FailureClass, Sign
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+"""What a terminal acts on and does not show (ECMA-48): colours, movements, titles."""
 SPEAKER = re.compile(
     r"^(?:\((?:[^()]*?\bpid=\d+)?(?:[^()]*?\bip=(?P<ip>[^(),\s]+))?[^()]*\) ?|\[rank\d+\]: ?)+"
 )
@@ -19,6 +20,12 @@ SPEAKER = re.compile(
 Ray leaves the address out."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
 """A logger's own trouble, and source code that a traceback quotes: it ends no job."""
+
+NO_ERROR = re.compile(
+    r"^\s|^wandb:|^[│╭╰]|^(?:\S+:\s*)?(?i:warning|info|debug)\b|\w+Warning: |^\[?[IW]\d{4}"
+    r"|^\d{4}-\d\d-\d\d[ T]\S+\s.*?(?:\b(?:INFO|WARNING|DEBUG)\b|\S+\.py:\d+ -- )"
+)
+"""Of a driver's own lines: a frame of a traceback, a warning, a line of a log, of Ray's for one."""
 
 LONGEST_LINE = 400
 
@@ -104,6 +111,11 @@ PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
 SIGNS = {failure: re.compile("|".join(words)) for failure, words in PATTERNS.items()}
 
 
+def plain(text: str) -> str:
+    """The text without a terminal's codes."""
+    return CODES.sub("", text)
+
+
 def sign(line: str) -> FailureClass | None:
     """What one line of a job's log points to."""
     text, _ = _spoken(line)
@@ -126,9 +138,12 @@ class Signs:
         self._step_now = step_now
         self._hint = hint
         self._first: dict[FailureClass, Sign] = {}
+        self.last_error = ""
+        """What the driver itself said last, and is no warning; whoever reads its end reads that."""
 
     def read(self, line: str) -> None:
         text, address = _spoken(line)
+        self.last_error = own_error(line) or self.last_error
         if failure := self._hint(line) or _sign_of(text):
             self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
@@ -155,13 +170,23 @@ class Signs:
         return tuple(one for one in self._first.values() if _counts(one, step))
 
 
+def own_error(line: str) -> str:
+    """The line, where it may be the error of the driver itself; empty for any other.
+
+    Ray relays what all processes of the job print, each line with its speaker and in colours.
+    """
+    text = plain(line).rstrip()
+    other = SPEAKER.match(text) or NO_ERROR.search(text)
+    return "" if other else text[:LONGEST_LINE]
+
+
 def _counts(one: Sign, step: int) -> bool:
     return step - one.step < 2
 
 
 def _spoken(line: str) -> tuple[str, str | None]:
     """The line without its speaker, and the speaker's address where that is given."""
-    text = COLOURS.sub("", line).rstrip()
+    text = plain(line).rstrip()
     match = SPEAKER.match(text)
     if match is None:
         return text, None

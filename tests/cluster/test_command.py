@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.cluster.command_job import PAUSE_SECONDS
 from tests.cluster.harness import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("command_job.py")
 HANG_SECONDS = 6.0
+STEPS = 25
 NEWEST_SECONDS = 2.0
 """What was printed so long ago is in the copy."""
 
@@ -66,3 +71,28 @@ def test_the_log_of_a_killed_head_is_whole_up_to_its_last_second(cluster: Cluste
     times = printed(copy(cluster, 1))
     assert times[-1] > killed_at - NEWEST_SECONDS
     assert printed(own)[: len(times)] == times
+
+
+def test_a_closed_terminal_stops_the_node_as_sigterm_does_and_leaves_no_process(
+    cluster: Cluster,
+) -> None:
+    cluster.start(HEAD)
+    cluster.until(lambda: cluster.step >= STEPS, f"step {STEPS}", within=120)
+    psutil.Process(cluster.nodes[HEAD].pid).send_signal(signal.SIGHUP)
+    assert cluster.exit_codes(within=30) == {HEAD: 143}
+    assert cluster.left() == []
+
+
+def test_the_report_of_a_command_has_the_steps_that_it_told(cluster: Cluster) -> None:
+    record = json.loads(cluster.ask("report", str(cluster.run.root), "--json").stdout)
+    assert record["steps"] >= STEPS
+    assert [one["steps"] for one in record["attempts"]] == [0, record["steps"]]
+    assert record["seconds"]["training"] > 0.5 * STEPS * PAUSE_SECONDS
+    assert record["effective_time_ratio"] > 0
+
+
+def test_status_stop_and_logs_tell_the_outcome_of_a_run_that_has_ended(cluster: Cluster) -> None:
+    for words in (["status"], ["stop"], ["logs"]):
+        asked = cluster.ask(*words)
+        assert asked.returncode == 0, asked.stderr
+        assert "the run has ended (stopped, exit code 143)" in asked.stdout

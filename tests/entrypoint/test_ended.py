@@ -54,8 +54,8 @@ def test_status_and_stop_tell_the_outcome(
     lived(run, None, outcome)
     assert command(settings(run), False) == 0
     assert capsys.readouterr().out == (
-        f"the run has ended: {outcome.name}: {outcome.sentence} "
-        f"(exit code {int(outcome.exit_code)})\n24 steps, 2 attempts\n"
+        f"the run has ended ({outcome.name}, exit code {int(outcome.exit_code)}): "
+        f"{outcome.sentence}\n24 steps, 2 attempts\n"
     )
     assert command(settings(run), True) == 0
     row = json.loads(capsys.readouterr().out)
@@ -74,7 +74,7 @@ def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
     lived(run, FINISHED)
     assert commands.logs(settings(run), False) == 0
     said = capsys.readouterr().out
-    assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended: finished")
+    assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended (finished")
 
 
 @pytest.mark.parametrize("lives", [(), (None,), (STOPPED, None)])
@@ -108,4 +108,4 @@ def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
     lived(run, FINISHED)
     run.result.write_bytes(b"\xff")
     assert commands.status(settings(run), False) == 0
-    assert capsys.readouterr().out == "the run has ended: finished: the job has finished\n"
+    assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"

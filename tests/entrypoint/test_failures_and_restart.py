@@ -53,6 +53,7 @@ def ending_of(case: dict[str, Any]) -> Ending:
         exit_code=case.get("exit_code"),
         error_type=case.get("error_type"),
         message=message,
+        last_error=signs.last_error,
         signs=signs.at(step + case.get("steps_later", 0)),
         step=step,
     )
@@ -82,6 +83,38 @@ def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> No
     signs.read("\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory")
     ending = Ending(status="FAILED", exit_code=1, signs=signs.at(0))
     assert evidence(ending, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[36m(PolicyActor pid=7, ip=10.0.0.2)\x1b[0m FileNotFoundError: relayed",
+        "\x1b[33m(raylet)\x1b[0m [2026-11-23 04:00:00,001 E 7 7] node_manager.cc:1: died",
+        "2026-11-23 04:00:00,123\tWARNING worker.py:2062 -- A worker died",
+        "2026-11-23 04:00:00,123\tERROR worker.py:421 -- Unhandled error",
+        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:224: UserWarning: 1 leaked",
+        "  warnings.warn('resource_tracker: 1 leaked'",
+        "[W1123 04:00:00.1 ProcessGroupNCCL.cpp:1479] destroy_process_group() was not called",
+        "warning: --flash_attn has no effect on a CPU",
+        "WARNING 11-23 04:00:00 [engine.py:1] slow",
+        "wandb: Synced 5 files",
+        "\x1b[2K\x1b[1A",
+        "",
+    ],
+)
+def test_what_is_said_after_a_drivers_error_is_not_taken_for_it(line: str) -> None:
+    signs = Signs(lambda: 0)
+    signs.read("\x1b[31mthe saved cursor belongs to other prompts than a.jsonl\x1b[0m")
+    signs.read(line)
+    ending = Ending(
+        status="FAILED",
+        exit_code=ExitCode.USAGE,
+        message=line,
+        last_error=signs.last_error,
+        signs=signs.at(0),
+    )
+    assert classify(ending) is F.USAGE
+    assert evidence(ending, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
 
 
 def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:
