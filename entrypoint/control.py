@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -26,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from entrypoint import connections, gauges
+from entrypoint import connections, gauges, storage_proof
 from entrypoint.bearer import BearerToken
 from entrypoint.register import Register
 from entrypoint.roll import QUESTION_SECONDS, Card, RollState
@@ -233,6 +234,10 @@ class Control:
             card = check_in.card(await _body(request, check_in.MOST_BYTES))
         except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
+        if card.storage:
+            look = partial(storage_proof.is_there, self._run.root, card.storage)
+            seen = await self._reads.ask(look)
+            card = replace(card, storage=self._register.me.storage if seen else "")
         answer = self._register.check_in(card, request.client.host if request.client else "")
         if answer.ask_again:
             return JSONResponse({"error": answer.ask_again}, status_code=503)

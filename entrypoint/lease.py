@@ -46,29 +46,13 @@ class HeldError(Exception):
     """Another head lives on this run directory; the sentence names it."""
 
 
-def holder(leases: Path) -> str:
-    """The incarnation of the head that has the newest lease there; "" where there is none.
-
-    Who reads a living head's sees the storage that the head writes to.
-    """
-    return _told(leases, "incarnation")
-
-
 def address(leases: Path) -> str:
     """Of the head that has the newest lease there; "" where there is none, or it does not say."""
-    told = _told(leases, "address")
-    try:
-        return str(ip_address(told))
-    except ValueError:  # a damaged lease's
-        return ""
-
-
-def _told(leases: Path, what: str) -> str:
     try:
         newest = fence.newest(leases)
-    except OSError:
+        return str(ip_address(str(fence.read(newest).get("address", "")))) if newest else ""
+    except (OSError, ValueError):  # it cannot be read, or is damaged
         return ""
-    return str(fence.read(newest).get(what, "")) if newest else ""
 
 
 class Lease:

@@ -45,7 +45,8 @@ class Card:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that steer NCCL, RCCL and gloo there."""
     storage: str = ""
-    """What it reads of the head's lease in its run directory; on the head's card, what is there."""
+    """The file that it wrote to its run directory for the head to see. On the head's card, and on
+    that of a worker whose file the head has seen, the head's incarnation."""
     clock: float | None = None
     """Its time as it sends this, seconds of the epoch."""
     oom_kills: int = 0
@@ -182,7 +183,7 @@ def other_storage(card: Card, head: Card, left_out: frozenset[str] = frozenset()
     if card.storage == head.storage:
         return None
     return (
-        f"{card.node} does not see in its run directory what the head has written to the head's: "
+        f"the head does not see in its run directory what {card.node} has written to its own: "
         "mount one shared storage at ROLLCALL_RUN_DIR on all nodes"
     )
 

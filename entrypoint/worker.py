@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from entrypoint import address as address_of
-from entrypoint import lease, names, oom_kills, ray_node, run_token, stacks, system_errors, wait
+from entrypoint import names, oom_kills, ray_node, run_token, stacks, system_errors, wait
 from entrypoint.fork_server.node import ForkServer
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.head_place import HeadPlace
@@ -23,6 +23,7 @@ from entrypoint.role import Worker, head_address
 from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import PreflightMode, Settings
+from entrypoint.storage_proof import StorageProof
 from trainer.contract import ExitCode, RunFiles
 from trainer.custody import Custody
 
@@ -175,10 +176,13 @@ class _Membership:
         host = self._wait_for(f"the head's name {head}", self.place.find)
         card = self._card(address_of.of_worker(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
-        is_there = partial(self.place.is_at, host)
+        is_there, proof = partial(self.place.is_at, host), StorageProof(settings.run_dir)
         try:
-            check_in = while_there(is_there, lambda: client.check_in(self._now(card)))
+            check_in = while_there(
+                is_there, lambda: client.check_in(replace(self._now(card), storage=proof.show()))
+            )
             incarnation = self._wait_for(f"the head at {head}", check_in)
+            proof.withdraw()
             log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
             self.place.known = True
             self.inbox.forget()
@@ -198,6 +202,7 @@ class _Membership:
         finally:
             over.set()
             client.close()
+            proof.withdraw()
 
     def _wait_for(self, what: str, probe: Callable[[], T]) -> T:
         """Raises GaveUpError, whose sentence names the variable that named the head."""
@@ -299,7 +304,5 @@ class _Membership:
         )
 
     def _now(self, card: Card) -> Card:
-        """With what holds at this moment alone: the clock, the lease to be seen, kills."""
-        storage = lease.holder(RunFiles(self.settings.run_dir).leases)
-        kills = oom_kills.count()
-        return replace(card, storage=storage, clock=time.time(), oom_kills=kills)
+        """With what holds at this moment alone: the clock, kills."""
+        return replace(card, clock=time.time(), oom_kills=oom_kills.count())

@@ -30,7 +30,7 @@ def main() -> int:
     run = RunFiles(options.run)
     journal = Journal(run.journal, "head")
     control = Control(
-        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}, storage="crowd"),
+        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=options.workers,
         incarnation="crowd",
         run=run,

@@ -60,7 +60,6 @@ async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
         versions=VERSIONS,
         inventory={"cpus": 64, "gpus": 8, "memory_bytes": 2**40, "mtu": 9000},
         environment={"NCCL_IB_HCA": "mlx5", "NCCL_SOCKET_IFNAME": "ens"},
-        storage="crowd",
     )
     for joined in (False, True):
         told = asdict(replace(card, joined=joined, clock=time.time()))

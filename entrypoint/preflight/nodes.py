@@ -144,8 +144,8 @@ CHECKS = (
         "is the run directory the same storage on all nodes?",
         nothing,
         About(
-            evidence="a token that the head writes there at its start, read by each worker",
-            threshold="the head refuses a worker that does not see it within "
+            evidence="a file with a random name that each worker writes there as it checks in",
+            threshold="the head refuses a worker whose file it does not see within "
             f"{STORAGE_GRACE_SECONDS:g} s",
             source="checkpoints, the journal and the token lie there",
             remedy="mount one shared storage at ROLLCALL_RUN_DIR on all nodes",

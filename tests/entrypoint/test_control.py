@@ -1,6 +1,7 @@
 """The head's HTTP, over real connections."""
 
 import json
+import shutil
 import socket
 import threading
 import time
@@ -16,8 +17,10 @@ from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
+from entrypoint.lease import Lease
 from entrypoint.port_block import PortBlock
 from entrypoint.roll import Card
+from entrypoint.storage_proof import StorageProof
 from entrypoint.wait import NotYetError
 from trainer.contract import Progress, RunFiles, append_event
 
@@ -321,54 +324,84 @@ def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None
         Head(tmp_path, taken.getsockname()[1])
 
 
-def shared(node: str, storage: str = "first", **changes: object) -> Card:
-    """A card of a worker that sees the head's lease, with the head's time."""
-    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS, "storage": storage}
+def shared(node: str, **changes: object) -> Card:
+    """A card of a worker with the head's time."""
+    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS}
     return Card(**row | {"clock": time.time()} | changes)
 
 
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Head]:
-    """A head that has written to its run directory, and so asks workers to read there."""
+    """A head that asks workers to show that its run directory is theirs."""
     head = Head(tmp_path)
     head.control._register.me = replace(head.control._register.me, storage="first")
     with head.control:
         yield head
 
 
-def test_a_worker_that_sees_the_heads_storage_is_taken(strict: Head) -> None:
-    strict.client().check_in(shared("a"))
+def test_a_worker_whose_file_the_head_sees_is_taken(strict: Head) -> None:
+    proof = StorageProof(strict.run.root)
+    strict.client().check_in(shared("a", storage=proof.show()))
+    assert strict.check_ins == [("a", None)]
+    proof.withdraw()
+    assert list(strict.run.root.iterdir()) == []
+
+
+def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then_refused(
+    strict: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, copy = strict.client(), tmp_path.with_name(f"{tmp_path.name}-copy")
+    with Lease(strict.run.leases) as lease:
+        strict.control._register.me = replace(
+            strict.control._register.me, storage=lease.incarnation
+        )
+        shutil.copytree(tmp_path, copy)
+        proof = StorageProof(copy)
+        for said in (proof.show(), lease.incarnation, "first", "../journal.jsonl", "x" * 99):
+            with pytest.raises(NotYetError, match="mount one shared storage"):
+                client.check_in(shared("a", storage=said))
+        assert strict.check_ins == []
+        monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
+        with pytest.raises(RefusedError, match="mount one shared storage"):
+            client.check_in(shared("a", storage=proof.show()))
+        assert list(strict.control.state()["refused"]) == ["a"]
+        client.check_in(shared("a", storage=StorageProof(strict.run.root).show()))
+        assert strict.control.state()["refused"] == {}
+
+
+def test_a_file_that_the_heads_storage_shows_late_is_seen_under_the_same_name(
+    strict: Head, tmp_path: Path
+) -> None:
+    client, own = strict.client(), tmp_path.with_name(f"{tmp_path.name}-own")
+    own.mkdir()
+    proof = StorageProof(own)
+    with pytest.raises(NotYetError, match="mount one shared storage"):
+        client.check_in(shared("a", storage=proof.show()))
+    (own / proof.show()).rename(strict.run.root / proof.show())
+    client.check_in(shared("a", storage=proof.show()))
     assert strict.check_ins == [("a", None)]
 
 
-def test_a_worker_on_other_storage_may_look_again_and_is_then_refused(
-    strict: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = strict.client()
-    with pytest.raises(NotYetError, match="mount one shared storage"):
-        client.check_in(shared("a", storage="other"))
-    assert strict.check_ins == []
-    monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
-    with pytest.raises(RefusedError, match="mount one shared storage"):
-        client.check_in(shared("a", storage="other"))
-    assert list(strict.control.state()["refused"]) == ["a"]
-    client.check_in(shared("a"))
-    assert strict.control.state()["refused"] == {}
+def test_a_run_directory_that_takes_no_file_proves_nothing(tmp_path: Path) -> None:
+    proof = StorageProof(tmp_path / "gone")
+    assert proof.show() == ""
+    proof.withdraw()
 
 
 def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
     strict: Head,
 ) -> None:
+    proof = StorageProof(strict.run.root)
     with pytest.raises(RefusedError, match="3600 s behind the head's"):
-        strict.client().check_in(shared("a", clock=time.time() - 3600))
+        strict.client().check_in(shared("a", clock=time.time() - 3600, storage=proof.show()))
     assert "a was refused: the clock of a is 3600 s behind" in str(strict.control.roll())
     assert "1 worker never checked in" in str(strict.control.roll())
 
 
 def test_a_worker_that_has_joined_is_not_asked_for_the_storage_again(strict: Head) -> None:
     client = strict.client()
-    client.check_in(shared("a"))
-    client.check_in(shared("a", storage=""), joined=True)
+    client.check_in(shared("a", storage=StorageProof(strict.run.root).show()))
+    client.check_in(shared("a"), joined=True)
     assert strict.control.roll().present == ("a",)
 
 

@@ -150,7 +150,6 @@ def test_a_lease_that_is_damaged_is_succeeded(
         leases.mkdir()
         for name in ("1", "٣", "007", "x"):
             (leases / name).write_bytes(content)
-        lease.holder(leases)
         assert ip_address(lease.address(leases) or "::")
         with Lease(leases) as later:
             assert later.claim.epoch == 2

@@ -18,6 +18,7 @@ from entrypoint.journal import Journal
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
+from trainer import fence
 from trainer.contract import ExitCode, RunFiles, read_events
 
 
@@ -103,7 +104,7 @@ def test_where_leases_are_lost_the_next_heads_events_count_all_the_same(
 
 def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:
     serve(run, taken, "true")
-    assert lease.holder(run.leases) == ""
+    assert fence.read(run.leases / "1").get("over")
     assert serve(run, taken, "true") == ExitCode.UNFIT
 
 

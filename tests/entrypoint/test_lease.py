@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint import lease
-from entrypoint.lease import HeldError, Lease, holder
+from entrypoint.lease import HeldError, Lease
 from trainer import fence
 from trainer.contract import Progress, RunFiles, append_event, read_events
 from trainer.manifest import checkpoint_path, fault_of, write_manifest
@@ -29,6 +29,12 @@ Lease(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 time.sleep(60)
 """
+
+
+def holder(leases: Path) -> str:
+    """The incarnation of the head that has the newest lease; "" where there is none."""
+    newest = fence.newest(leases)
+    return str(fence.read(newest).get("incarnation", "")) if newest else ""
 
 
 @pytest.fixture

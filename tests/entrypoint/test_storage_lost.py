@@ -6,15 +6,17 @@ import errno
 import json
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pytest
 
-from entrypoint import wait, worker
+from entrypoint import roll, wait, worker
 from entrypoint.control import Control
 from entrypoint.head import tell_end
 from entrypoint.inbox import HeadSaid, Inbox, Message
@@ -163,6 +165,26 @@ def test_a_worker_whose_ray_finds_no_place_for_its_log_tries_again(
     with head_of(settings):
         assert serve(settings) == ExitCode.RETRY
     assert caplog.messages.count(f"Ray does not start: {run.logs}: File exists") == worker.TRIES
+
+
+def test_a_worker_whose_run_directory_is_a_copy_is_refused(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A whole worker and a real control port; the copy is made while the head lives."""
+    monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    head = head_of(settings)
+    with Lease(RunFiles(tmp_path).leases) as lease, head:
+        head._register.me = replace(head._register.me, storage=lease.incarnation)
+        shutil.copytree(tmp_path, copy)
+        elsewhere = replace(settings, run_dir=copy)
+        with caplog.at_level(logging.ERROR):
+            assert serve(elsewhere) == ExitCode.UNFIT
+    assert "mount one shared storage at ROLLCALL_RUN_DIR" in caplog.messages[-1]
+    assert [path.name for path in copy.iterdir()] == [".leases"]
 
 
 def test_a_worker_that_storage_ends_says_one_sentence(
