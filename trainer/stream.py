@@ -10,9 +10,12 @@ import hmac
 import mmap
 import os
 import secrets
+import selectors
 import socket
 import struct
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from threading import Thread
 
 from trainer.types import TrainingError
@@ -24,6 +27,12 @@ RANGE = struct.Struct("!QQ")
 """A request: offset and length, in bytes."""
 PATIENCE = 60.0
 """Seconds without a single byte after which a stream is given up."""
+SECRET_SECONDS = 10.0
+"""Deadline for a connection to show the secret."""
+MOST_NEWCOMERS = 64
+"""Connections that have not shown it yet; with more, the oldest is closed."""
+ACCEPT_PAUSE = 0.1
+"""Seconds until the next try to accept a connection, if one has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +52,91 @@ class Server:
         self._buffer = buffer
         host = os.environ.get(ADDRESS, "127.0.0.1")
         self._listener = listening(host, port)
+        self._listener.setblocking(False)
         used = self._listener.getsockname()[1]
         self.source = Source(host, used, secrets.token_bytes(SECRET_BYTES))
-        Thread(target=self._accept, name="weights", daemon=True).start()
+        Thread(target=self._greet, name="weights", daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
+    def _greet(self) -> None:
+        """Accept connections; one that shows the secret in time gets a thread of its own."""
+        newcomers: dict[socket.socket, _Newcomer] = {}
+        with selectors.DefaultSelector() as ready:
+
+            def close(one: _Newcomer) -> None:
+                ready.unregister(one.connection)
+                del newcomers[one.connection]
+                one.connection.close()
+
+            ready.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select(_seconds_left(newcomers)):
+                    newcomer = newcomers.get(key.fileobj)  # type: ignore[call-overload]
+                    if newcomer is not None:
+                        if (known := self._knows_secret(newcomer)) is None:
+                            continue
+                        if known:
+                            self._begin(newcomer.connection.dup())
+                        close(newcomer)
+                    elif key.fileobj is self._listener and (new := self._accepted()):
+                        newcomers[new] = _Newcomer(new)
+                        ready.register(new, selectors.EVENT_READ)
+                overdue = time.monotonic() - SECRET_SECONDS
+                for newcomer in list(newcomers.values()):
+                    if newcomer.opened < overdue or len(newcomers) > MOST_NEWCOMERS:
+                        close(newcomer)
+
+    def _accepted(self) -> socket.socket | None:
+        try:
             connection, _ = self._listener.accept()
-            Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except OSError:  # it has gone again, or this process has no descriptor left
+            time.sleep(ACCEPT_PAUSE)
+            return None
+        connection.setblocking(False)
+        return connection
+
+    def _knows_secret(self, newcomer: _Newcomer) -> bool | None:
+        """None until all of what it shows has come."""
+        try:
+            part = newcomer.connection.recv(SECRET_BYTES - len(newcomer.shown))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+        newcomer.shown += part
+        if part and len(newcomer.shown) < SECRET_BYTES:
+            return None
+        return hmac.compare_digest(bytes(newcomer.shown), self.source.secret)
+
+    def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, memoryview(self._buffer) as whole:
-                if not hmac.compare_digest(_read(connection, SECRET_BYTES), self.source.secret):
-                    return
                 while request := _read(connection, RANGE.size):
                     offset, length = RANGE.unpack(request)
                     with whole[offset : offset + length] as part:
                         connection.sendall(part)
         except OSError:
             return  # the reader has gone, and says so itself
+
+
+@dataclass(slots=True)
+class _Newcomer:
+    """A connection that has not shown the secret."""
+
+    connection: socket.socket
+    shown: bytearray = field(default_factory=bytearray)
+    opened: float = field(default_factory=time.monotonic)
+
+
+def _seconds_left(newcomers: Mapping[socket.socket, _Newcomer]) -> float | None:
+    """Until the oldest has to have shown the secret."""
+    oldest = next(iter(newcomers.values()), None)
+    if oldest is None:
+        return None
+    return max(0.0, oldest.opened + SECRET_SECONDS - time.monotonic())
 
 
 class Reader:
