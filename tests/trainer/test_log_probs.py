@@ -42,6 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "granite": {"logits_scaling": 4.0},
     "gpt_neox": {"num_key_value_heads": 4},
     "bloom": {},
+    "llama4_text": {"intermediate_size_mlp": 24, "num_local_experts": 2},
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from trainer.actors import sharded
 from trainer.actors.log_probs import Projection
@@ -26,15 +27,15 @@ def projection_of(model: Any) -> Projection | None:
     (Gemma) their logits. Each way that the configuration suggests is compared with the model's own
     logits on a few tokens, so that a model that does anything more is never taken for one of them.
     """
-    linear = model.get_output_embeddings()
-    if type(linear) is not nn.Linear:
+    linear, backbone = model.get_output_embeddings(), backbone_of(model)
+    if type(linear) is not nn.Linear or backbone is None:
         return None
     tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
     hook = linear.register_forward_hook(lambda module, inputs, output: _precise(output) * LOUD)
     try:
         with torch.no_grad(), sharded.readable(model), _in_any_precision(model):
             expected = model(input_ids=tokens, use_cache=False).logits[0].float()
-            states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[0]
+            states = backbone(input_ids=tokens, use_cache=False).last_hidden_state[0]
     finally:
         hook.remove()
     rtol = ROUNDING.get(linear.weight.dtype, 1e-3)
@@ -44,6 +45,18 @@ def projection_of(model: Any) -> Projection | None:
             if torch.allclose(loud.logits(states).float(), expected, rtol=rtol, atol=1e-3):
                 return Projection(linear.weight, linear.bias, scale, softcap)
     return None
+
+
+def backbone_of(model: Any) -> Any:
+    """What makes the hidden states that a head is for; None where `model` does not tell.
+
+    A few classes (Llama 4's for text) name as theirs what only a larger model has: there it is the
+    one transformer in them.
+    """
+    if model.base_model is not model:
+        return model.base_model
+    inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return inner[0] if len(inner) == 1 else None
 
 
 def _precise(logits: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.actors.forward import Forward
-from trainer.actors.head import LogitsAsStates, projection_of
+from trainer.actors.head import LogitsAsStates, backbone_of, projection_of
 from trainer.actors.log_probs import Projection, of_logits, token_log_probs
 from trainer.actors.model import in_passes, scoring_cut, share_threads
 from trainer.types import FloatArray, Sequences
@@ -40,7 +40,7 @@ class Scorer(nn.Module):
         projection = projection_of(model)
         self._head = Head(projection) if projection else None
         self._forward = Forward(
-            model.base_model if projection else LogitsAsStates(model),
+            backbone_of(model) if projection else LogitsAsStates(model),
             device,
             mixed_precision=settings.mixed_precision,
             packed=settings.packing,
