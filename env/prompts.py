@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.rows import PromptError, Row, read_rows
+from env.rows import IMAGES, PromptError, Row, read_rows
 from env.types import Prompt
 
 __all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
@@ -93,6 +93,11 @@ class PromptStream:
         return left_out
 
     @property
+    def prompts(self) -> Sequence[Prompt]:
+        """All of them, in file order."""
+        return self._prompts
+
+    @property
     def epoch(self) -> int:
         """Whole epochs dealt so far."""
         return self._epoch
@@ -151,6 +156,7 @@ def fingerprint(prompts: Sequence[Prompt]) -> str:
 def _prompt(
     index: int, row: Row, keys: Sequence[str], template: str | None, render: Render | None
 ) -> Prompt:
+    _refuse_images(row, keys)
     label = _label(row, keys[1]) if len(keys) > 1 else None
     read = _read(row, keys[0], template)
     if isinstance(read, str) and render is None:
@@ -163,7 +169,12 @@ def _prompt(
 
 def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]]:
     """The text, or the messages, that the row holds."""
-    value = row.fields[key]
+    value = row.value(key)
+    if isinstance(value, str) and _is_chat_as_text(value):
+        raise PromptError(
+            f"{row.where}: '{key}' holds messages as JSON text, where a text or messages are "
+            "wanted: save the column as a list of messages"
+        )
     if isinstance(value, str) and value:
         return template.format(value) if template else value
     if not _is_chat(value):
@@ -171,7 +182,38 @@ def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]
             f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
         )
     messages: list[dict[str, Any]] = value
+    for kind in _kinds(messages):
+        if kind != "text":
+            raise PromptError(
+                f"{row.where}: a message of '{key}' has a part of type '{kind}', and only text is "
+                "trained. Leave the row out, or keep the text of it"
+            )
     return messages
+
+
+def _refuse_images(row: Row, keys: Sequence[str]) -> None:
+    for column in IMAGES:
+        if column not in keys and row.fields.get(column):
+            raise PromptError(
+                f"{row.where}: has something in the column '{column}', and only text is trained. "
+                "Leave the row out, or drop the column where the text does without it"
+            )
+
+
+def _kinds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """What the parts of messages are, where those have parts."""
+    for turn in messages:
+        if isinstance(turn["content"], list):
+            yield from (p.get("type") if isinstance(p, dict) else p for p in turn["content"])
+
+
+def _is_chat_as_text(text: str) -> bool:
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        return _is_chat(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_chat(value: Any) -> bool:
@@ -183,7 +225,7 @@ def _is_chat(value: Any) -> bool:
 
 
 def _label(row: Row, key: str) -> str:
-    value = row.fields[key]
+    value = row.value(key)
     if value is None:
         raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
     try:

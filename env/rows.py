@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+IMAGES = ("images", "image", "videos", "video")
+"""Columns that are read besides what is asked for, so that nobody trains text without them."""
 FORMATS = "a .jsonl file, a .parquet file or a directory that datasets' save_to_disk wrote"
 
 
@@ -22,9 +24,31 @@ class Row:
     """File and line (or row) for a message, counted from 1."""
     fields: Mapping[str, Any]
 
+    def value(self, key: str) -> Any:
+        """What the row has under `key`, with dots for nested ones. Raises PromptError."""
+        column = column_of(key, self.fields)
+        value = self.fields[column] if column is not None else None
+        below = key[len(column or "") :].split(".")[1:]
+        for name in below:
+            inner = value if isinstance(value, Mapping) else {}
+            if name not in inner:
+                raise PromptError(_missing(self.where, key, inner, f"'{column}' has"))
+            value = inner[name]
+        return value
+
+
+def column_of(key: str, present: Iterable[str]) -> str | None:
+    """The column that has `key`: of its name, or of the first names of its dotted path."""
+    names, present = key.split("."), set(present)
+    prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in present), None)
+
 
 def read_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
-    """The rows of `path`, each with at least `keys`. Raises PromptError."""
+    """The rows of `path`, each with at least `keys`, whose dots are for nested ones.
+
+    They have the columns of IMAGES too, where there are any. Raises PromptError.
+    """
     if path.is_dir():
         yield from _saved_rows(path, keys)
     elif not path.exists():
@@ -66,8 +90,8 @@ def _parquet_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
 
     try:
         with ParquetFile(path) as file:
-            _require(keys, file.schema_arrow.names, str(path))
-            batches = file.iter_batches(columns=list(keys), batch_size=1024)
+            columns = _columns(keys, file.schema_arrow.names, str(path))
+            batches = file.iter_batches(columns=columns, batch_size=1024)
             yield from _numbered(path, (row for batch in batches for row in batch.to_pylist()))
     except (ArrowException, OSError) as error:
         raise PromptError(f"{path}: not readable as Parquet: {error}") from error
@@ -81,8 +105,9 @@ def _saved_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
         data = load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise PromptError(f"{path}: not readable as a saved data set: {error}") from error
-    _require(keys, data.column_names, str(path))
-    yield from _numbered(path, data.select_columns(list(keys)))
+    # As arrow has them: datasets itself would decode images.
+    data = data.select_columns(_columns(keys, data.column_names, str(path))).with_format("arrow")
+    yield from _numbered(path, (row for batch in data.iter(1024) for row in batch.to_pylist()))
 
 
 def _split_directory(path: Path) -> Path:
@@ -106,11 +131,23 @@ def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         yield Row(f"{path}, row {number}", fields)
 
 
+def _columns(keys: Sequence[str], present: Sequence[str], where: str) -> list[str]:
+    """Those that are read. Raises PromptError."""
+    _require(keys, present, where)
+    wanted = {column_of(key, present) for key in keys}
+    return [name for name in present if name in wanted or name in IMAGES]
+
+
 def _require(keys: Sequence[str], present: Iterable[str], where: str) -> None:
     present = list(present)
     for key in keys:
-        if key not in present:
-            near = difflib.get_close_matches(key, present, n=1)
-            advice = f"; did you mean '{near[0]}'?" if near else ""
-            have = ", ".join(f"'{name}'" for name in present) or "none"
-            raise PromptError(f"{where}: the key '{key}' is missing; its keys: {have}{advice}")
+        if column_of(key, present) is None:
+            raise PromptError(_missing(where, key, present, "its keys"))
+
+
+def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:
+    present = list(present)
+    near = difflib.get_close_matches(key, present, n=1)
+    advice = f"; did you mean '{near[0]}'?" if near else ""
+    have = ", ".join(f"'{name}'" for name in present) or "none"
+    return f"{where}: the key '{key}' is missing; {whose}: {have}{advice}"

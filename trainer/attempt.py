@@ -9,13 +9,24 @@ from functools import partial
 from env.prompts import PromptError
 from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
 from env.types import RewardFunction
-from trainer import data, engine_choice, hub, layout, loop, memory, placement, sync, team
+from trainer import (
+    data,
+    engine_choice,
+    first_rows,
+    hub,
+    layout,
+    loop,
+    memory,
+    placement,
+    sync,
+    team,
+)
 from trainer.actors.ray_group import RayLauncher
 from trainer.checkpoint.peers import Peers
 from trainer.checkpoint.resume import ResumeError
 from trainer.checks import engine_faults
 from trainer.config import Config
-from trainer.contract import ExitCode, append_event
+from trainer.contract import ExitCode, Progress, append_event
 from trainer.events import teller
 from trainer.fence import SupersededError
 from trainer.model_reward import ModelReward
@@ -56,6 +67,7 @@ def run(config: Config) -> None:
     config = hub.prepare(config)
     prompts = data.load(config)
     of_spec = _reward_of_spec(config)  # a wrong one ends before anything is reserved
+    _refuse_unscored(config, of_spec, prompts)
     wanted = layout.of(config)
     placement.join(wanted)
     stop = StopRequest()
@@ -79,6 +91,14 @@ def _reward_of_spec(config: Config) -> RewardFunction | None:
         return None
     tell = partial(teller(config.files.journal), "reward-server")
     return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
+
+
+def _refuse_unscored(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:
+    """Before the first step of a run: what follows has shown that labels are understood."""
+    if reward is None or Progress.read(config.files.progress) is not None:
+        return
+    if fault := first_rows.unscored(config, reward, prompts.stream.prompts):
+        raise PromptError(fault)
 
 
 def _reward(config: Config, crew: Team, of_spec: RewardFunction | None) -> RewardFunction:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from env.prompts import PromptError, load_prompts
-from trainer import model_files, reward_models
+from env.types import Prompt
+from trainer import first_rows, model_files, reward_models
 from trainer.config import Config
 
 
@@ -23,18 +24,31 @@ def data_faults(config: Config) -> list[str]:
         if path is None or not path.is_absolute():  # the hub's
             continue
         try:
-            _read(config, path, most)
+            prompts = _read(config, path, most)
         except PromptError as error:
             keys = [config.input_key, *([config.label_key] if config.label_key else [])]
             faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
+            continue
+        if fault := first_rows.without_tokens(config, path, prompts):
+            faults.append(f"{flag}: {fault}")
+        if flag == "--prompt_data" and (fault := _unscored(config, prompts)):
+            faults.append(fault)
     return faults
 
 
-def _read(config: Config, path: Path, most: int | None) -> None:
+def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
+    """By a reward of our own: who only looks asks no server and runs no code of a user's."""
+    from env.registry import REWARDS  # imports an HTTP client, and --help is to answer at once
+
+    reward = REWARDS.get(config.remote_rm_url.strip())
+    return first_rows.unscored(config, reward, prompts) if reward else None
+
+
+def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:
     columns = (config.input_key, config.label_key, config.input_template)
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
     render = (lambda messages: "chat") if config.apply_chat_template else None
-    load_prompts(path, *columns, most, render)
+    return load_prompts(path, *columns, most, render)
 
 
 def model_faults(config: Config) -> list[str]:

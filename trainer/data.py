@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from env.prompts import PromptError, PromptStream, Render, load_prompts
 from env.types import Prompt
-from trainer import unfit
+from trainer import first_rows, unfit
 from trainer.config import Config
 
 
@@ -26,12 +28,19 @@ def load(config: Config) -> Data:
     stream = PromptStream(
         config.prompt_data, *columns, config.max_samples, seed=config.seed, render=render
     )
+    _refuse_tokenless(config, config.prompt_data, stream.prompts)
     if config.prompt_overlong == "drop":
         _drop_overlong(stream, config)
-    held_out = (
-        load_prompts(config.eval_dataset, *columns, render=render) if config.eval_dataset else []
-    )
+    held_out: list[Prompt] = []
+    if config.eval_dataset:
+        held_out = load_prompts(config.eval_dataset, *columns, render=render)
+        _refuse_tokenless(config, config.eval_dataset, held_out)
     return Data(stream, held_out)
+
+
+def _refuse_tokenless(config: Config, path: Path, prompts: Sequence[Prompt]) -> None:
+    if fault := first_rows.without_tokens(config, path, prompts):
+        raise PromptError(fault)
 
 
 def _drop_overlong(stream: PromptStream, config: Config) -> None:

@@ -68,14 +68,19 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "pickle cut off": (keep_a_cut_pickle, "pytorch_model.bin is cut off (it has 44 bytes)"),
     "no tokeniser": (lose("tokenizer.json"), "model has no tokeniser: none of tokenizer.json"),
-    "tokeniser cut off": (cut("tokenizer.json", 1), "tokenizer.json is damaged: "),
+    "tokeniser cut off": (cut("tokenizer_config.json", 1), "tokenizer_config.json is damaged: "),
 }
 
 
-def flags(root: Path, *more: str, prompts: str = "prompts.jsonl") -> list[str]:
+KEYS = ("--input_key", "prompt", "--label_key", "answer")
+
+
+def flags(
+    root: Path, *more: str, prompts: str = "prompts.jsonl", keys: tuple[str, ...] = KEYS
+) -> list[str]:
     return [
         *("--pretrain", str(root / "model"), "--prompt_data", str(root / prompts)),
-        *("--remote_rm_url", "arithmetic", "--input_key", "prompt", "--label_key", "answer", *more),
+        *("--remote_rm_url", "arithmetic", *keys, *more),
     ]
 
 
@@ -86,9 +91,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def problems(root: Path, *more: str, prompts: str = "prompts.jsonl") -> list[str]:
+def problems(
+    root: Path, *more: str, prompts: str = "prompts.jsonl", keys: tuple[str, ...] = KEYS
+) -> list[str]:
     environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
-    row = plan.plan(Settings.read(environ, flags(root, *more, prompts=prompts)))
+    row = plan.plan(Settings.read(environ, flags(root, *more, prompts=prompts, keys=keys)))
     return [fault["problem"] for fault in row["faults"]]
 
 
@@ -148,6 +155,76 @@ def test_a_saved_data_set_is_opened(root: Path) -> None:
     arrow.write_bytes(arrow.read_bytes()[:100])
     (problem,) = problems(root, prompts=path.name)
     assert problem.startswith(f"--prompt_data: {path}: not readable as a saved data set: ")
+
+
+def rows(root: Path, *rows: dict[str, object]) -> None:
+    (root / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_prompt_without_a_token_is_named(root: Path) -> None:
+    rows(root, {"prompt": "1+1=", "answer": "2"}, {"prompt": " \t", "answer": "2"})
+    (problem,) = problems(root)
+    assert f"{root}/prompts.jsonl: the text of prompt 2, ' \\t', has no tokens" in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "has"),
+    [({"vision_config": {}}, "vision_config"), ({"image_token_id": 7}, "image_token_id")],
+)
+def test_a_vision_model_is_refused_by_name(root: Path, given: dict[str, object], has: str) -> None:
+    write_files(root / "model", **given)
+    (problem,) = problems(root)
+    said = f"--pretrain: {root}/model/config.json: a model of images and text (it has {has})"
+    assert problem.startswith(said)
+
+
+def test_images_are_refused_by_name(root: Path) -> None:
+    row = {"prompt": "1+1=", "answer": "2"}
+    rows(root, {**row, "images": None}, {**row, "images": []})
+    assert problems(root) == []
+    rows(root, row, {**row, "images": ["/data/1.png"]})
+    (problem,) = problems(root)
+    assert "prompts.jsonl:2: has something in the column 'images', and only text" in problem
+    (problem,) = problems(root, "--image_key", "images")
+    assert problem.startswith("--image_key: is not supported (given: images). Only text is trained")
+
+
+def test_messages_with_images_and_messages_as_text_are_refused(root: Path) -> None:
+    parts = [{"type": "image", "image": "/data/1.png"}, {"type": "text", "text": "1+1="}]
+    chat = [{"role": "user", "content": parts}]
+    rows(root, {"message": chat, "answer": "2"})
+    flags = ("--data.input_key", "message", "--apply_chat_template")
+    (problem,) = problems(root, *flags, keys=())
+    assert "prompts.jsonl:1: a message of 'message' has a part of type 'image'" in problem
+    rows(root, {"message": json.dumps(chat), "answer": "2"})
+    (problem,) = problems(root, *flags, keys=())
+    assert "prompts.jsonl:1: 'message' holds messages as JSON text" in problem
+
+
+STRUCT = {"prompt": "1+1=", "reward_model": {"style": "rule", "ground_truth": "2"}}
+
+
+def test_a_label_may_be_nested(root: Path) -> None:
+    table = pa.Table.from_pylist([STRUCT])
+    parquet.write_table(table, root / "prompts.parquet")
+    Dataset.from_list([STRUCT]).save_to_disk(root / "saved")
+    rows(root, STRUCT)
+    nested = ("--input_key", "prompt", "--label_key", "reward_model.ground_truth")
+    for name in ("prompts.jsonl", "prompts.parquet", "saved"):
+        assert problems(root, *nested, prompts=name, keys=()) == []
+    (problem,) = problems(root, "--label_key", "reward_model.truth", keys=KEYS[:2])
+    assert "the key 'reward_model.truth' is missing; 'reward_model' has: 'style'" in problem
+
+
+def test_labels_that_no_reward_can_read_are_a_fault_with_what_would_be_right(root: Path) -> None:
+    rows(root, STRUCT, STRUCT)
+    (problem,) = problems(root, "--label_key", "reward_model", keys=KEYS[:2])
+    assert problem.startswith(
+        "--label_key reward_model: --remote_rm_url arithmetic can score none of the first 2 rows"
+    )
+    assert problem.endswith("as --label_key reward_model.ground_truth")
+    rows(root, {"prompt": "1+1=", "answer": "two"}, {"prompt": "1+1=", "answer": "2"})
+    assert problems(root) == []  # one can be scored
 
 
 def test_the_plan_shows_every_warning_of_the_trainers(

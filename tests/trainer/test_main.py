@@ -85,6 +85,23 @@ def test_a_damaged_model_ends_before_a_cluster_is_asked_for(
     assert capsys.readouterr().err.startswith(f"--pretrain: {weights} is damaged or cut off: ")
 
 
+def test_labels_that_no_server_can_score_end_before_a_cluster_is_asked_for(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picky = tmp_path / "reward.py"
+    picky.write_text("def reward_func(queries, prompts, labels):\n    return [float('nan')] * 4\n")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "answer": {"ground_truth": "2"}}\n' * 4)
+    flags = {"prompt_data": prompts, "remote_rm_url": picky}
+    assert end_of(tiny, run_dir, **flags) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"--remote_rm_url {picky} can score none of the first 4 rows of {prompts}" in said
+    assert "as --label_key answer.ground_truth" in said
+    picky.write_text("def reward_func(queries, prompts, labels):\n    return [1.0] * 4\n")
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, **flags)
+
+
 def test_a_flag_without_effect_is_said_at_the_start(
     tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from env.prompts import PromptError
 from tests.trainer.harness import Tiny, train
 from trainer import attempt, unfit
 from trainer.contract import ExitCode
-from trainer.types import UnfitModelError
+from trainer.engines.base import EngineSettings, Request
+from trainer.engines.hf import HFEngine
+from trainer.types import Sampling, UnfitModelError
 
 
 def lose_a_weight(model: Path) -> None:
@@ -35,9 +38,9 @@ def spoil_the_tokeniser(model: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lose_a_weight, "lacks 1 of its weights: model.norm.weight"),
-        (widen, "cannot be loaded: "),
-        (spoil_the_tokeniser, "cannot be loaded: "),
+        (lose_a_weight, " lacks 1 of its weights: model.norm.weight"),
+        (widen, " cannot be loaded: "),
+        (spoil_the_tokeniser, "/tokenizer.json is damaged: "),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(
@@ -47,9 +50,9 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(
     shutil.copytree(tiny.model, model)
     damage(model)
     flags = {"advantage_estimator": "reinforce", "init_kl_coef": 0}
-    with pytest.raises(UnfitModelError) as caught:
+    with pytest.raises((UnfitModelError, PromptError)) as caught:
         train(tiny.config(tmp_path / "run", pretrain=model, **flags))
-    assert str(caught.value).startswith(f"{model} {said}")
+    assert str(caught.value).startswith(f"{model}{said}")
     assert attempt.exit_code(caught.value) is ExitCode.USAGE
 
 
@@ -57,3 +60,16 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(
 def test_an_error_of_the_machines_is_none_of_the_models(error: Exception) -> None:
     with pytest.raises(type(error)), unfit.told("model"):
         raise error
+
+
+def test_a_prompt_without_a_token_that_only_the_engine_finds_is_the_users(tiny: Tiny) -> None:
+    settings = EngineSettings(
+        model=str(tiny.model),
+        add_special_tokens=True,
+        prompt_max_len=8,
+        generate_max_len=2,
+        mixed_precision=False,
+        slots=1,
+    )
+    with pytest.raises(UnfitModelError, match="the prompt '' has no tokens"):
+        HFEngine(settings).generate([Request("", (0,))], Sampling(max_new_tokens=2))

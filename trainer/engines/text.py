@@ -41,6 +41,11 @@ class Texts:
     def prompt(self, text: str) -> list[int]:
         """Its token ids; a prompt that is too long loses its beginning."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=self._special)["input_ids"]
+        if not ids:
+            raise UnfitModelError(
+                f"the prompt {text!r} has no tokens with the model's tokeniser: leave it out of "
+                "the data, or correct it"
+            )
         return ids[-self._longest :]
 
     def completions(self, prompts: Sequence[list[int]], rows: Sequence[Row]) -> list[Completion]:

@@ -99,7 +99,10 @@ class DataFlags:
     )
     input_key: str = flag("input", group=DATA, dotted="data.input_key", help="column of the prompt")
     label_key: str | None = flag(
-        None, group=DATA, dotted="data.label_key", help="column of the reference answer"
+        None,
+        group=DATA,
+        dotted="data.label_key",
+        help="column of the reference answer; dots for a nested one: reward_model.ground_truth",
     )
     input_template: str | None = flag(
         None, group=DATA, dotted="data.input_template", help="text with {} for the prompt"
@@ -131,11 +134,11 @@ class DataFlags:
         help="a prompt over the limit loses its beginning, or is left out and counted",
     )
     image_key: str = flag(
-        "images",
+        "",
         group=DATA,
         dotted="data.image_key",
         help="column of images",
-        no_effect="prompts are text",
+        unsupported="Only text is trained; leave it out",
     )
     max_images_per_prompt: int = flag(
         0,

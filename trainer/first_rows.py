@@ -1,0 +1,78 @@
+"""What the first prompts of the data show before anything is started. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from env.types import Prompt, RewardFunction, RewardRequest
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+SCORED = 4
+"""Prompts that are scored."""
+
+
+def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) -> str | None:
+    """Why none of the first rows can be scored, in a sentence; None where one can.
+
+    The completion is the label itself, as far as anyone knows the likeliest to be understood.
+    """
+    first = prompts[:SCORED]
+    scores = reward(
+        [RewardRequest(p.text + (p.label or ""), p.text, p.label, p.messages) for p in first]
+    )
+    if any(score.ok for score in scores):
+        return None
+    return (
+        f"--label_key{f' {config.label_key}' if config.label_key else ''}: --remote_rm_url "
+        f"{config.remote_rm_url} can score none of the first {len(first)} rows of "
+        f"{config.prompt_data}: {scores[0].error}. {_remedy(config.label_key, first[0].label)}"
+    )
+
+
+def _remedy(key: str | None, label: str | None) -> str:
+    if key is None:
+        return "Give the column of the reference answer, if the reward needs one"
+    try:
+        inner = json.loads(label or "")
+    except ValueError:
+        inner = None
+    if isinstance(inner, dict) and inner:
+        name = "ground_truth" if "ground_truth" in inner else next(iter(inner))
+        return f"The label has parts: give one of them, as --label_key {key}.{name}"
+    return "Give the column whose labels the reward reads, or another reward"
+
+
+def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
+    """Which prompt has no token to go on from, in a sentence; None where all have.
+
+    Where the tokeniser is no file of the tokenizers library the engines themselves find out.
+    """
+    file = Path(config.pretrain) / "tokenizer.json"
+    if config.apply_chat_template or not file.is_file():
+        return None  # a template's own words are tokens
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other kind
+        return f"{file} is damaged: {error}. Download or export the tokeniser again"
+    seen: dict[str, bool] = {}
+
+    def alone(character: str) -> bool:
+        """Whether it has a token by itself: few are asked, and most texts begin with one."""
+        if character not in seen:
+            seen[character] = bool(tokenizer.encode(character, add_special_tokens=True).ids)
+        return seen[character]
+
+    for prompt in prompts:
+        if not any(map(alone, prompt.text)) and not tokenizer.encode(prompt.text).ids:
+            return (
+                f"{path}: the text of prompt {prompt.index + 1}, {prompt.text!r}, has no tokens "
+                f"with the tokeniser of {config.pretrain}. Leave the row out, or correct it"
+            )
+    return None
