@@ -17,6 +17,7 @@ USES = {
     "attempt": "services",
     "checkpoint-skipped": "start of the job",
     "resume": "start of the job",
+    "step-found": "start of the job",
     "step": TRAINING,
     "eval": "evaluation",
     "best": "evaluation",
@@ -38,6 +39,8 @@ REPAIRS = (
     "reward-server",
 )
 """Kinds of events that tell of a loss that ended no attempt."""
+FINISHED = ("step", "step-found")
+"""Kinds of events that tell of a finished step."""
 GOES_BACK = ("resume", "rank-replaced")
 
 
@@ -171,7 +174,7 @@ def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 def _steps(whole: Sequence[Event]) -> int:
     """The last one that was finished or gone back to, which need not be the highest."""
-    made = (one.details["step"] for one in reversed(whole) if one.kind in ("step", *GOES_BACK))
+    made = (one.details["step"] for one in reversed(whole) if one.kind in (*FINISHED, *GOES_BACK))
     return next(made, 0)
 
 
@@ -253,7 +256,7 @@ def _failures(events: Sequence[Event]) -> list[Failure]:
 
 def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> Failure:
     """`before`: the events of the attempt that failed, from its start."""
-    steps = [one.details["step"] for one in before if one.kind == "step"]
+    steps = [one.details["step"] for one in before if one.kind in FINISHED]
     next_step = next((one for one in after if one.kind == "step"), None)
     resumed = next((one for one in after if one.kind == "resume"), None)
     decision = next((one for one in after if one.kind in ("decision", "outcome")), event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,16 @@ def read_events(journal: Path) -> Iterator[dict[str, Any]]:
         if event is not None and epoch >= newest:
             newest = epoch
             yield event
+
+
+def newest_finished(events: Iterable[Mapping[str, Any]]) -> int | None:
+    """The step that the run has finished last, whether it was gone back from since or not; None
+    where it has finished none."""
+    finished = None
+    for event in events:
+        if event["kind"] in ("step", "step-found"):
+            finished = event["details"]["step"]
+    return finished
 
 
 _damaged: dict[Path, int] = {}

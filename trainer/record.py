@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from trainer import fence
 from trainer.checkpoint.keeping import Saved
+from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
 from trainer.contract import Phase, PhaseFile, Progress
@@ -59,7 +60,9 @@ class Recorder:
         step = self.state.step
         # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
         self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
-        self._event("resume", beginning(step, self.total_steps, self._finished_before()), step=step)
+        finished = finished_before(self.config) or 0
+        self._event("resume", beginning(step, self.total_steps, finished), step=step)
+        self._correct(max(step, finished))
 
     @property
     def wandb_id(self) -> str | None:
@@ -150,9 +153,23 @@ class Recorder:
         self._made = None
         self._lines = JsonLines(self.config.files.metrics, step)
 
-    def _finished_before(self) -> int:
-        before = Progress.read(self.config.files.progress)
-        return before.step if before else 0
+    def _correct(self, newest: int) -> None:
+        """Whoever watches must not take a step for made that the journal has not, nor anyone holds.
+
+        `newest`: the newest that one of the two has.
+        """
+        path = self.config.files.progress
+        shown = Progress.read(path)
+        if shown is None or shown.step <= newest:
+            return
+        self._event(
+            "progress-corrected",
+            f"{path.name} said step {shown.step}. Nothing that is held, and no line of the "
+            f"journal, is of a step after {newest}: it is corrected.",
+            step=newest,
+            said=shown.step,
+        )
+        replace(shown, step=newest, checkpoint=self._checkpoint, in_memory=None).write(path)
 
     def _done(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))

@@ -6,12 +6,13 @@ The nodes' memory is a directory here; real holders are in `test_peers_on_ray`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
 from tests.trainer.test_memory_and_disk import LEAN, Remembered
@@ -19,6 +20,7 @@ from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer.checkpoint import peers, state
 from trainer.checkpoint.write import DriverState
 from trainer.config import Config
+from trainer.contract import Progress
 
 FLAGS = {**LEAN, "max_steps": 4, "save_steps": 9, "load_checkpoint": True}
 
@@ -96,6 +98,76 @@ def test_a_driver_that_ends_while_a_step_is_on_its_way_loses_none_that_was_told(
     undisturbed = tiny.config(run_dir.with_name("undisturbed"), **FLAGS)
     train(undisturbed)
     assert leaves_of(config, 4) == leaves_of(undisturbed, 4)
+
+
+def dies_holding(config: Config, remote: Remote, step: int) -> None:
+    """The driver ends before it hears that the nodes have all of that step."""
+    remote.cut = step
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, peers=remote)
+    assert steps_of(config, "step") == list(range(1, step))
+
+
+def test_other_prompts_are_refused_before_anything_is_said_to_be_found(
+    tiny: Tiny, run_dir: Path, remote: Remote, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_bytes(whole := tiny.prompts.read_bytes())
+    config = tiny.config(run_dir, **FLAGS, prompt_data=prompts)
+    dies_holding(config, remote, 3)
+    prompts.write_bytes(b"".join(whole.splitlines(keepends=True)[1:]))
+    with pytest.raises(PromptError, match="belongs to other prompts"):
+        train(config, peers=remote)
+    assert steps_of(config, "step-found") == []
+    assert steps_of(config, "restore") == []
+    prompts.write_bytes(whole)
+    train(config, peers=remote)
+    assert steps_of(config, "step-found") == [3]
+    assert steps_of(config, "step") == [1, 2, 4]
+
+
+def test_a_step_that_was_found_finished_and_is_lost_since_is_said_to_be_done_again(
+    tiny: Tiny, run_dir: Path, remote: Remote
+) -> None:
+    config = tiny.config(run_dir, **FLAGS)
+    dies_holding(config, remote, 3)
+    before = remote._before
+    with pytest.raises(RuntimeError, match="the reward server dies"):
+        train(config, never, peers=remote)
+    assert steps_of(config, "step-found") == [3]
+    remote.driver = before  # all nodes ended, and had written the step before
+    train(config, peers=remote)
+    assert steps_of(config, "resume") == [0, 3, 2]
+    assert "; 1 step is done again" in events(config, "resume")[-1]["sentence"]
+    assert steps_of(config, "step") == [1, 2, 3, 4]
+
+
+def never(requests: Sequence[RewardRequest]) -> list[Score]:
+    raise RuntimeError("the reward server dies")
+
+
+@pytest.mark.parametrize("shown", [1, 1000, None])
+def test_what_is_lost_is_said_by_the_journal_and_by_what_is_held(
+    tiny: Tiny, run_dir: Path, remote: Remote, shown: int | None
+) -> None:
+    """Whatever `progress.json` says: it may be a copy of another time, or damaged."""
+    config = tiny.config(run_dir, **FLAGS)
+    dies_holding(config, remote, 3)
+    progress = Progress.read(config.files.progress)
+    assert progress is not None
+    if shown is None:
+        config.files.progress.write_bytes(b"\xff")
+    else:
+        replace(progress, step=shown, checkpoint=shown).write(config.files.progress)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, never, peers=remote)
+    assert steps_of(config, "resume") == [0, 3]
+    assert "no finished step is lost" in events(config, "resume")[-1]["sentence"]
+    assert steps_of(config, "progress-corrected") == ([3] if shown == 1000 else [])
+    if shown == 1000:
+        corrected = Progress.read(config.files.progress)
+        assert corrected is not None
+        assert (corrected.step, corrected.checkpoint) == (3, None)
 
 
 def test_a_step_is_held_before_it_is_evaluated_and_its_evaluation_is_not_made_again(

@@ -64,6 +64,9 @@ class Remembered:
         later = self.driver and at_most is not None and self.driver.run.step > at_most
         return Snapshot(self.driver, ()) if self.driver and not later else None
 
+    def goes_on_from(self, snapshot: Snapshot) -> None:
+        """It is kept as it is."""
+
     def held(self, step: int) -> Path:
         return self.root / str(step)
 

@@ -48,6 +48,8 @@ LOOK_SECONDS = 20.0
 """For all of them to say what they hold, at the start of an attempt."""
 OTHERS_SECONDS = 0.5
 """For the others, once the newest step is found."""
+KEEP_SECONDS = 5.0
+"""For all holders to hand on what the run goes on from."""
 FILES = "files"
 """Among the names of holders."""
 MANY = 3
@@ -246,6 +248,16 @@ class Peers:
         """More is known of the step that is held. Where that is lost, it is found out again."""
         for _, holder in self._ring:
             holder.amend.remote(self._attempt, run.step, run.dump())
+
+    def goes_on_from(self, snapshot: Snapshot) -> None:
+        """What is found finished is kept as if this attempt had made it: by who outlives Ray, too.
+
+        The attempt before may have ended before it could say so to the holders.
+        """
+        sheet = snapshot.shares[0][0]
+        holders = ring.holders(self._namespace).values()
+        if kept := [holder.keep.remote(sheet.attempt, sheet.step) for holder in holders]:
+            ray.wait(kept, num_returns=len(kept), timeout=KEEP_SECONDS)
 
     def branch_off(self, step: int) -> None:
         """The run went back to `step`: no share of a later one that was made before fits to those

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from trainer.config import Config
 from trainer.contract import Progress, append_event, read_events
 from trainer.events import attempt_number
 from trainer.in_flight import FILE, InFlight
+from trainer.journal import newest_finished
 from trainer.manifest import checkpoint_path, fault_of, newest_checkpoint, put_aside, steps_on_disk
 from trainer.team import Team
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
@@ -43,54 +44,77 @@ def begin(
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
-    found = _newest_held(config, team, peers) or _from_openrlhf(config, team, fresh.run)
-    if found is None:
-        return fresh
-    stream.load_state_dict(found.run.prompts)
-    return found
+    to = _Beginning(config, team, stream, peers)
+    found = _newest_held(to) or _from_openrlhf(to, fresh.run)
+    return fresh if found is None else found
 
 
-def _newest_held(config: Config, team: Team, peers: Peers | None) -> DriverState | None:
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What is brought to where the run goes on from."""
+
+    config: Config
+    team: Team
+    stream: PromptStream
+    peers: Peers | None
+
+
+def _newest_held(to: _Beginning) -> DriverState | None:
     """What is newest in the nodes' memory and on disk; where both have it, that in memory."""
-    told = Progress.read(config.files.progress)
+    config, peers = to.config, to.peers
+    told, finished = Progress.read(config.files.progress), finished_before(config)
     # A node that was away may come back with steps that the run has since gone back from.
-    at_most = told.step + 1 if told else None
+    known = [finished if finished is not None else -1, told.step if told else -1]
+    at_most = max(known) + 1 if max(known) >= 0 else None
     snapshot = peers.newest(at_most) if peers else None
     in_memory = snapshot.step if snapshot else 0
     steps = steps_on_disk(config.checkpoints)
     # A checkpoint is read as a whole to be trusted: the older ones only where they are needed.
     on_disk = _newest(config, [step for step in steps if step >= in_memory])
     if snapshot and on_disk in (None, in_memory):
-        if found := _from_memory(config, team, snapshot):
+        if found := _from_memory(to, snapshot):
             return found
         on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
-    return None if on_disk is None else _from_disk(config, team, on_disk)
+    return None if on_disk is None else _from_disk(to, on_disk)
 
 
-def _from_disk(config: Config, team: Team, step: int) -> DriverState:
-    directory = checkpoint_path(config.checkpoints, step)
-    _restore(config, team, directory)
+def finished_before(config: Config) -> int | None:
+    """The step that the run has finished last; None where none is known of. Raises OSError."""
+    finished = newest_finished(read_events(config.files.journal))
+    if finished is None and (told := Progress.read(config.files.progress)):
+        return told.step  # the journal is lost
+    return finished
+
+
+def _from_disk(to: _Beginning, step: int) -> DriverState:
+    config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     run, file = RunState.read(directory), directory / FILE
+    to.stream.load_state_dict(run.prompts)
+    _restore(config, to.team, directory)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
 
-def _from_memory(config: Config, team: Team, snapshot: Snapshot) -> DriverState | None:
+def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
     """None where no node has all of it any more."""
-    details = {"step": snapshot.step}
+    config, details = to.config, {"step": snapshot.step}
+    to.stream.load_state_dict(snapshot.driver.run.prompts)  # before it is said to be found
     try:
-        _restore(config, team, snapshot)
+        _restore(config, to.team, snapshot)
     except SnapshotLostError as error:
         sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
         return None
+    if to.peers:
+        to.peers.goes_on_from(snapshot)
     _confirm_step(config, snapshot.driver.run)
     _tell(config, "restore", f"Restored step {snapshot.step} from {snapshot.place}.", details)
     return snapshot.driver
 
 
-def _from_openrlhf(config: Config, team: Team, fresh: RunState) -> DriverState | None:
+def _from_openrlhf(to: _Beginning, fresh: RunState) -> DriverState | None:
     """What OpenRLHF has left in --ckpt_path."""
+    config, team = to.config, to.team
     if not openrlhf.is_there(config.checkpoints):
         return None
     try:
@@ -106,6 +130,7 @@ def _from_openrlhf(config: Config, team: Team, fresh: RunState) -> DriverState |
     )
     _tell(config, "restore", sentence, {"step": position.step})
     prompts = openrlhf.prompts_at(position, fresh.prompts)
+    to.stream.load_state_dict(prompts)
     return DriverState(replace(fresh, step=position.step, prompts=prompts))
 
 
