@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -40,6 +41,8 @@ from trainer.journal import event_of
 log = logging.getLogger(__name__)
 
 EVENTS_POLL_SECONDS = 0.5
+CLOSE_SECONDS = 1.0
+"""For answers that are under way when the head ends."""
 
 
 class Control:
@@ -77,6 +80,7 @@ class Control:
         self._outcome: dict[str, Any] | None = None
         self._stacks_of = 0
         self._announced = asyncio.Event()
+        self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
         self._server = connections.Server(self._app(token))
@@ -87,9 +91,10 @@ class Control:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Answers that are under way are given; who does not take them is hung up on."""
         self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(5)
+        self._in_loop(self._end_answers)
+        self._thread.join(2 * CLOSE_SECONDS)
 
     def roll(self) -> RollState:
         return self._register.call()
@@ -167,6 +172,16 @@ class Control:
         """End all open questions, not those to come."""
         self._announced.set()
         self._announced = asyncio.Event()
+
+    def _end_answers(self) -> None:
+        """In time no handler is left that Python would cancel, each with a traceback."""
+        self._closing.set()
+        self._announced.set()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
 
     def _serve(self) -> None:
         import_module("entrypoint.check_in")  # pydantic takes 0.2 s: here, while Ray starts
@@ -301,6 +316,7 @@ class Control:
     async def _follow_journal(self) -> AsyncIterator[dict[str, str]]:
         offset = 0
         while True:
+            last = self._closing.is_set()  # before the read: the outcome is in the journal by then
             try:
                 lines = await self._reads.ask(partial(_whole_lines, self._run.journal, offset))
             except OSError:  # not there yet, or not to be read now
@@ -309,7 +325,10 @@ class Control:
                 offset += len(line)
                 if event_of(line):
                     yield {"data": line.decode().strip()}
-            await asyncio.sleep(EVENTS_POLL_SECONDS)
+            if last:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), EVENTS_POLL_SECONDS)
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(gauges.text(await self._reads.ask(self.state)))

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -416,3 +417,38 @@ def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
         client.check_in(other, joined=True)
     assert told == ["nodes.software: b: torch is 2.0.0, on 2 of 3 nodes not there"]
     assert strict.control.state()["differences"] == told
+
+
+@contextmanager
+def reads_nothing(head: Head) -> Iterator[None]:
+    """A page that is open, and takes little more than the system keeps for it."""
+    with socket.socket() as page:
+        page.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        page.connect(("127.0.0.1", head.port))
+        request = f"GET /v1/events?token={TOKEN} HTTP/1.1\r\nHost: x\r\n\r\n"
+        page.sendall(request.encode())
+        assert page.recv(12) == b"HTTP/1.1 200"
+        yield
+
+
+def test_what_is_open_at_the_end_is_answered_and_leaves_no_traceback(
+    head: Head, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A page, one that reads nothing, and a worker's question."""
+    head.client().check_in(card("a"))
+    url = f"http://127.0.0.1:{head.port}/v1/events"
+    asks = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        reads_nothing(head),
+        asking(head, "a"),
+        httpx.stream("GET", url, headers=asks, timeout=20) as page,
+        ThreadPoolExecutor() as pool,
+    ):
+        for number in range(60):  # more than the system keeps
+            append_event(head.run.journal, "large", f"{number}" + 100_000 * "x")
+        append_event(head.run.journal, "outcome", "the job has finished", {"outcome": "finished"})
+        text = pool.submit(page.read)
+        head.control.__exit__()
+        assert b"the job has finished" in text.result(20)
+    assert not head.control._thread.is_alive()
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
