@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
-import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 
 from entrypoint import address as address_of
-from entrypoint import process, ray_node, run_token, system_errors
+from entrypoint import process, ray_node, run_identity, run_token, system_errors
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.fork_server.node import ForkServer
@@ -30,9 +28,8 @@ from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
 from trainer import fence
-from trainer.contract import ExitCode, Progress, RunFiles, timestamp, write_atomically
+from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 from trainer.custody import Custody
-from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
         address = address_of.of_head(settings, told.value if told else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
-            identity = _identify(settings, run, journal)
+            identity = run_identity.identify(settings, run, journal)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 return ExitCode.FINISHED
@@ -206,34 +203,14 @@ def _unwritten(outcome: Outcome, why: str) -> Outcome:
     return replace(outcome, sentence=sentence)
 
 
-def _identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
-    """Write run.json at the run's first start; return the command's fingerprint."""
-    command = [settings.recipe, *settings.job]
-    fingerprint = hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
-    if not run.run.exists():
-        row = {
-            "run_id": uuid.uuid4().hex,
-            "recipe": settings.recipe,
-            "fingerprint": fingerprint,
-            "versions": versions(settings),
-            "created": timestamp(),
-        }
-        write_atomically(run.run, json.dumps(row, indent=1) + "\n")
-        return fingerprint
-    with named(run.run):
-        row = json.loads(run.run.read_text())
-    if row.get("fingerprint") != fingerprint:
-        log.warning("this run was begun with another command; going on with the new one")
-    return fingerprint
-
-
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:
     """The sentence of the outcome, where the run with this very command is finished already."""
     outcomes = list(journal.events("outcome"))
     if not outcomes:
         return None
     details = outcomes[-1]["details"]
-    if details["exit_code"] == ExitCode.FINISHED and details["command"] == fingerprint:
+    finished = details.get("exit_code") == ExitCode.FINISHED
+    if finished and details.get("command") == fingerprint:
         return f"this run is finished already ({outcomes[-1]['sentence']})"
     return None
 

@@ -12,7 +12,7 @@ from trainer.contract import append_event, read_events
 
 log = logging.getLogger("rollcall")
 
-WARNING_KINDS = frozenset({"failure", "refused", "node-lost"})
+WARNING_KINDS = frozenset({"command", "failure", "refused", "node-lost"})
 
 
 class Journal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -68,6 +68,11 @@ class Recipe(Protocol):
 
     def evidence(self, line: str) -> FailureClass | None:
         """What a line of the job's log points to, beyond the signs common to all frameworks."""
+        ...
+
+    def effect(self, changed: Collection[str]) -> str:
+        """In a sentence or two, what of a command takes effect that is another than the run was
+        begun with. `changed`: names of the options that differ, as they were given."""
         ...
 
     def outage(self, settings: Settings) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,18 @@ from trainer.manifest import newest_checkpoint
 
 if TYPE_CHECKING:
     from trainer.config import Config
+
+
+KEPT: Mapping[tuple[str, ...], str] = {
+    ("seed",): "a run that has finished steps refuses another --seed",
+    (
+        *("prompt_data", "input_key", "label_key", "input_template"),
+        *("max_samples", "apply_chat_template", "prompt_max_len"),
+    ): "a run that has finished steps refuses other prompts",
+    ("pretrain", "critic_pretrain"): "models that are trained go on with the weights of the newest"
+    " step, and another architecture is refused",
+}
+"""Flags → what of the run so far stays, whatever they say."""
 
 
 class Builtin:
@@ -80,6 +92,13 @@ class Builtin:
 
     def evidence(self, line: str) -> FailureClass | None:
         return None
+
+    def effect(self, changed: Collection[str]) -> str:
+        from trainer.config import named_in
+
+        given = named_in([f"--{name}" for name in changed if name])
+        kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
+        return "; ".join(["The new one holds for all steps that are still to be made", *kept])
 
     def outage(self, settings: Settings) -> float:
         return _parsed(settings).remote_rm_deadline

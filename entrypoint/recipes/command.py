@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from entrypoint.failures import FailureClass
@@ -59,6 +59,9 @@ class AnyCommand:
 
     def evidence(self, line: str) -> FailureClass | None:
         return None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "The new one is run; what it keeps of the run so far is its own to say"
 
     def outage(self, settings: Settings) -> float:
         return settings.service_timeout

@@ -87,7 +87,7 @@ def test_a_finished_run_goes_on_with_another_command(
     serve(run, taken, "python", "train.py")
     finish(run)
     assert serve(run, taken, "python", "train.py", "--longer") == ExitCode.UNFIT
-    assert "this run was begun with another command; going on with the new one" in caplog.messages
+    assert "this run was begun with another command: --longer is new. " in caplog.text
 
 
 def test_where_leases_are_lost_the_next_heads_events_count_all_the_same(
