@@ -105,12 +105,12 @@ def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
 
 
 def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, Any]) -> None:
-    """Go on where `state` was: a scheduler's own, or of another trainer's just how far it was."""
-    if "lr_lambdas" in state:
-        scheduler.load_state_dict(state)
-    else:
-        scheduler.last_epoch = made = state["last_epoch"]
-        shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-        scheduler._last_lr = [base * shape(made) for base, shape in shapes]
+    """Go on where `state` was, a scheduler's own or another trainer's: it says how far that is.
+
+    Peak and shape are those of `scheduler`, which was made from the flags.
+    """
+    scheduler.last_epoch = made = state["last_epoch"]
+    shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    scheduler._last_lr = [base * shape(made) for base, shape in shapes]
     for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):
         group["lr"] = rate

@@ -100,6 +100,28 @@ def test_a_weight_of_the_kl_that_no_target_steers_is_the_flags_after_a_resume(
     assert metric_rows(config)[-1]["train/kl_coef"] == expected
 
 
+def test_a_learning_rate_that_was_changed_is_the_flags_after_a_resume_and_it_is_said(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags = {"lr_scheduler": "linear", "lr_warmup_ratio": 0.0}
+    before = {"actor_learning_rate": 1e-3, "critic_learning_rate": 2e-3}
+    train(tiny.config(run_dir, **flags, **before, max_steps=2))
+    after = {"actor_learning_rate": 5e-4, "critic_learning_rate": 2e-3}
+    config = tiny.config(run_dir, **flags, **after, max_steps=4, load_checkpoint=True)
+    train(config)
+    # Half of the way is gone, and the rate with it.
+    updates = config.updates_per_step
+    first = 1 - 2 / 4
+    assert metric_rows(config)[-2]["train/actor_lr"] == pytest.approx(
+        5e-4 * (first - (updates - 1) / 2 / (4 * updates))
+    )
+    told = [event["sentence"] for event in events(config, "learning-rate")]
+    assert told == [
+        "The policy's learning rate was 0.001 at its peak until now; from here on it is 0.0005, "
+        "as the flags say."
+    ]
+
+
 def test_rewards_are_normalised_by_all_that_were_seen(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(run_dir, normalize_reward=True, init_kl_coef=0, max_steps=3)
     state = train(config)

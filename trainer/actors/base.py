@@ -78,6 +78,9 @@ class Learner(Protocol):
         where a part is gone.
         """
 
+    def restored_rate(self) -> float | None:
+        """The peak of the learning rate that the restored state was trained with, if known."""
+
 
 class Policy(Learner, Protocol):
     def log_probs(self, sequences: Sequences) -> FloatArray:

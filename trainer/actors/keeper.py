@@ -33,3 +33,6 @@ class Keeper:
     def restore(self, source: Source) -> Position | None:
         with self._training.awake():
             return self._training.restore(source)
+
+    def restored_rate(self) -> float | None:
+        return self._training.restored_rate

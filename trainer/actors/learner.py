@@ -83,6 +83,8 @@ class Training:
         self._average = None if beta is None else MovingAverage(model, beta)
         self._strategy = strategy_of(module, model, settings, rank)
         self._copies = Copies()
+        self.restored_rate: float | None = None
+        """The peak of the learning rate that the restored state was trained with, if known."""
         self._cut = Cut(
             samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
         )
@@ -226,6 +228,7 @@ class Training:
     def restore(self, source: Source) -> Position | None:
         content, position = self._load(source)
         self._strategy.restore(content)
+        (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
         if self._average and content.average:
             self._average.restore(content.average)
         elif self._average:  # it was not kept: until now, the model is all that there is to average

@@ -145,7 +145,21 @@ def _restore(config: Config, team: Team, source: Source) -> Position | None:
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "
             f"{error}. Give the model of that run, or another --run_dir"
         ) from None
+    _tell_of_rates(config, team)
     return said[0]  # the policy's files have it
+
+
+def _tell_of_rates(config: Config, team: Team) -> None:
+    """Flags that say another learning rate than what is gone on from was trained with."""
+    by_flags = {"policy": config.actor_learning_rate, "critic": config.critic_learning_rate}
+    for role, group in team.learners.items():
+        before, now = group.first(Learner.restored_rate).result(), by_flags[role]
+        if before is not None and before != now:
+            sentence = (
+                f"The {role}'s learning rate was {before:g} at its peak until now; from here on it "
+                f"is {now:g}, as the flags say."
+            )
+            _tell(config, "learning-rate", sentence, {"role": role, "before": before, "now": now})
 
 
 def _named(source: Source) -> str:
