@@ -8,8 +8,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -52,6 +54,14 @@ def copy(cluster: Cluster, attempt: int) -> Path:
     return cluster.run.logs / f"attempt-{attempt}.log"
 
 
+def page(cluster: Cluster) -> AbstractContextManager[httpx.Response]:
+    """The run's events, as the page in a browser has them."""
+    env = cluster.environment(HEAD)
+    url = f"http://{env['ROLLCALL_NODE_ADDRESS']}:{env['ROLLCALL_CONTROL_PORT']}/v1/events"
+    headers = {"Authorization": f"Bearer {cluster.run.token.read_text().strip()}"}
+    return httpx.stream("GET", url, headers=headers, timeout=60)
+
+
 def test_the_log_is_copied_while_the_job_runs_and_a_job_that_prints_is_not_hung(
     cluster: Cluster,
 ) -> None:
@@ -78,9 +88,12 @@ def test_a_closed_terminal_stops_the_node_as_sigterm_does_and_leaves_no_process(
 ) -> None:
     cluster.start(HEAD)
     cluster.until(lambda: cluster.step >= STEPS, f"step {STEPS}", within=120)
-    psutil.Process(cluster.nodes[HEAD].pid).send_signal(signal.SIGHUP)
-    assert cluster.exit_codes(within=30) == {HEAD: 143}
+    with page(cluster) as events:
+        psutil.Process(cluster.nodes[HEAD].pid).send_signal(signal.SIGHUP)
+        assert cluster.exit_codes(within=30) == {HEAD: 143}
+        assert '"kind": "outcome"' in events.read().decode()
     assert cluster.left() == []
+    assert "Traceback" not in cluster.said(HEAD)
 
 
 def test_the_report_of_a_command_has_the_steps_that_it_told(cluster: Cluster) -> None:
