@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def follow(
             last = over.is_set()  # before the read: what was written until now is then copied
             if descriptor is None and (path := find()) is not None:
                 descriptor = os.open(path, os.O_RDONLY)
-            while descriptor is not None and (data := os.read(descriptor, CHUNK_BYTES)):
+            for data in _rest(descriptor) if descriptor is not None else ():
                 copy.take(data)
             if last:
                 break
@@ -53,6 +53,14 @@ def follow(
         copy.close()
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _rest(descriptor: int) -> Iterator[bytes]:
+    """What the file has at this moment: who writes on does not keep the reader from an end."""
+    left = os.fstat(descriptor).st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
+    while left > 0 and (data := os.read(descriptor, min(left, CHUNK_BYTES))):
+        left -= len(data)
+        yield data
 
 
 class Copy:
