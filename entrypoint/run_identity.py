@@ -63,19 +63,17 @@ def _shown(settings: Settings) -> list[str]:
 
 def _say_difference(settings: Settings, begun: Mapping[str, Any], journal: Journal) -> None:
     before, now = begun.get("command"), _shown(settings)
-    recipe, effect = begun.get("recipe"), recipes.load(settings.recipe).effect
-    if recipe != settings.recipe:
-        differs = [f"the recipe was {recipe} and is {settings.recipe}"]
-        said = effect(())
+    recipe = recipes.load(settings.recipe)
+    changed: Mapping[str, str] = {}
+    if begun.get("recipe") != settings.recipe:
+        differs = [f"the recipe was {begun.get('recipe')} and is {settings.recipe}"]
     elif not isinstance(before, list) or not all(isinstance(word, str) for word in before):
         differs = ["its run.json does not say in what: it is of an earlier version, or damaged"]
-        said = effect(())
     else:
         changed = differences(before, now)
         differs = list(changed.values()) or ["a secret, or the order of its words, is another"]
-        said = effect(tuple(changed))
-    sentence = f"this run was begun with another command: {'; '.join(differs)}. {said}"
-    journal.record("command", sentence, differs=differs)
+    said = f"this run was begun with another command: {'; '.join(differs)}"
+    journal.record("command", f"{said}. {recipe.effect(tuple(changed))}", differs=differs)
 
 
 def differences(before: Sequence[str], now: Sequence[str]) -> dict[str, str]:

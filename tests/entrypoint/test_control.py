@@ -1,7 +1,6 @@
 """The head's HTTP, over real connections."""
 
 import json
-import shutil
 import socket
 import threading
 import time
@@ -18,7 +17,6 @@ from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
-from entrypoint.lease import Lease
 from entrypoint.port_block import PortBlock
 from entrypoint.roll import Card
 from entrypoint.storage_proof import StorageProof
@@ -340,55 +338,6 @@ def strict(tmp_path: Path) -> Iterator[Head]:
         yield head
 
 
-def test_a_worker_whose_file_the_head_sees_is_taken(strict: Head) -> None:
-    proof = StorageProof(strict.run.root)
-    strict.client().check_in(shared("a", storage=proof.show()))
-    assert strict.check_ins == [("a", None)]
-    proof.withdraw()
-    assert list(strict.run.root.iterdir()) == []
-
-
-def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then_refused(
-    strict: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, copy = strict.client(), tmp_path.with_name(f"{tmp_path.name}-copy")
-    with Lease(strict.run.leases) as lease:
-        strict.control._register.me = replace(
-            strict.control._register.me, storage=lease.incarnation
-        )
-        shutil.copytree(tmp_path, copy)
-        proof = StorageProof(copy)
-        for said in (proof.show(), lease.incarnation, "first", "../journal.jsonl", "x" * 99):
-            with pytest.raises(NotYetError, match="mount one shared storage"):
-                client.check_in(shared("a", storage=said))
-        assert strict.check_ins == []
-        monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
-        with pytest.raises(RefusedError, match="mount one shared storage"):
-            client.check_in(shared("a", storage=proof.show()))
-        assert list(strict.control.state()["refused"]) == ["a"]
-        client.check_in(shared("a", storage=StorageProof(strict.run.root).show()))
-        assert strict.control.state()["refused"] == {}
-
-
-def test_a_file_that_the_heads_storage_shows_late_is_seen_under_the_same_name(
-    strict: Head, tmp_path: Path
-) -> None:
-    client, own = strict.client(), tmp_path.with_name(f"{tmp_path.name}-own")
-    own.mkdir()
-    proof = StorageProof(own)
-    with pytest.raises(NotYetError, match="mount one shared storage"):
-        client.check_in(shared("a", storage=proof.show()))
-    (own / proof.show()).rename(strict.run.root / proof.show())
-    client.check_in(shared("a", storage=proof.show()))
-    assert strict.check_ins == [("a", None)]
-
-
-def test_a_run_directory_that_takes_no_file_proves_nothing(tmp_path: Path) -> None:
-    proof = StorageProof(tmp_path / "gone")
-    assert proof.show() == ""
-    proof.withdraw()
-
-
 def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
     strict: Head,
 ) -> None:
@@ -397,13 +346,6 @@ def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
         strict.client().check_in(shared("a", clock=time.time() - 3600, storage=proof.show()))
     assert "a was refused: the clock of a is 3600 s behind" in str(strict.control.roll())
     assert "1 worker never checked in" in str(strict.control.roll())
-
-
-def test_a_worker_that_has_joined_is_not_asked_for_the_storage_again(strict: Head) -> None:
-    client = strict.client()
-    client.check_in(shared("a", storage=StorageProof(strict.run.root).show()))
-    client.check_in(shared("a"), joined=True)
-    assert strict.control.roll().present == ("a",)
 
 
 def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
