@@ -41,7 +41,11 @@ COPY pyproject.toml README.md LICENSE ./
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
+# Nodes compare this digest of source and locks at the roll call: one image everywhere.
+RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
+      | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
+ && mv /tmp/digest entrypoint/image.digest \
+ && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
 
 FROM cpu-venv AS cpu
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
@@ -60,13 +64,9 @@ HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
 COPY --from=cpu-source /opt/rollcall /opt/rollcall
-# The commit. Nodes compare it at the roll call: one image everywhere.
-ARG REVISION
-ENV ROLLCALL_IMAGE=${REVISION}
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
 
 # ---- cuda
 FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-runtime-ubuntu24.04} AS cuda-system
@@ -98,6 +98,7 @@ RUN FLASH_ATTENTION_FORCE_BUILD=TRUE DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
 
 FROM cuda-system AS cuda-venv
 ENV PATH=/opt/venv/bin:$PATH
+COPY requirements/cuda.lock requirements/cuda-build.lock /requirements/
 COPY --from=cuda-build /opt/venv /opt/venv
 
 FROM cuda-venv AS cuda-source
@@ -106,7 +107,11 @@ COPY pyproject.toml README.md LICENSE ./
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
+# Nodes compare this digest of source and locks at the roll call: one image everywhere.
+RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
+      | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
+ && mv /tmp/digest entrypoint/image.digest \
+ && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
 
 FROM cuda-venv AS cuda
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
@@ -125,10 +130,6 @@ HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
 COPY --from=cuda-source /opt/rollcall /opt/rollcall
-# The commit. Nodes compare it at the roll call: one image everywhere.
-ARG REVISION
-ENV ROLLCALL_IMAGE=${REVISION}
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"

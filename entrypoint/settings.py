@@ -296,7 +296,7 @@ class Settings:
         "ROLLCALL_IMAGE",
         parse.text,
         "The image's digest; nodes with different ones are not joined.",
-        shown="set in the image",
+        shown="made of source and locks when the image is built",
     )
 
     @classmethod
@@ -310,6 +310,7 @@ class Settings:
         platform = detect(environ)
         values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
         values["node_address"] = values["node_address"] or platform.node_address
+        values["image"] = values["image"] or _image_digest()
         if job and values["job"]:
             problem = "is set, and the command line has job arguments too"
             reader.fault("ROLLCALL_JOB", problem, "give one of the two")
@@ -343,6 +344,14 @@ class Settings:
         """The variable that gave the field `name`; None where its default stands."""
         declared = dict(_declared())[name]
         return next((one for one in declared.names if self.environ.get(one, "").strip()), None)
+
+
+def _image_digest() -> str | None:
+    """Of the image that this program was installed into; None outside of one."""
+    try:
+        return Path(__file__).with_name("image.digest").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _declared() -> Iterator[tuple[str, Variable]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.container.cluster import SHORT, Cluster
-from tests.container.podman import IMAGE, inspect, run_once
+from tests.container.podman import IMAGE, inspect, podman, run_once
+from tests.container.test_dockerfiles import ROOT, stages
 from trainer.contract import RunFiles
 from trainer.manifest import newest_checkpoint
 
@@ -74,6 +77,54 @@ def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
         assert rocm["Config"][item] == image["Config"][item], item
     said = run_once("--network=none", ROCM, "rollcall", "plan", "--json")
     assert json.loads(said.stdout)["role"] == "head"
+
+
+DIGEST = "from entrypoint.settings import Settings; print(Settings.read({}).image)"
+
+
+def digest(image: str) -> str:
+    """What the nodes of this image compare at the roll call."""
+    return run_once("--network=none", image, "python", "-c", DIGEST).stdout.strip()
+
+
+def built(context: Path) -> str:
+    """The digest of the CPU image's source stage, built anew of the tree at `context`."""
+    recipe = context / "Dockerfile.source"
+    recipe.write_text(f"FROM {IMAGE}\n{stages('Dockerfile')['cpu-source']}")
+    options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=none", "--quiet")
+    made = podman("build", *options, f"--file={recipe}", context, within=120).stdout.strip()
+    try:
+        read = ("--entrypoint=cat", made, "/opt/rollcall/entrypoint/image.digest")
+        return run_once("--network=none", *read).stdout.strip()
+    finally:
+        podman("rmi", "--force", made)
+
+
+def test_two_builds_of_one_tree_have_one_digest_and_another_tree_has_another(
+    tmp_path: Path,
+) -> None:
+    copied = (ROOT / ".dockerignore").read_text().replace("!", "").replace("/", "").split()[1:-1]
+    for name in copied:  # with times of its own, and as a checkout without compiled files
+        path, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / name, ignore=ignored, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(path, tmp_path / name)
+    first = built(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{16}", first)
+    assert first == digest(IMAGE)
+    with (tmp_path / "trainer" / "losses.py").open("a") as source:
+        source.write("# another\n")
+    assert built(tmp_path) != first
+
+
+def test_the_built_images_compare_their_digests_with_no_word_from_whoever_built_them() -> None:
+    ours, rocm = digest(IMAGE), digest(ROCM)
+    assert re.fullmatch(r"[0-9a-f]{16}", ours)
+    assert re.fullmatch(r"[0-9a-f]{16}", rocm)
+    assert ours != rocm  # other locks
+    inventory = run_once("--network=none", IMAGE, "env").stdout
+    assert "ROLLCALL_IMAGE" not in inventory
 
 
 def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a_run(
