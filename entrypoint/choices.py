@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from entrypoint import parsers as parse
@@ -41,6 +42,13 @@ def debug_ray(raw: str) -> DebugRay:
         return DebugRay.LEGACY if parse.boolean(raw) else DebugRay.OFF
     except ParseError:
         raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
+
+
+def of_rays_variables(environ: Mapping[str, str]) -> DebugRay:
+    """The debugger that Ray's own variables ask for. Ray wants an option beside `RAY_DEBUG`."""
+    if environ.get("RAY_DEBUG") == "legacy":
+        return DebugRay.LEGACY
+    return DebugRay.POST_MORTEM if environ.get("RAY_DEBUG_POST_MORTEM") == "1" else DebugRay.OFF
 
 
 def recipe(raw: str) -> str:

@@ -21,6 +21,7 @@ from entrypoint.choices import (
     PreflightMode,
     ServiceOn,
     debug_ray,
+    of_rays_variables,
     recipe,
 )
 from entrypoint.contradictions import contradictions
@@ -101,7 +102,8 @@ class Settings:
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",
         debug_ray,
-        "1: Ray's legacy debugger, reachable from outside; `post-mortem`: its post-mortem one.",
+        "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a task "
+        "that fails waits for debugpy. Neither asks for the token.",
         default=DebugRay.OFF,
         shown="0",
     )
@@ -310,6 +312,8 @@ class Settings:
         platform = detect(environ)
         values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
         values["node_address"] = values["node_address"] or platform.node_address
+        if values["debug_ray"] is DebugRay.OFF:
+            values["debug_ray"] = of_rays_variables(environ)
         values["image"] = values["image"] or _image_digest()
         if job and values["job"]:
             problem = "is set, and the command line has job arguments too"

@@ -291,6 +291,9 @@ def test_one_of_rays_debuggers_is_fine() -> None:
     told = Settings.read({"DEBUG_RAY": "Post-Mortem", "RAY_DEBUG_POST_MORTEM": "1"})
     assert told.debug_ray is DebugRay.POST_MORTEM
     assert Settings.read({"DEBUG_RAY": "1", "RAY_DEBUG_POST_MORTEM": "0"}).debug_ray == "legacy"
+    assert Settings.read({"RAY_DEBUG": "legacy"}).debug_ray is DebugRay.LEGACY
+    assert Settings.read({"RAY_DEBUG": "1"}).debug_ray is DebugRay.OFF
+    assert Settings.read({"RAY_DEBUG_POST_MORTEM": "1"}).debug_ray is DebugRay.POST_MORTEM
 
 
 @pytest.mark.parametrize(
