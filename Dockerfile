@@ -62,7 +62,7 @@ STOPSIGNAL SIGTERM
 # not so far yet: healthy for as long as its process runs.
 HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
-ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
+ENTRYPOINT ["tini", "--", "python", "-P", "-m", "entrypoint"]
 COPY --from=cpu-source /opt/rollcall /opt/rollcall
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
@@ -128,7 +128,7 @@ STOPSIGNAL SIGTERM
 # not so far yet: healthy for as long as its process runs.
 HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
-ENTRYPOINT ["tini", "--", "python", "-m", "entrypoint"]
+ENTRYPOINT ["tini", "--", "python", "-P", "-m", "entrypoint"]
 COPY --from=cuda-source /opt/rollcall /opt/rollcall
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \

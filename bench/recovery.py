@@ -260,7 +260,8 @@ def told_since(cluster: Cluster, seen: int, began: datetime) -> str:
 
 
 def kill_driver(cluster: Cluster) -> None:
-    kill([p for p in cluster.processes(HEAD) if [*words(p)][1:3] == ["-m", "trainer"]])
+    lines = {p: [word for word in words(p) if word != "-P"] for p in cluster.processes(HEAD)}
+    kill([p for p, line in lines.items() if line[1:3] == ["-m", "trainer"]])
 
 
 def kill_engine(cluster: Cluster) -> None:

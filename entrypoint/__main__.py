@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from entrypoint import cli
+from entrypoint import cli, programs
 from entrypoint.settings import Settings, SettingsError
 from trainer.contract import ExitCode
 
@@ -23,9 +23,9 @@ def main() -> int:
             print(cli.help_text())
             return ExitCode.FINISHED
         case "exec":
-            os.execvp(call.arguments[0], call.arguments)
+            os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
         case "prepare":
-            os.execv(sys.executable, [sys.executable, "-m", "env.prepare", *call.arguments])
+            os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
         case "demo":
             from entrypoint import demo
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from entrypoint.preflight import collective, versions
 from entrypoint.preflight.check import Verdict
 from entrypoint.preflight.collective import Answer
 from entrypoint.process import Process, StartError, marks
+from entrypoint.programs import program
 from entrypoint.roll import Card
 from entrypoint.settings import PreflightMode, Settings
 from trainer.contract import RunFiles
@@ -42,7 +42,7 @@ class CollectiveCheck:
     address: str
     """Of Ray's head, `host:port`."""
     env: Mapping[str, str]
-    argv: Sequence[str] = (sys.executable, "-m", "trainer.collective")
+    argv: Sequence[str] = program("trainer.collective")
     _after: FailureClass | None = None
     _owed: bool = True
     """Whether nothing has been shown since the last failure that raises the question."""

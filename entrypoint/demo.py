@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import psutil
 from entrypoint import curve
 from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, end, kill, marked
+from entrypoint.programs import program
 from trainer.contract import ExitCode, Progress, RunFiles
 
 log = logging.getLogger("rollcall.demo")
@@ -121,7 +121,7 @@ def _prepare(layout: Layout, seed: int) -> None:
 
 
 def _run_module(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(program(*words), check=True, stdout=subprocess.DEVNULL)
 
 
 def data_flags(layout: Layout, seed: int) -> list[str]:
@@ -185,7 +185,7 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
     log_to = layout.run.logs / f"console-{number}.log"
     if number == 0:
         reward = f"127.0.0.1:{layout.reward_port}"
-        server = [sys.executable, "-m", "env.server", "--task", "arithmetic-partial"]
+        server = program("env.server", "--task", "arithmetic-partial")
         env["ROLLCALL_REWARD_URL"] = f"http://{reward}/get_reward"
         env["ROLLCALL_REWARD_COMMAND"] = " ".join(
             [*server, "--host", "127.0.0.1", "--port", str(layout.reward_port)]
@@ -193,7 +193,7 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
         arguments = job_flags(layout, seed)
     return Process(
         env["ROLLCALL_NODE_NAME"],
-        [sys.executable, "-m", "entrypoint", "up", "--", *arguments],
+        program("entrypoint", "up", "--", *arguments),
         env=env,
         log_to=None if number == 0 else log_to,
     )

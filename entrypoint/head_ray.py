@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass
 
 from entrypoint import process, ray_node, wait
 from entrypoint.inbox import Inbox, RayEnded
+from entrypoint.programs import program
 from entrypoint.ray_node import RayNode
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
@@ -63,7 +63,7 @@ class HeadRay:
             telling = process.Process(
                 "the word to Ray",
                 [
-                    *(sys.executable, "-m", "trainer.dead_nodes", *dead),
+                    *program("trainer.dead_nodes", *dead),
                     *("--address", ray_node.host_port(self.me.address, self.settings.ray_port)),
                     *("--why", why),
                 ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint import process, wait
+from entrypoint.programs import unshadowed
 from entrypoint.settings import ServiceOn, Settings
 from trainer import fence
 from trainer.contract import RunFiles
@@ -103,7 +104,7 @@ class Service:
             try:
                 self._process = process.Process(
                     self.spec.name,
-                    self.spec.command,
+                    unshadowed(self.spec.command),
                     env=self._env,
                     log_to=self._log_to,
                 )

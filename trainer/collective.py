@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import suspects
 from trainer.contract import ExitCode
+from trainer.search_path import job_config
 
 if TYPE_CHECKING:
     import torch
@@ -287,7 +288,8 @@ def main() -> int:
     options = parser.parse_args()
     import ray
 
-    ray.init(address=options.address, log_to_driver=False, logging_level="WARNING")
+    told = {"log_to_driver": False, "logging_level": "WARNING"}
+    ray.init(options.address, job_config=job_config(), **told)
     crowd = Crowd(options.timeout)
     names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
     crowd.warm_up(names, WARM_UP_SECONDS)

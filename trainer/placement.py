@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainer.assignment import Assignment, Offer, assign
 from trainer.layout import Layout, Pool
+from trainer.search_path import job_config
 from trainer.types import TrainingError
 
 A = TypeVar("A")
@@ -111,10 +112,10 @@ def on_each_node(placement: Placement, function: Callable[[A], T], argument: A) 
 def join(layout: Layout) -> None:
     """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`."""
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=True)
+        ray.init(log_to_driver=True, job_config=job_config())
     else:
         cpus = max(layout.slots, os.cpu_count() or 1)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False)
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, job_config=job_config())
 
 
 def reserve(layout: Layout) -> Placement:

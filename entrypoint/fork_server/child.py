@@ -90,11 +90,10 @@ def _be_known_as(argv: Sequence[str]) -> None:
 
 
 def _run(argv: Sequence[str]) -> None:
-    if argv[0] == "-m":
-        sys.argv = list(argv[1:])
-        sys.path[0] = str(Path.cwd())
-        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    if list(argv[:2]) == ["-P", "-m"]:
+        sys.argv = list(argv[2:])
+        runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(argv)
-        sys.path[0] = str(Path(argv[0]).parent)
+        sys.path.insert(0, str(Path(argv[0]).parent))
         runpy.run_path(argv[0], run_name="__main__")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from entrypoint import process, wait
 from entrypoint.fork_server import shown
+from entrypoint.programs import program
 from entrypoint.settings import Settings
 from trainer.contract import RunFiles
 
@@ -78,8 +79,8 @@ class ForkServer:
         server = self._process = process.Process(
             "fork-server",
             [
-                *(sys.executable, "-m", "entrypoint.fork_server.server"),
-                *(str(home), str(os.getpid()), PRELOADED, shown.room(TITLE_BYTES)),
+                *program("entrypoint.fork_server.server", str(home), str(os.getpid())),
+                *(PRELOADED, shown.room(TITLE_BYTES)),
             ],
             env=first | dict(self._env) | ours,
             log_to=RunFiles(self._settings.run_dir).logs

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 WORKER = "/ray/_private/workers/default_worker.py"
-PROGRAM = ["-m", "trainer"]
+PROGRAM = ["-P", "-m", "trainer"]
 PATIENCE_SECONDS = 30.0
 """For a server that is still importing: so long would a plain start take on a slow disk, too."""
 START_SECONDS = 10.0
@@ -43,7 +43,7 @@ def main() -> NoReturn:
 
 def is_known(arguments: list[str]) -> bool:
     """Whether a worker of Ray, or the trainer's driver, is to start."""
-    return arguments[:2] == PROGRAM or is_worker(arguments)
+    return arguments[:3] == PROGRAM or is_worker(arguments)
 
 
 def is_worker(arguments: list[str]) -> bool:

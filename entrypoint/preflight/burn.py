@@ -7,7 +7,6 @@ neither this node nor what the others look at with it.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +16,13 @@ from entrypoint.preflight import gpu, models, versions
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict, worst
 from entrypoint.preflight.gpus import GpuError
 from entrypoint.process import Process, marks
+from entrypoint.programs import program
 
 TIMEOUT = 90.0
 """Seconds: torch's import and the GPUs' contexts take most of it."""
 MIG = " MIG "
 """In the names of MIG devices, as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-COMMAND = (sys.executable, "-m", "trainer.burn")
+COMMAND = program("trainer.burn")
 
 
 def burn(context: Context) -> Finding:

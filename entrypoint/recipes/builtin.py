@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from entrypoint.failures import FailureClass
 from entrypoint.fork_server import node as fork_server
+from entrypoint.programs import program
 from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
@@ -85,7 +86,8 @@ class Builtin:
             return None
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
-        return Command((fork_server.python(settings), "-m", "trainer", *_arguments(settings)))
+        python = fork_server.python(settings)
+        return Command(program("trainer", *_arguments(settings), python=python))
 
     def latest(self, run_dir: Path) -> int | None:
         return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)

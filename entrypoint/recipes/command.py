@@ -9,6 +9,7 @@ from pathlib import Path
 
 from entrypoint.failures import FailureClass
 from entrypoint.parsers import BY_A_SHELL
+from entrypoint.programs import unshadowed
 from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
@@ -51,7 +52,7 @@ class AnyCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        return Command(settings.job, env)
+        return Command(unshadowed(settings.job), env)
 
     def latest(self, run_dir: Path) -> int | None:
         progress = Progress.read(RunFiles(run_dir).progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,19 @@ def _module(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise RewardFileError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
+    _look_beside(path)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise RewardFileError(f"{path}: {type(error).__name__} on import: {error}") from error
     return module
+
+
+def _look_beside(path: Path) -> None:
+    """Have modules beside the file, and in the working directory, found after all others."""
+    for directory in (str(path.resolve().parent), str(Path.cwd())):
+        if directory not in sys.path:
+            sys.path.append(directory)
 
 
 def _plain(value: Any) -> Any:

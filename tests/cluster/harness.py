@@ -18,6 +18,7 @@ import psutil
 from entrypoint.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, kill, marked
+from entrypoint.programs import program
 from tests.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("job.py")
@@ -59,7 +60,7 @@ class Cluster(Watch):
             job = ["--", *self._job] if is_head else []
             self.nodes[number] = Process(
                 f"node-{number}",
-                [sys.executable, "-m", "entrypoint", "up", *job],
+                program("entrypoint", "up", *job),
                 env=self.environment(number),
                 log_to=self.console(number),
             )
@@ -151,7 +152,7 @@ class Cluster(Watch):
     def ask(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command of the image, on the head's machine."""
         return subprocess.run(
-            [sys.executable, "-m", "entrypoint", *words],
+            program("entrypoint", *words),
             env=self.environment(HEAD) | env,
             capture_output=True,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,25 @@ def test_a_file_without_a_reward_function_is_refused(
         reward_function(written(tmp_path, source))
     assert says in str(caught.value)
     assert "reward.py" in str(caught.value)
+
+
+def test_a_file_imports_its_neighbours_and_those_in_the_working_directory_after_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    here = tmp_path / "here"
+    for name in ("env", "json"):  # of the same name as one of ours, and as one of Python's
+        (here / name).mkdir(parents=True)
+        (here / name / "__init__.py").write_text("raise RuntimeError")
+    (here / "rollcall_test_here.py").write_text("ONE = 1.0\n")
+    (tmp_path / "rollcall_test_beside.py").write_text("TWO = 2.0\n")
+    monkeypatch.chdir(here)
+    for name in ("env.types", "json"):
+        monkeypatch.delitem(sys.modules, name)
+    spec = written(
+        tmp_path,
+        "import json, env.types\nfrom rollcall_test_here import ONE\n"
+        "from rollcall_test_beside import TWO\n"
+        "def reward_func(queries, prompts, labels): return [ONE, TWO]\n",
+    )
+    assert [score.reward for score in reward_function(spec)(SUMS)] == [1.0, 2.0]
