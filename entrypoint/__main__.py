@@ -9,9 +9,14 @@ from collections.abc import Mapping, Sequence
 from entrypoint import cli, programs
 from entrypoint.settings import Settings, SettingsError
 from trainer.contract import ExitCode
+from trainer.os_errors import to_a_reader
 
 
 def main() -> int:
+    return to_a_reader(_run)
+
+
+def _run() -> int:
     environ = os.environ
     try:
         call = cli.parse(sys.argv[1:], recipe_takes_command=_recipe_takes_command(environ))

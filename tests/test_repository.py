@@ -30,6 +30,11 @@ def test_package_markers_stay_empty() -> None:
     assert [path for path in tracked("*__init__.py") if path.read_text()] == []
 
 
+def test_no_other_file_is_empty() -> None:
+    files = [path for path in tracked() if path.name != "__init__.py" and path.is_file()]
+    assert [path for path in files if path.stat().st_size == 0] == []
+
+
 def test_no_lock_names_a_registry() -> None:
     for lock in tracked("requirements/*"):
         assert "://" not in lock.read_text(), lock

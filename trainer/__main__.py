@@ -11,6 +11,7 @@ from trainer.checks import engine_faults, model_faults
 from trainer.config import parse
 from trainer.contract import ExitCode
 from trainer.flags import ConfigError
+from trainer.os_errors import to_a_reader
 
 LEAVE_SECONDS = 5.0
 """For Ray, which takes leave of all processes as the driver exits: of those that a network was cut
@@ -59,7 +60,7 @@ def exit_within(seconds: float, code: int) -> None:
 if __name__ == "__main__":
     code = 1
     try:
-        code = main()
+        code = to_a_reader(main)
     finally:
         exit_within(LEAVE_SECONDS, code)
     sys.exit(code)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+READER_LEFT = 128 + signal.SIGPIPE
 
 
 def why_absent(path: Path) -> str | None:
@@ -26,3 +32,26 @@ def named(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+def to_a_reader(main: Callable[[], int]) -> int:
+    """What `main` returns; 141, as of other programs, if whoever reads its output has left, as
+    `| head` does."""
+    try:
+        try:
+            return main()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        # What is still in the buffer goes nowhere, or Python complains as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+
+
+def _reader_left() -> bool:
+    look = select.poll()
+    look.register(sys.stdout.fileno(), 0)
+    return any(state & select.POLLERR for _, state in look.poll(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def podman(
             text=True,
             timeout=within,
             check=False,
+            cwd=tempfile.gettempdir(),  # conmon leaves a file `oom` where memory runs out
         )
     except subprocess.TimeoutExpired:
         raise AssertionError(f"{' '.join(command)} takes more than {within:.0f} s") from None

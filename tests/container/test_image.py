@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.container.cluster import SHORT, Cluster
-from tests.container.podman import IMAGE, inspect, podman, run_once
+from tests.container.podman import IMAGE, Container, inspect, podman, run_once
 from tests.container.test_dockerfiles import ROOT, stages
 from trainer.contract import RunFiles
 from trainer.manifest import newest_checkpoint
@@ -125,6 +127,18 @@ def test_the_built_images_compare_their_digests_with_no_word_from_whoever_built_
     assert ours != rocm  # other locks
     inventory = run_once("--network=none", IMAGE, "env").stdout
     assert "ROLLCALL_IMAGE" not in inventory
+
+
+def test_memory_that_runs_out_in_a_container_leaves_no_file_in_the_repository() -> None:
+    limits = ("--memory=128m", "--memory-swap=128m")
+    node = Container.start(f"rollcall-{uuid.uuid4().hex[:8]}", *limits, IMAGE, "sleep", "60")
+    try:
+        killed = node.execute("python", "-c", "x = bytearray(2**30); print(len(x))")
+        assert killed.returncode == 137, killed.stdout + killed.stderr
+        time.sleep(1)  # conmon writes the file once it has seen the kill
+    finally:
+        node.remove()
+    assert not Path("oom").exists()
 
 
 def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a_run(

@@ -101,3 +101,22 @@ def test_words_that_mean_nothing_end_with_64_and_one_line() -> None:
     assert done.stderr.splitlines() == [
         "statsu is neither a command nor a program in this image: did you mean status?"
     ]
+
+
+@pytest.mark.parametrize(
+    "words", [["entrypoint", "plan"], ["entrypoint", "help"], ["trainer", "--help"]]
+)
+def test_a_reader_that_leaves_early_ends_a_program_without_a_traceback(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        env={"PATH": os.environ["PATH"]},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -1,0 +1,51 @@
+"""What is masked in all that is shown: values of secret options, in every form of a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.masks import MASK, redact, redact_all
+
+SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--wandb_key abcd --input_key prompt", f"--wandb_key {MASK} --input_key prompt"),
+        ("--use_wandb abcd --seed 1", f"--use_wandb {MASK} --seed 1"),
+        ("--logger.wandb.key=abcd", f"--logger.wandb.key={MASK}"),
+        ("--hf-token 'a b' x", f"--hf-token {MASK} x"),
+        ("--use_wandb --seed 1", "--use_wandb --seed 1"),
+        ("--chosen_key good --rejected_key bad", "--chosen_key good --rejected_key bad"),
+        ("--data.image_key pic --messages-key m", "--data.image_key pic --messages-key m"),
+        ("data.reward_fn_key=source", "data.reward_fn_key=source"),
+        ("--eos_token <s> --ckpt.best_metric_key r", "--eos_token <s> --ckpt.best_metric_key r"),
+        ("--my_chosen_api_key abcd", f"--my_chosen_api_key {MASK}"),
+        ("['t.py', '--token', 'abcd', '-x']", f"['t.py', '--token', '{MASK}', '-x']"),
+        ('["--hf-token", "ab cd"]', f'["--hf-token", "{MASK}"]'),
+        ("('--apikey', 'abcd')", f"('--apikey', '{MASK}')"),
+        ("['--wandb.key', 'abcd']", f"['--wandb.key', '{MASK}']"),
+        (r"[\"--token\", \"abcd\"]", rf"[\"--token\", \"{MASK}\"]"),
+        ("['--token=abcd', 'b']", f"['--token={MASK}', 'b']"),
+        ('["--token","abcd","b"]', f'["--token","{MASK}","b"]'),
+        ("{'hf_token': 'abcd'}", f"{{'hf_token': '{MASK}'}}"),
+        ("['--chosen_key', 'good']", "['--chosen_key', 'good']"),
+        ("['--use_wandb', '--seed', '1']", "['--use_wandb', '--seed', '1']"),
+        ("{'pad_token': '<pad>', 'token': 5}", "{'pad_token': '<pad>', 'token': 5}"),
+        ("columns ['token', 'text']", "columns ['token', 'text']"),
+        ("HF_TOKEN=abcd run", f"HF_TOKEN={MASK} run"),
+        ("the same ROLLCALL_TOKEN on all nodes", "the same ROLLCALL_TOKEN on all nodes"),
+        ("http://me:abcd@head:5000/x", f"http://me:{MASK}@head:5000/x"),
+        (f"run {SECRET}", f"run {MASK}"),
+    ],
+)
+def test_a_shown_command_has_its_secrets_masked(text: str, expected: str) -> None:
+    assert redact(text, [SECRET]) == expected
+
+
+def test_a_command_line_that_is_kept_as_a_list_has_its_secrets_masked() -> None:
+    words = ["t.py", "--token", "abcd", "--chosen_key", "good", "--wandb.key=efgh", "--key", "-x"]
+    kept = redact_all({"argv": words, "api_key": "ijkl", "label_key": "answer", "token": None})
+    masked = ["t.py", "--token", MASK, "--chosen_key", "good", f"--wandb.key={MASK}", "--key", "-x"]
+    assert kept == {"argv": masked, "api_key": MASK, "label_key": "answer", "token": None}
