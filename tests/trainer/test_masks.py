@@ -1,4 +1,4 @@
-"""What is masked in all that is shown: values of secret options, in every form of a command line."""
+"""What is masked in all that is shown: the values of secret options, however they are written."""
 
 from __future__ import annotations
 
