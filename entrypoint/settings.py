@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from entrypoint import image, wandb_key
 from entrypoint import parsers as parse
-from entrypoint import wandb_key
 from entrypoint.choices import (
     RECIPES,
     DebugRay,
@@ -314,7 +314,7 @@ class Settings:
         values["node_address"] = values["node_address"] or platform.node_address
         if values["debug_ray"] is DebugRay.OFF:
             values["debug_ray"] = of_rays_variables(environ)
-        values["image"] = values["image"] or _image_digest()
+        values["image"] = values["image"] or image.digest()
         if job and values["job"]:
             problem = "is set, and the command line has job arguments too"
             reader.fault("ROLLCALL_JOB", problem, "give one of the two")
@@ -348,14 +348,6 @@ class Settings:
         """The variable that gave the field `name`; None where its default stands."""
         declared = dict(_declared())[name]
         return next((one for one in declared.names if self.environ.get(one, "").strip()), None)
-
-
-def _image_digest() -> str | None:
-    """Of the image that this program was installed into; None outside of one."""
-    try:
-        return Path(__file__).with_name("image.digest").read_text().strip() or None
-    except OSError:
-        return None
 
 
 def _declared() -> Iterator[tuple[str, Variable]]:
