@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -19,7 +20,7 @@ from trainer.manifest import newest_checkpoint
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
-ROCM = "localhost/rollcall:rocm-layers"
+ROCM = os.environ.get("TEST_ROCM_IMAGE", "localhost/rollcall:rocm-layers")
 """The layers of Dockerfile.rocm on the CPU image's base."""
 
 
