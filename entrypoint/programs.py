@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = ("entrypoint", "env", "trainer")
 
 
-def program(module: str, *arguments: str, python: str = sys.executable) -> tuple[str, ...]:
-    """The command line of one of this product's programs."""
-    return (python, "-P", "-m", module, *arguments)
+def program(module: str, *arguments: str, python: str = "") -> tuple[str, ...]:
+    """The command line of one of this product's programs; by default with this interpreter."""
+    return (python or sys.executable, "-P", "-m", module, *arguments)
 
 
 def unshadowed(argv: Sequence[str]) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def test_a_word_to_ray_whose_log_is_gone_is_missed_in_one_line(
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{gone}"\n')
     program.chmod(0o755)
-    monkeypatch.setattr("entrypoint.head_ray.sys.executable", str(program))
+    monkeypatch.setattr("entrypoint.programs.sys.executable", str(program))
     assert cluster.bury("a", "a asks to join again")
     eventually(lambda: len(caplog.messages) == 1)
     assert caplog.messages[0].startswith("Ray is not told that a asks to join again: [Errno 2]")
