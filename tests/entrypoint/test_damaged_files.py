@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from entrypoint import (
     beginning,
     console,
+    ended,
     gauges,
     head,
     lease,
@@ -185,3 +186,21 @@ def test_a_whole_token_file_is_kept(
     with caplog.at_level(logging.WARNING):
         assert run_token.for_head(given_settings) != first
     assert f"{run.token} is damaged" in caplog.text
+
+
+RESULT = {"outcome": "finished", "exit_code": 0, "attempts": 2, "steps": 9, "reward_last": 0.5}
+
+
+@FUZZED
+@given(damaged(RESULT))
+def test_a_result_that_is_damaged_leaves_the_journals_word_of_the_end(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    run = RunFiles(tmp_path_factory.getbasetemp() / "ended")
+    run.root.mkdir(exist_ok=True)
+    run.journal.write_text(json.dumps(EVENTS[-1]) + "\n")
+    run.result.write_bytes(content)
+    found = ended.read(run)
+    assert found is not None
+    assert json.dumps(found.row())
+    assert "\n".join(found.lines()).encode().startswith(b"the run has ended (finished")

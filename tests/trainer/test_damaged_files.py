@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.damage import damaged
 from tests.trainer.harness import Tiny
 from trainer.__main__ import main
-from trainer.checkpoint import ring
+from trainer.checkpoint import openrlhf, ring
 from trainer.config import Config
 from trainer.contract import ExitCode, RunFiles
 from trainer.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
@@ -108,3 +108,13 @@ def test_a_users_file_that_is_missing_is_not_the_runs(
     argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     with pytest.raises(FileNotFoundError):
         main([*argv, str(tiny.prompts), "--remote_rm_url", "arithmetic"])
+
+
+@FUZZED
+@given(st.binary(max_size=20) | st.sampled_from([b"\xff", b"\0", b"", b"x" * 300, b"../x"]))
+def test_the_name_of_openrlhfs_newest_step_may_be_anything(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / openrlhf.FOLDERS["policy"]
+    folder.mkdir(exist_ok=True)
+    (folder / openrlhf.LATEST).write_bytes(content)
+    with pytest.raises(openrlhf.IncompleteError):
+        openrlhf.find(tmp_path, ["policy"])

@@ -8,6 +8,7 @@ Torch-free; what is in the files, `trainer.checkpoint.deepspeed_files` reads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 FOLDERS = {"policy": "_actor", "critic": "_critic"}
 LATEST = "latest"
+
+
+STEP_NAME = re.compile(r"[\w.-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,15 @@ def _newest(folder: Path) -> Path | str:
     if not folder.is_dir():
         return f"{folder} is missing"
     try:
-        name = (folder / LATEST).read_text().strip()
+        name = (folder / LATEST).read_text(errors="replace").strip()
     except FileNotFoundError:
         steps = ", ".join(sorted(one.name for one in folder.glob("global_step*"))) or "nothing"
         return (
             f"{folder} has no file {LATEST}, as after a crash in a first save, and holds {steps}. "
             "Write the name of a whole one into it"
         )
+    if not STEP_NAME.fullmatch(name):
+        return f"{folder / LATEST} does not hold the name of a step: {name[:40]!r}"
     return folder / name if (folder / name).is_dir() else f"{folder / name} is missing"
 
 
