@@ -8,11 +8,13 @@ its steps either, there is only its log, and only the user can know how long tha
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from entrypoint.settings import DebugRay, Settings
 from trainer.contract import Phase, Progress
 
 START_SECONDS = 1800.0
@@ -28,6 +30,13 @@ MEDIANS, LONGEST = 20.0, 3.0
 STEP = "step"
 REPAIR = "repair"
 """What is said when a repair begins: models are loaded then."""
+
+
+def given_timeout(settings: Settings) -> float | None:
+    """Seconds without a step that are a hang; None: it is learned. A job that waits in a debugger
+    does not hang, unless the user says after how long it does."""
+    debugged = settings.debug_ray is not DebugRay.OFF
+    return settings.hang_timeout or (math.inf if debugged else None)
 
 
 class HangWatch:

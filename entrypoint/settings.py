@@ -180,7 +180,8 @@ class Settings:
         parse.duration,
         "So long without a step is a hang; without a line of the log, for a `command` that tells no"
         " steps.",
-        shown="learned from step times, at least 10m; none for a `command` without steps",
+        shown="learned from step times, at least 10m; none for a `command` without steps, or with "
+        "`DEBUG_RAY`",
     )
     head_timeout: float = variable(
         "ROLLCALL_HEAD_TIMEOUT",

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from entrypoint import failures, restart, system_errors, wait
+from entrypoint import failures, hang, restart, system_errors, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
@@ -91,7 +91,7 @@ class Supervisor:
         try:
             self.gathering.await_files()
             self._hang = HangWatch(
-                self.settings.hang_timeout,
+                hang.given_timeout(self.settings),
                 self.recipe.outage(self.settings),
                 tells_phases=self.recipe.tells_phases,
             )

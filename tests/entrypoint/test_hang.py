@@ -13,7 +13,14 @@ import psutil
 import pytest
 
 from entrypoint import beginning, process, stacks
-from entrypoint.hang import COMPUTING_SECONDS, SHORTEST_SECONDS, START_SECONDS, HangWatch, limit
+from entrypoint.hang import (
+    COMPUTING_SECONDS,
+    SHORTEST_SECONDS,
+    START_SECONDS,
+    HangWatch,
+    given_timeout,
+    limit,
+)
 from entrypoint.process import Process
 from entrypoint.settings import Settings
 from trainer.contract import PHASE_BYTES, Phase, PhaseFile, Progress
@@ -59,6 +66,18 @@ class Run:
             if told := self.after(1):
                 return second, told
         raise AssertionError(f"no hang within {longest} s")
+
+
+@pytest.mark.parametrize("debugger", ["1", "post-mortem"])
+def test_a_job_that_waits_in_a_debugger_does_not_hang_unless_the_user_says_when(
+    debugger: str,
+) -> None:
+    run = Run(given_timeout(Settings.read({"DEBUG_RAY": debugger})))
+    run.parts(steps=20, seconds=1.0)
+    assert run.after(100_000) is None
+    told = {"DEBUG_RAY": debugger, "ROLLCALL_HANG_TIMEOUT": "30s"}
+    assert given_timeout(Settings.read(told)) == 30
+    assert given_timeout(Settings.read({})) is None
 
 
 def test_a_job_may_take_half_an_hour_until_its_first_sign_of_life() -> None:
