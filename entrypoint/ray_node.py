@@ -195,6 +195,8 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "ROLLCALL_NODE_NAME": settings.node_name,
+        # The driver's output and its processes are looked for on the head's machine.
+        "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
         **custody.environment(custody_of(settings)),
     }
     if settings.wandb_api_key:

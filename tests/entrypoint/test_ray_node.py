@@ -80,6 +80,12 @@ def test_what_the_user_set_for_ray_and_nccl_is_kept() -> None:
     assert given["NCCL_DEBUG"] == "INFO"
 
 
+def test_the_driver_runs_on_the_head_whatever_the_user_set() -> None:
+    """Its output and its processes are looked for there."""
+    asked = "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES"
+    assert environment(**{asked: "1"})[asked] == "0"
+
+
 def test_a_wandb_key_from_a_file_reaches_the_job(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("9f86d081884c7d659a2f\n")
