@@ -8,6 +8,7 @@ a head that does not answer for lost, and storage may stall for longer than that
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -323,8 +324,8 @@ class Control:
                 lines = []
             for line in lines:
                 offset += len(line)
-                if event_of(line):
-                    yield {"data": line.decode().strip()}
+                if event := event_of(line):
+                    yield {"data": json.dumps(event)}
             if last:
                 return
             with suppress(TimeoutError):

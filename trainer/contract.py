@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import fence, stored
+from trainer.journal import line_of
 from trainer.journal import read_events as read_events
 from trainer.masks import redact, redact_all, secret_texts
 from trainer.os_errors import named
@@ -296,8 +297,8 @@ def append_event(
     try:
         with named(journal):
             # A line that a crash tore has no end: it must not take this one with it.
-            start = "\n" if _is_torn(descriptor) else ""
-            os.write(descriptor, f"{start}{json.dumps(event)}\n".encode())
+            start = b"\n" if _is_torn(descriptor) else b""
+            os.write(descriptor, start + line_of(event) + b"\n")
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

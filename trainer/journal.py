@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +16,7 @@ from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 
+SEAL = re.compile(rb', "crc": "([0-9a-f]{8})"}\s*$')
 NEWEST_EPOCH = 10**9
 """A number above it is no lease's."""
 MOST_NAMED = 5
@@ -64,8 +68,19 @@ def _say_damaged(journal: Path, numbers: Sequence[int]) -> None:
         log.warning("%s: %s skipped (%s%s)", journal, what, shown, more)
 
 
+def line_of(event: Mapping[str, Any]) -> bytes:
+    """A line of JSON, with its checksum as the last field."""
+    body = json.dumps(event).encode()
+    return b'%s, "crc": "%08x"}' % (body[:-1], zlib.crc32(body))
+
+
 def event_of(line: bytes) -> dict[str, Any] | None:
-    """The event; None for a line that is not UTF-8, not JSON, or JSON of another shape."""
+    """The event; None for a line that is not UTF-8, not JSON, or JSON of another shape, or that has
+    another checksum than it says. An earlier version wrote none."""
+    if seal := SEAL.search(line):
+        line = line[: seal.start()] + b"}"
+        if zlib.crc32(line) != int(seal[1], 16):
+            return None
     try:
         event = stored.parsed(line)
     except ValueError:

@@ -30,8 +30,9 @@ from entrypoint.hang import HangWatch
 from entrypoint.journal import Journal
 from entrypoint.lease import Lease
 from entrypoint.settings import Settings
-from tests.damage import damaged
+from tests.damage import damaged, flipped
 from trainer.contract import ExitCode, Phase, Progress, RunFiles
+from trainer.journal import event_of, line_of
 
 DETAILS: dict[str, dict[str, Any]] = {
     "start": {"incarnation": "a"},
@@ -87,6 +88,17 @@ def test_lines_of_the_journal_that_are_no_events_are_passed_over(
     whole = [json.dumps(EVENTS[1]).encode(), json.dumps(EVENTS[4]).encode()]
     path.write_bytes(b"\n".join([*lines, *whole, b""]))
     assert read_by_everyone(Journal(path, "head")).wall_seconds >= 0
+
+
+@settings(FUZZED, max_examples=300)
+@given(st.data())
+def test_no_bit_of_a_line_that_was_written_changes_an_event_unseen(data: st.DataObject) -> None:
+    """Not its epoch, for one: a greater one would void all that comes after it."""
+    event = data.draw(st.sampled_from(EVENTS))
+    line = line_of(event)
+    assert event_of(line) == event_of(line + b"\r") == event
+    changed = event_of(flipped(line, data.draw(st.integers(0, 8 * len(line) - 1))))
+    assert changed is None or event.items() <= changed.items()
 
 
 def test_damaged_lines_are_counted_and_said_once(

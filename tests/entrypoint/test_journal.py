@@ -33,6 +33,7 @@ def test_an_event_is_a_line_and_a_sentence_on_the_console(
     journal.record("roll", "2 of 2 workers are there", present=["a", "b"])
     (line,) = journal.path.read_text().splitlines()
     event = json.loads(line)
+    assert len(event.pop("crc")) == 8
     assert event.pop("at").endswith("+00:00")
     assert event == {
         "node": "head",
