@@ -46,6 +46,7 @@ class CheckIn(BaseModel):
     resources: Amounts = {}
     joined: bool = False
     warnings: Lines = []
+    rejoins: Line = ""
     examined: Line = ""
     unfit: Lines = []
     environment: Texts = {}

@@ -126,6 +126,11 @@ class Control:
         self._register.dismiss(worker, why)
         self._in_loop(self._answer_running)
 
+    def renew(self, worker: str) -> None:
+        """Have a worker leave its Ray and join again."""
+        self._register.forget(worker)
+        self._in_loop(self._answer_running)
+
     def ask_for_stacks(self, attempt: int) -> None:
         """With the answer to its question, each worker learns that it is to write them; 0: not."""
         self._stacks_of = attempt
@@ -284,7 +289,8 @@ class Control:
             return JSONResponse({"error": str(error)}, status_code=400)
         entry = self._register.asks(asked.node, asked.oom_kills)
         if entry is None:
-            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
+            row = {"error": f"{asked.node} has not checked in", "incarnation": self.incarnation}
+            return JSONResponse(row, status_code=404)
         hung_up = True
         try:
             hung_up = await self._wait_for_outcome(request)

@@ -89,13 +89,13 @@ class Gathering:
             if answer is None:
                 return None
             verdict = answer.verdict
-            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=answer.faulty)
+            nodes = (*answer.faulty, *answer.unstarted)
+            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=nodes)
             if verdict is not Verdict.FAIL or self.settings.preflight is PreflightMode.WARN:
                 return None
             failures += 1
-            workers = [node for node in answer.faulty if node in self.control.roll().present]
-            budget = self.settings.max_restarts
-            for decision in restart.unreachable(answer.sentence, workers, failures, budget):
+            workers, budget = self.control.roll().present, self.settings.max_restarts
+            for decision in restart.unreachable(answer, workers, failures, budget):
                 if isinstance(decision, restart.Stop):
                     return decision
                 self.record(decision)
@@ -109,7 +109,9 @@ class Gathering:
         self.control.phase = "recovering"
         if isinstance(decision, restart.Replace):
             self.control.dismiss(decision.worker, decision.sentence)
-        if ray_lost:
+        if isinstance(decision, restart.Renew) and decision.node != self.control.cards()[0].node:
+            self.control.renew(decision.node)
+        elif ray_lost or isinstance(decision, restart.Renew):
             self._begin_anew()
         if isinstance(decision, restart.Resume) and decision.delayed:
             pause = wait.backoff(failures)

@@ -232,9 +232,11 @@ def say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
 
 def say_again(journal: Journal, card: Card, cluster: HeadRay) -> None:
     """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
-    over = f"{card.node} asks to join again, so that what ran on it before is over"
-    if cluster.bury(card.node, over):
-        journal.record("node-over", f"{over}: Ray was told so", node=card.node)
+    why = f" ({card.rejoins})" if card.rejoins else ""
+    over = f"{card.node} asks to join again{why}, so that what ran on it before is over"
+    told = ": Ray was told so" if cluster.bury(card.node, over) else ""
+    if told or card.rejoins:
+        journal.record("node-over", f"{over}{told}", node=card.node)
 
 
 def say_difference(journal: Journal, sentence: str) -> None:

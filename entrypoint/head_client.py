@@ -154,8 +154,10 @@ class HeadClient:
                 continue
             failures = 0
             row = answer.json()
-            if answer.status_code == 404 or row.get("incarnation") != incarnation:
+            if row.get("incarnation") != incarnation:
                 return HeadLost("the head was started again")
+            if answer.status_code == 404:
+                return HeadLost("it has this node join again")
             if row["outcome"] != "running":
                 return HeadSaid(row["outcome"], row["exit_code"])
             if row["stacks_of"] > stacks_of:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from entrypoint import process, ray_node, wait
-from entrypoint.inbox import Inbox, RayEnded
+from entrypoint.inbox import Inbox
 from entrypoint.programs import program
 from entrypoint.ray_node import RayNode
 from entrypoint.roll import Card
@@ -95,7 +95,7 @@ class HeadRay:
             address=self.me.address,
             gpus=int(self.me.inventory["gpus"]),
             token=self.token,
-            on_exit=lambda code: self.inbox.put(RayEnded(code)),
+            on_exit=self.inbox.put,
         )
 
 

@@ -19,6 +19,8 @@ class StopAsked:
 @dataclass(frozen=True, slots=True)
 class RayEnded:
     exit_code: int
+    why: str = ""
+    """In words, where this node ended it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import httpx
 
-from entrypoint import process, wait
+from entrypoint import process, ray_files, wait
 from entrypoint.fork_server import node as fork_server
+from entrypoint.inbox import RayEnded
 from entrypoint.settings import DebugRay, Settings
 from entrypoint.signs import plain
 from trainer import custody
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""Between two looks for the files that Ray needs."""
 HEALTH_THRESHOLD = 3
 FORKED_WITHIN_SECONDS = 30
 """Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
@@ -56,7 +59,7 @@ class RayNode:
         address: str,
         gpus: int,
         token: str,
-        on_exit: Callable[[int], None],
+        on_exit: Callable[[RayEnded], None],
     ) -> None:
         """Raises RayFailedError where it cannot be started, OSError where its log cannot."""
         self._mark = settings.node_mark
@@ -74,8 +77,16 @@ class RayNode:
             self._process = process.Process("ray", argv, env=env, log_to=self._log)
         except process.StartError as error:
             raise RayFailedError(str(error)) from None
-        self._stopping = False
-        self._process.on_exit(lambda code: None if self._stopping else on_exit(code))
+        self._over = threading.Event()
+        self._why = ""
+        """Of its end, where it is ended for what it lacks."""
+
+        def tell(code: int) -> None:
+            if not self._over.is_set():
+                self._over.set()
+                on_exit(RayEnded(code, self._why))
+
+        self._process.on_exit(tell)
 
     def __enter__(self) -> RayNode:
         return self
@@ -101,6 +112,17 @@ class RayNode:
             )
         except wait.GaveUpError as error:
             raise RayFailedError(f"{error}{self._last_words()}") from None
+        threading.Thread(target=self._watch_files, name="watch-ray-files", daemon=True).start()
+
+    def _watch_files(self) -> None:
+        """End a Ray that lives and can start no worker any more: what it lacks never comes back."""
+        needed = ray_files.needed(process.ours(self._mark))
+        while not self._over.wait(LOOK_SECONDS):
+            if gone := ray_files.missing(needed):
+                self._why = f"Ray there can start no worker, as {gone} is gone"
+                log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
+                self._process.stop(grace=STOP_GRACE_SECONDS)
+                return
 
     def _last_words(self) -> str:
         return f" (its log is {self._log}): {last_words(self._process.tail())}"
@@ -115,7 +137,7 @@ class RayNode:
             raise wait.NotYetError("ray start has not finished")
 
     def stop(self) -> None:
-        self._stopping = True
+        self._over.set()
         self._process.stop(grace=STOP_GRACE_SECONDS)
         remove_stale(self._mark)
 

@@ -128,6 +128,11 @@ class Register:
             if entry is not None:
                 self._dismissed[worker, entry.card.address] = why, entry.card.examined
 
+    def forget(self, worker: str) -> None:
+        """It has to check in again."""
+        with self._lock:
+            self._entries.pop(worker, None)
+
     def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
         """A node's open question is its sign of life; None where it has not checked in.
 

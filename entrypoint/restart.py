@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from entrypoint.failures import FailureClass
+from entrypoint.preflight import collective
 from trainer.contract import ExitCode
 
 
@@ -55,6 +56,14 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Start Ray anew on a node, then resume."""
+
+    sentence: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Shrink:
     """Go on with the workers that are left, in a layout that fits them."""
 
@@ -75,7 +84,7 @@ class Stop:
     sentence: str
 
 
-Answer = Resume | Replace | Shrink | Grow
+Answer = Resume | Replace | Renew | Shrink | Grow
 Decision = Answer | Stop
 
 ADVICE = {
@@ -179,16 +188,20 @@ def with_fewer(
 
 
 def unreachable(
-    sentence: str, faulty_workers: Sequence[str], failures: int, max_restarts: int
+    answer: collective.Answer, workers: Collection[str], failures: int, max_restarts: int
 ) -> Sequence[Decision]:
     """The nodes do not reach each other as they should, for the `failures`-th time in a row.
 
-    `faulty_workers`: those that are at fault, the head and mere links left out.
+    `workers`: those on the roll; neither the head nor a link is sent away.
     """
+    sentence = answer.sentence
     if failures > max_restarts:
         told = f"the nodes do not reach each other, {failures} times in a row: {sentence}"
         return [Stop("failed", ExitCode.UNFIT, f"{told} (ROLLCALL_MAX_RESTARTS)")]
-    if faulty_workers:
+    if answer.unstarted:
+        why = "starts no process: starting it anew there"
+        return [Renew(f"Ray on {node} {why}", node) for node in answer.unstarted]
+    if faulty_workers := [node for node in answer.faulty if node in workers]:
         why = "does not reach the others as it should: sending it away until its checks pass"
         return [Replace(f"{worker} {why}", worker) for worker in faulty_workers]
     return [Resume("the nodes do not reach each other: trying again", delayed=True)]

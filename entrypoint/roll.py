@@ -38,6 +38,8 @@ class Card:
     """Whether its Ray node has joined the head's cluster."""
     warnings: Sequence[str] = ()
     """Names of the preflight checks that did not pass."""
+    rejoins: str = ""
+    """Why it ended its Ray before it asks to join again, in words."""
     examined: str = ""
     """Names the life of the node in which all of its checks passed; "" where some were left out."""
     unfit: Sequence[str] = ()

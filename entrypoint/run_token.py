@@ -88,9 +88,11 @@ def other_than(refused: str, settings: Settings, stop: threading.Event) -> str |
         raise wait.NotYetError("the run directory holds no other than the one that it refuses")
 
     try:
-        return wait.until("the head's token", read, timeout=STORAGE_GRACE_SECONDS, stop=stop)
+        token = wait.until("the head's token", read, timeout=STORAGE_GRACE_SECONDS, stop=stop)
     except wait.GaveUpError:
         return None
+    log.info("the head refuses the token of before: the run directory holds another")
+    return token
 
 
 def for_client(settings: Settings) -> str | None:

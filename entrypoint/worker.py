@@ -135,6 +135,7 @@ class _Membership:
     inbox: Inbox
     services: Services
     place: HeadPlace = field(init=False)
+    why: str = ""  # the node has ended its own Ray
 
     def __post_init__(self) -> None:
         self.place = HeadPlace(self.role.head_address, RunFiles(self.settings.run_dir).leases)
@@ -148,9 +149,9 @@ class _Membership:
             except WrongTokenError:
                 if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
                     raise
-                log.info("the head has another token than before: the run directory has it, too")
                 self.token = other
                 continue
+            self.why = ended.why if isinstance(ended, RayEnded) else ""
             match ended:
                 case HeadSaid(outcome, exit_code):
                     log.info("the run has %s", outcome)
@@ -160,7 +161,7 @@ class _Membership:
                     return ExitCode.STOPPED
                 case HeadLost(why):
                     log.warning("the head is lost (%s); waiting for it", why)
-                case RayEnded(exit_code):
+                case RayEnded(exit_code, _):
                     steady = time.monotonic() - began > STEADY_SECONDS
                     failures = 1 if steady else failures + 1
                     if failures == TRIES:
@@ -267,7 +268,7 @@ class _Membership:
             address=card.address,
             gpus=int(card.inventory["gpus"]),
             token=self.token,
-            on_exit=lambda code: self.inbox.put(RayEnded(code)),
+            on_exit=self.inbox.put,
         )
 
     def _next_message(self) -> Message:
@@ -300,6 +301,7 @@ class _Membership:
             resources=self.settings.resources,
             warnings=self.warnings,
             environment=of_collectives(self.settings.environ),
+            rejoins=self.why,
             examined=LIFE if examined_whole(self.settings) else "",
         )
 

@@ -18,113 +18,16 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 from trainer import suspects
+from trainer.all_reduce import Rank
 from trainer.contract import ExitCode
 from trainer.search_path import job_config
 
-if TYPE_CHECKING:
-    import torch
-
-FIRST_BYTES = 1 << 20
-"""The message that opens the connections, and tells how large the timed ones can be."""
-ON_GPUS, ON_CPUS = 1 << 30, 8 << 20
-"""Bytes of the largest message: so much brings a fabric near its peak, and costs milliseconds."""
-SECONDS = 0.1
-"""What one timed all-reduce may take: on a slow line the message is a smaller one."""
-ROUNDS = 5
-"""Timed all-reduces; the fastest counts."""
-DISTINCT = 7
-"""Ranks in a row that each bring another number: small ones, as float32 adds up whole numbers
-exactly to 2**24 alone."""
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 180.0
-
-
-class Rank:
-    """One process of a group, on the node that Ray has put it on."""
-
-    def __init__(self) -> None:
-        self._meeting: Any = None
-
-    def ready(self) -> None:
-        """Torch is there: it takes seconds, which no round is to be charged with."""
-        import torch.distributed  # noqa: F401
-
-    def meet(self, timeout: float) -> tuple[str, int]:
-        """Open a store where a group can meet."""
-        import ray
-
-        from trainer.actors.rendezvous import Meeting
-
-        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
-        address: tuple[str, int] = self._meeting.address
-        return address
-
-    def all_reduce(
-        self, meeting: tuple[str, int], index: int, world: int, timeout: float
-    ) -> float | None:
-        """GB/s of bus bandwidth; None where a sum is wrong."""
-        import ray
-        import torch
-        import torch.distributed as dist
-
-        from trainer.actors import base, rendezvous
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        rank = base.Rank(index, world)
-        rendezvous.join(meeting, rank, ray.util.get_node_ip_address(), timeout)
-        try:
-            return _measured(rank, device)
-        finally:
-            dist.destroy_process_group()
-
-
-def _measured(rank: Any, device: torch.device) -> float | None:
-    import torch
-    import torch.distributed as dist
-
-    most = ON_GPUS if device.type == "cuda" else ON_CPUS
-    _timed(FIRST_BYTES, rank, device)
-    first = _timed(FIRST_BYTES, rank, device)
-    slowest = torch.tensor(first or 0.0, device=device)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    size = min(most, max(FIRST_BYTES, int(SECONDS / max(slowest.item(), 1e-6) * FIRST_BYTES)))
-    rounds = ROUNDS if slowest.item() < SECONDS else 1
-    times = [_timed(size, rank, device) for _ in range(rounds)]
-    if None in (first, *times):
-        return None
-    fastest = min(one for one in times if one is not None)
-    # As nccl-tests counts it: what each link carries in a ring.
-    bandwidth: float = 2 * (rank.world - 1) / rank.world * size / fastest / 1e9
-    return bandwidth
-
-
-def _timed(size: int, rank: Any, device: torch.device) -> float | None:
-    """Seconds of one all-reduce of `size` bytes; None where its sum is wrong."""
-    import torch
-    import torch.distributed as dist
-
-    values = torch.full((size // 4,), float(_brings(rank.index)), device=device)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    dist.all_reduce(values)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - began
-    return seconds if bool((values == _sum(rank.world)).all()) else None
-
-
-def _brings(index: int) -> int:
-    return index % DISTINCT + 1
-
-
-def _sum(world: int) -> int:
-    """Of what so many ranks bring."""
-    rounds, rest = divmod(world, DISTINCT)
-    return rounds * DISTINCT * (DISTINCT + 1) // 2 + rest * (rest + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +45,22 @@ class Crowd:
     """Seconds of one round."""
     _nodes: dict[str, Node] = field(default_factory=dict)
     _ranks: dict[str, list[Any]] = field(default_factory=dict)
+    _up: dict[str, list[Any]] = field(default_factory=dict)
+    """Of each rank, that its process is there."""
 
     def take(self, nodes: Iterable[Node]) -> None:
         """Start ranks where there are none yet; nothing is waited for."""
         for node in nodes:
             self._nodes[node.name] = node
             self._of(node.name)
+
+    def unstarted(self, names: Sequence[str]) -> list[str]:
+        """Nodes on which Ray has not started all processes after the time of a round."""
+        import ray
+
+        up = [answer for name in names for answer in self._up[name]]
+        ray.wait(up, num_returns=len(up), timeout=self.timeout)
+        return [name for name in names if _got(self._up[name], time.monotonic()) is None]
 
     def warm_up(self, names: Sequence[str], timeout: float) -> None:
         """Until torch is there on all of them: its first import from a cold disk takes long."""
@@ -169,16 +82,21 @@ class Crowd:
         began = time.monotonic()
         ready, deadline = began + self.timeout / 2, began + self.timeout
         crews = [[rank for name in group for rank in self._of(name)] for group in groups]
-        there = [[rank.ready.remote() for rank in crew] for crew in crews]
-        able = [_got(answers, ready) is not None for answers in there]
+        there = [
+            {name: [rank.ready.remote() for rank in self._of(name)] for name in group}
+            for group in groups
+        ]
+        able = [_got(list(chain(*of.values())), ready) is not None for of in there]
         meetings = [
             crew[0].meet.remote(self.timeout) if ok else None
             for crew, ok in zip(crews, able, strict=True)
         ]
         asked = [self._start(crew, at, deadline) for crew, at in zip(crews, meetings, strict=True)]
         speeds = [_slowest(_got(answers, deadline)) for answers in asked]
-        for group, speed in zip(groups, speeds, strict=True):
-            if speed is None:
+        for group, of, ok, speed in zip(groups, there, able, speeds, strict=True):
+            if not ok:  # the others of the group wait, with torch loaded, for who is
+                self._end([name for name in group if _got(of[name], 0.0) is None])
+            elif speed is None:
                 self._end(group)
         return speeds
 
@@ -194,6 +112,7 @@ class Crowd:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             )
             self._ranks[name] = [remote.remote() for _ in range(max(1, node.gpus))]
+            self._up[name] = [rank.up.remote() for rank in self._ranks[name]]
             for rank in self._ranks[name]:
                 rank.ready.remote()
         return self._ranks[name]
@@ -231,7 +150,12 @@ def _slowest(speeds: Sequence[float | None] | None) -> float | None:
 
 
 def examine(crowd: Crowd, names: Sequence[str], least: float) -> dict[str, Any]:
-    """What all reach together, and the faults that pairs of them show."""
+    """What all reach together, and the faults that pairs of them show. Where Ray does not start
+    the ranks of a node, that is the fault, and nothing is asked of the others."""
+    began = time.monotonic()
+    if silent := crowd.unstarted(names):
+        return _row(names, None, least, suspects.without_ray(silent, crowd.timeout), began)
+    crowd.warm_up(names, WARM_UP_SECONDS)
     began = time.monotonic()
     together = crowd.all(names)
     if together is None or together < least:
@@ -240,6 +164,17 @@ def examine(crowd: Crowd, names: Sequence[str], least: float) -> dict[str, Any]:
     # Two nodes are a pair; and what reaches what is asked needs no comparison.
     compared = enough and (least > 0 or len(names) == 2)
     faults = [] if compared else suspects.find(names, crowd.pairs, least=least)
+    return _row(names, together, least, faults, began)
+
+
+def _row(
+    names: Sequence[str],
+    together: float | None,
+    least: float,
+    faults: Sequence[suspects.Fault],
+    began: float,
+) -> dict[str, Any]:
+    enough = together is not None and together >= least
     return {
         "verdict": "pass" if enough and not faults else "fail",
         "nodes": list(names),
@@ -292,7 +227,6 @@ def main() -> int:
     ray.init(options.address, job_config=job_config(), **told)
     crowd = Crowd(options.timeout)
     names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
-    crowd.warm_up(names, WARM_UP_SECONDS)
     row = examine(crowd, names, options.least)
     print(json.dumps(row), flush=True)
     for fault in row["faults"]:

@@ -38,6 +38,14 @@ class Fault:
     sentence: str
     silent: bool
     """Whether it gave no answer, or a wrong one, at all; else it is slow."""
+    unstarted: bool = False
+    """Whether Ray starts no process there: then nothing is known of what the node reaches."""
+
+
+def without_ray(nodes: Sequence[str], seconds: float) -> list[Fault]:
+    """Each of these nodes, on which Ray has started no process for so long."""
+    said = f"has started no process within {seconds:g} s"
+    return [Fault((node,), f"Ray on {node} {said}", silent=True, unstarted=True) for node in nodes]
 
 
 def find(nodes: Sequence[str], probe: Probe, *, least: float = 0.0) -> list[Fault]:

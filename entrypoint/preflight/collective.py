@@ -43,6 +43,8 @@ class Answer:
     sentence: str
     faulty: tuple[str, ...] = ()
     """Nodes that are at fault by themselves, whichever others they are tried with."""
+    unstarted: tuple[str, ...] = ()
+    """Nodes on which Ray starts no process: it was not tried what they reach."""
 
 
 def members(cards: Sequence[Card]) -> list[Card]:
@@ -76,7 +78,9 @@ def _gpus(card: Card) -> float:
 def judge(row: Mapping[str, Any], allowed: float) -> Answer:
     """`row`: what `trainer.collective` prints; `allowed`: as `expected` says it."""
     gbs, faults = row["gbs"], row["faults"]
-    faulty = tuple(fault["nodes"][0] for fault in faults if len(fault["nodes"]) == 1)
+    single = [fault for fault in faults if len(fault["nodes"]) == 1]
+    unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])
+    faulty = tuple(fault["nodes"][0] for fault in single if not fault["unstarted"])
     said = f"all-reduce over {len(row['nodes'])} nodes: "
     said += "no answer" if gbs is None else f"{gbs:.3g} GB/s"
     if gbs is not None and allowed:
@@ -84,7 +88,7 @@ def judge(row: Mapping[str, Any], allowed: float) -> Answer:
     said = "; ".join([f"{said}, in {row['seconds']:.1f} s", *(one["sentence"] for one in faults)])
     silent = gbs is None or any(fault["silent"] for fault in faults)
     if silent or faulty or gbs < FAILS * allowed:
-        return Answer(Verdict.FAIL, said, faulty)
+        return Answer(Verdict.FAIL, said, faulty, unstarted)
     if faults or gbs < WARNS * allowed:
         return Answer(Verdict.WARN, said)
     return Answer(Verdict.PASS, said)

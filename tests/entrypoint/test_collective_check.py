@@ -17,6 +17,7 @@ from entrypoint.failures import FailureClass
 from entrypoint.inbox import StopAsked
 from entrypoint.preflight import collective
 from entrypoint.preflight.check import Verdict
+from entrypoint.preflight.collective import Answer
 from entrypoint.process import NODE_MARK, marked
 from entrypoint.restart import Replace, Resume, Stop, unreachable
 from entrypoint.roll import Card
@@ -41,8 +42,9 @@ def row(gbs: float | None = 300.0, *faults: dict[str, Any], nodes: int = 2) -> d
     return {"verdict": "", "nodes": names, "gbs": gbs, "faults": list(faults), "seconds": 1.0}
 
 
-def fault(*nodes: str, silent: bool = False) -> dict[str, Any]:
-    return {"nodes": nodes, "sentence": f"{' and '.join(nodes)} at fault", "silent": silent}
+def fault(*nodes: str, silent: bool = False, unstarted: bool = False) -> dict[str, Any]:
+    said = f"{' and '.join(nodes)} at fault"
+    return {"nodes": nodes, "sentence": said, "silent": silent, "unstarted": unstarted}
 
 
 @pytest.mark.parametrize(
@@ -122,14 +124,18 @@ def test_the_sentence_has_bandwidth_share_seconds_and_who_is_at_fault() -> None:
 
 
 def test_nodes_at_fault_are_sent_away_links_tried_again_and_the_budget_ends_it() -> None:
-    (first, second) = unreachable("slow", ["a", "b"], 1, 3)
+    def answer(sentence: str, *faulty: str) -> Answer:
+        return Answer(Verdict.FAIL, sentence, faulty)
+
+    on_roll = ["a", "b"]
+    (first, second) = unreachable(answer("slow", "a", "head", "b"), on_roll, 1, 3)
     assert isinstance(first, Replace)
     assert isinstance(second, Replace)
     assert (first.worker, second.worker) == ("a", "b")
-    (again,) = unreachable("a and head", [], 3, 3)
+    (again,) = unreachable(answer("a and head"), on_roll, 3, 3)
     assert isinstance(again, Resume)
     assert again.delayed
-    (stop,) = unreachable("a and head", ["a"], 4, 3)
+    (stop,) = unreachable(answer("a and head", "a"), on_roll, 4, 3)
     assert isinstance(stop, Stop)
     assert stop.exit_code is ExitCode.UNFIT
     assert "4 times in a row: a and head" in stop.sentence
@@ -186,6 +192,34 @@ def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(world: W
     assert world.lives().name == "finished"
     assert world.kinds()[4:] == ["roll", "collective", "decision", "roll", "collective", "attempt"]
     assert "a does not reach the others" in world.sentences("decision")[1]
+
+
+@pytest.mark.parametrize("node", ["a", "head"])
+def test_a_node_whose_ray_starts_no_process_has_its_ray_started_anew_and_none_is_sent_away(
+    world: World, node: str
+) -> None:
+    examined_by(world, row(None, fault(node, silent=True, unstarted=True)), row(0.5))
+    back: list[str] = []
+
+    def joins_again() -> None:
+        said = world.control.state()["nodes"]
+        back.append(f"{said}")
+        world.check_in("a", "127.0.0.3")
+
+    world.when_revived = joins_again
+    renew = world.control.renew
+
+    def renew_and_join_again(worker: str) -> None:
+        renew(worker)
+        world.later(0.1, joins_again)
+
+    world.control.renew = renew_and_join_again  # type: ignore[method-assign]
+    assert world.lives().name == "finished"
+    assert back == ["[]"]
+    assert world.revived == (node == "head")
+    decisions = list(world.journal.events("decision"))
+    assert decisions[1]["sentence"] == f"Ray on {node} starts no process: starting it anew there"
+    assert [one["details"]["answer"] for one in decisions] == ["resume", "renew"]
 
 
 def test_a_link_that_stays_silent_ends_the_run_as_unfit_and_names_it(world: World) -> None:

@@ -165,6 +165,21 @@ def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Hea
     assert head.control.state()["nodes"][0]["address"] == "127.0.0.9"
 
 
+def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
+    said: dict[str, list[Message]] = {"a": [], "b": []}
+    for node, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
+        client = head.client()
+        client.check_in(card(node, address), joined=True)
+        client.watch(node, "first", said[node].append)
+    eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
+    head.control.renew("a")
+    eventually(lambda: said["a"] == [HeadLost("it has this node join again")])
+    assert head.control.roll().present == ("b",)
+    head.client().check_in(card("a"), joined=True)
+    assert head.control.roll().present == ("a", "b")
+    assert said["b"] == []
+
+
 def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     said: list[Message] = []
     client = head.client()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer import collective
+from trainer import all_reduce
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ def fills(world: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     brought: list[float] = []
     monkeypatch.setattr(dist, "all_reduce", lambda values: brought.append(values[0].item()))
     for index in range(world):
-        collective._timed(4, SimpleNamespace(index=index, world=world), CPU)
+        all_reduce._timed(4, SimpleNamespace(index=index, world=world), CPU)
     return brought
 
 
@@ -28,7 +28,7 @@ def is_right(world: int, brought: Sequence[float], monkeypatch: pytest.MonkeyPat
     """Whether rank 0 takes their sum, made as a ring makes it: one after another in float32."""
     total = np.cumsum(np.array(brought, dtype=np.float32), dtype=np.float32)[-1]
     monkeypatch.setattr(dist, "all_reduce", lambda values: values.fill_(float(total)))
-    return collective._timed(4, SimpleNamespace(index=0, world=world), CPU) is not None
+    return all_reduce._timed(4, SimpleNamespace(index=0, world=world), CPU) is not None
 
 
 @pytest.mark.parametrize("world", [2, 7, 8, 1000, 5800, 5801, 8192, 16384])
