@@ -87,6 +87,7 @@ class Attempt:
     """Whether its first step was looked at."""
     _told: ToldSteps = field(init=False)
     _ray_lost: threading.Event = field(default_factory=threading.Event)
+    _ray_ended: str = "Ray does not say how the job ended"
     _newest: Progress | None = None
     _lines: int = 0
     """Of the job's log so far."""
@@ -150,8 +151,9 @@ class Attempt:
             match self.inbox.take(timeout=TICK_SECONDS):
                 case JobEnded(ended) if ended == self.submission:
                     break
-                case RayEnded(exit_code):
+                case RayEnded(exit_code, why):
                     self._ray_lost.set()
+                    self._ray_ended = why or "Ray on the head ended"
                     log.warning("Ray on the head ended with %d", exit_code)
                     break
                 case StopAsked(why) if not self._stop_asked:  # the job too is asked once
@@ -283,9 +285,7 @@ class Attempt:
 
     def _last_status(self) -> JobInfo:
         if self._ray_lost.is_set():
-            silent = self._killed_at is not None
-            why = "Ray does not say how the job ended" if silent else "Ray on the head ended"
-            return JobInfo("LOST", why)
+            return JobInfo("LOST", self._ray_ended)
 
         def ended() -> JobInfo:
             info = self.jobs.info(self.submission)

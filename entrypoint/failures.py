@@ -164,6 +164,8 @@ def evidence(ending: Ending, failure: FailureClass) -> str:
         return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
     if ending.signs:
         return ending.signs[0].line.strip()
+    if ending.status == "LOST":
+        return ending.message
     lines = ending.message.strip().splitlines()
     return ending.last_error.strip() or (lines[-1].strip() if lines else ending.status)
 

@@ -119,7 +119,7 @@ class RayNode:
         needed = ray_files.needed(process.ours(self._mark))
         while not self._over.wait(LOOK_SECONDS):
             if gone := ray_files.missing(needed):
-                self._why = f"Ray there can start no worker, as {gone} is gone"
+                self._why = f"Ray can start no worker there, as {gone} is gone"
                 log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
                 self._process.stop(grace=STOP_GRACE_SECONDS)
                 return

@@ -21,6 +21,8 @@ def why_absent(path: Path) -> str | None:
         return "no such file"
     except OSError as error:
         return error.strerror or type(error).__name__
+    except ValueError:  # it has a null character
+        return "no path"
     return None
 
 

@@ -48,8 +48,8 @@ def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -
 
 def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_path: Path) -> None:
     def ray_ends(world: World) -> JobInfo:
-        ends(DIED, at_step=44, in_memory=43)(world)
-        world.inbox.put(RayEnded(1))
+        ends(DIED, at_step=44, in_memory=43, says=["Step 44 of 100: reward 0.1."])(world)
+        world.inbox.put(RayEnded(1, "its files are gone"))
         time.sleep(0.7)
         return DIED
 
@@ -62,6 +62,7 @@ def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_pa
         f"the job died: resuming from {held.format(41)}",
         f"a node was lost: resuming from {held.format(43)}",
     ]
+    assert world.sentences("failure")[1] == "node_lost: its files are gone"
     assert world.sentences("attempt")[1:] == [
         f"attempt 2 starts from {held.format(41)}",
         f"attempt 3 starts from {held.format(43)}",

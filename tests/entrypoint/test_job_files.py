@@ -111,6 +111,12 @@ def test_each_file_that_is_gone_is_named(mount: Mount, name: str) -> None:
         RECIPE.look_for_files(settings)
 
 
+def test_a_path_that_cannot_be_looked_at_is_a_fault_of_its_flag(mount: Mount) -> None:
+    settings = Settings.read({}, [*mount.job, "--eval_dataset", f"/{'x' * 300}.jsonl"])
+    (fault,) = RECIPE.faults(settings)
+    assert fault.startswith("--eval_dataset: File name too long")
+
+
 def test_data_that_never_comes_back_ends_the_run_with_73(mount: Mount) -> None:
     lost = loses(mount, WRONG_USE, for_seconds=None)
     world = training(mount, lost, ROLLCALL_REWARD_TIMEOUT="0.3s")

@@ -71,7 +71,7 @@ def test_a_ray_that_can_start_no_worker_any_more_is_ended_and_the_reason_is_told
     path = session / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     ended = node[1].get(timeout=10)
-    assert ended.why == f"Ray there can start no worker, as {path} is gone"
+    assert ended.why == f"Ray can start no worker there, as {path} is gone"
     assert not node[0].running
     eventually(lambda: marked(settings.node_mark) == [])
 

@@ -22,7 +22,7 @@ def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() 
         Path(cluster.list_all_nodes()[1].raylet_socket_name).unlink()
         check = [sys.executable, "-m", "trainer.collective", "--nodes", ",".join(NAMES)]
         done = subprocess.run(
-            [*check, "--address", cluster.address, "--timeout", "25"],
+            [*check, "--address", cluster.address, "--timeout", "20"],
             capture_output=True,
             text=True,
             timeout=200,
@@ -32,5 +32,5 @@ def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() 
     assert row["verdict"] == "fail"
     assert [fault["nodes"] for fault in row["faults"]] == [["b"]]
     assert row["faults"][0]["unstarted"]
-    assert row["faults"][0]["sentence"] == "Ray on b has started no process within 25 s"
+    assert row["faults"][0]["sentence"] == "Ray on b has started no process within 20 s"
     assert row["seconds"] < 60
