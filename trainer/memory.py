@@ -2,11 +2,11 @@
 
 For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters), in bytes:
 
-- weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ'; optimiser: 12Ψ' with bf16 (Adam's two
-  moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides the optimiser by N,
-  stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020, section 3 and
-  figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank also keeps its
-  share of the newest checkpoint while that is written, 12Ψ'/N.
+- weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ', but 4Ψ' at stage 0; optimiser: 12Ψ'
+  with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
+  the optimiser by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
+  section 3 and figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank
+  also keeps its share of the newest checkpoint while that is written, 12Ψ'/N.
 - activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
   matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
   twice that in fp32. With --gradient_checkpointing a layer keeps its input alone, 2th (4th), and
@@ -142,7 +142,7 @@ def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
     learnt = size.adapters(config.lora_rank) if config.lora_rank else size.parameters
     stage, width = config.zero_stage, _width(config)
     weights = width * size.parameters // (ranks if stage >= 3 else 1)
-    gradients = width * learnt // (ranks if stage >= 2 else 1)
+    gradients = (width if stage else 4) * learnt // (ranks if stage >= 2 else 1)
     optimiser = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
     on_host = optimiser if config.adam_offload else 0
     kept = weights + optimiser - on_host

@@ -47,7 +47,7 @@ def test_gradients_are_those_of_all_passes(model: nn.Sequential) -> None:
     model(inputs).sum().backward()
     expected = gradients(model)
     model.zero_grad()
-    buckets = Buckets(model, 2 * LAYER)
+    buckets = Buckets(model, model, 2 * LAYER)
     for update in range(2):  # the second finds nothing that the first has left behind
         for number, part in enumerate(inputs):
             if number == len(inputs) - 1:
@@ -70,7 +70,7 @@ def test_the_last_pass_sends_while_it_runs_and_no_other_does(
         return reduce(tensor, async_op=async_op)
 
     monkeypatch.setattr(distributed, "all_reduce", told)
-    buckets = Buckets(model, 2 * LAYER)
+    buckets = Buckets(model, model, 2 * LAYER)
     model[0].weight.register_hook(lambda _: happened.append("first layer reached"))
     model(torch.randn(2, 3)).sum().backward()
     assert happened == ["first layer reached"]
@@ -83,7 +83,7 @@ def test_the_last_pass_sends_while_it_runs_and_no_other_does(
 
 @pytest.mark.usefixtures("alone")
 def test_what_a_rank_s_samples_left_out_counts_as_zero(model: nn.Sequential) -> None:
-    buckets = Buckets(model, LAYER)
+    buckets = Buckets(model, model, LAYER)
     buckets.expect()
     model[2](torch.randn(2, 3)).sum().backward()
     buckets.finish()

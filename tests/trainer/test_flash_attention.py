@@ -53,3 +53,11 @@ def test_a_head_is_recognised_behind_flash_attention() -> None:
     of.set_attn_implementation(FLASH)
     assert projection_of(of) is not None
     assert of.config._attn_implementation == FLASH
+
+
+def test_kernels_that_know_of_no_boundaries_are_given_padded_samples() -> None:
+    of = model("llama", torch.bfloat16)
+    of.set_attn_implementation(FLASH)
+    settings = ModelSettings(model="", mixed_precision=True, micro_batch_size=4, temperature=0.7)
+    assert not Scorer(of, torch.device("cpu"), settings).packed
+    assert of.config._attn_implementation == FLASH

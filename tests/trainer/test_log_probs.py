@@ -44,10 +44,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "bloom": {},
     "llama4_text": {"intermediate_size_mlp": 24, "num_local_experts": 2},
 }
+CONVOLUTION: dict[str, Any] = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
 
 
 def model(name: str, dtype: torch.dtype = torch.float64) -> Any:
-    config = CONFIG_MAPPING[name](**{**COMMON, **MODELS[name]})
+    own = MODELS.get(name, CONVOLUTION)
+    config = CONFIG_MAPPING[name](**{**COMMON, **own})
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 

@@ -36,11 +36,11 @@ def seven_billion(monkeypatch: pytest.MonkeyPatch) -> ModelSize:
     return size
 
 
-@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 135), (1, 31.4), (2, 16.6), (3, 1.88)])
 def test_the_zero_paper_s_figure_1(
     tiny: Tiny, run_dir: Path, seven_billion: ModelSize, stage: int, gigabytes: float
 ) -> None:
-    """7.5 billion parameters on 64 GPUs, mixed precision."""
+    """7.5 billion parameters on 64 GPUs, mixed precision; at stage 0 with gradients in fp32."""
     config = tiny.config(
         run_dir, zero_stage=stage, bf16=True, actor_num_nodes=8, actor_num_gpus_per_node=8
     )

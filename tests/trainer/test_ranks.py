@@ -199,6 +199,20 @@ def test_bf16_learns_what_one_rank_learns_in_bf16(
         assert mine["actor_lr"] == theirs["actor_lr"]
 
 
+@pytest.mark.parametrize("adapters", [None, ADAPTERS])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
+    benches: Benches, model: Path, stage: int, adapters: LoRASettings | None
+) -> None:
+    made = settings(model, Sharding(zero_stage=stage), mixed_precision=True, lora=adapters)
+    scores = []
+    for role in ("policy", "reference"):
+        benches[2].together(Workbench.build, role, made).result()
+        scores.append(np.concatenate(benches[2].together(Workbench.scores).result()))
+    assert np.array_equal(*scores)
+    assert scores[0].any()
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
     benches: Benches,

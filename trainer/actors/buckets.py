@@ -19,17 +19,19 @@ BYTES = 25 * 2**20
 class Buckets:
     """A model's gradients, as many together as fill a message."""
 
-    def __init__(self, model: nn.Module, size: int = BYTES) -> None:
-        """`size`: bytes of a message, at the most, if no single gradient is larger."""
-        trained = [one for one in model.parameters() if one.requires_grad]
-        self._buckets = cut(reversed(trained), size)  # as backward passes find them
+    def __init__(self, model: nn.Module, updated: nn.Module, size: int = BYTES) -> None:
+        """`model` goes backward; `updated`, the same or its masters, is given the gradients.
+
+        `size`: bytes of a message, at the most, if no single gradient is larger.
+        """
+        self._buckets = cut(reversed(_trained(updated)), size)  # as backward passes find them
         self._missing: list[int] = []
         """Gradients of each bucket that are still to come; empty in other passes than the last."""
         self._sent: list[distributed.Work] = []
-        for number, bucket in enumerate(self._buckets):
-            for parameter in bucket:
-                hook = partial(self._came, number)
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        numbers = [number for number, bucket in enumerate(self._buckets) for _ in bucket]
+        for number, parameter in zip(numbers, reversed(_trained(model)), strict=True):
+            hook = partial(self._came, number)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def expect(self) -> None:
         """The next backward pass is the last."""
@@ -59,6 +61,10 @@ class Buckets:
         for pending in self._sent:
             pending.wait()
         self._missing, self._sent = [], []
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [one for one in model.parameters() if one.requires_grad]
 
 
 def cut(parameters: Iterable[nn.Parameter], size: int) -> list[list[nn.Parameter]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
 from trainer import losses, unfit
@@ -25,6 +26,14 @@ from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, Sequences
 
 
+class ValueHead(nn.Linear):
+    """Computes in fp32 at least, whatever its weights are in."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        kind = torch.promote_types(states.dtype, torch.float32)
+        return functional.linear(states.to(kind), self.weight.to(kind)).squeeze(-1)
+
+
 class ValueModel(nn.Module):
     """A transformer with a linear head in place of the vocabulary."""
 
@@ -36,7 +45,7 @@ class ValueModel(nn.Module):
         self.backbone = backbone
         self._forward = forward
         hidden = hidden_size(backbone)
-        self.value_head = nn.Linear(hidden, 1, bias=False)
+        self.value_head = ValueHead(hidden, 1, bias=False)
         if head is not None:
             self.value_head.load_state_dict({"weight": head})
             return
@@ -44,9 +53,8 @@ class ValueModel(nn.Module):
         nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
 
     def forward(self, sequences: Sequences) -> Tensor:
-        """[N] value of the state in which each action was chosen."""
-        states = self._forward.states(sequences)
-        values: Tensor = self.value_head(states.to(self.value_head.weight.dtype)).squeeze(-1)
+        """[N] value of the state in which each action was chosen; in fp32 at least."""
+        values: Tensor = self.value_head(self._forward.states(sequences))
         return values
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from trainer.actors import sharded
@@ -16,8 +18,6 @@ from trainer.actors.log_probs import Projection
 
 LOUD = 100.0
 """Logits are amplified by this in the trial, so that a soft cap shows even in a fresh model."""
-ROUNDING = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
-"""By how much a sum may differ that is rounded once, in another order of summation."""
 
 
 def projection_of(model: Any) -> Projection | None:
@@ -25,24 +25,24 @@ def projection_of(model: Any) -> Projection | None:
 
     Besides a linear layer with or without bias, models scale (Cohere, Granite) or softly cap
     (Gemma) their logits. Each way that the configuration suggests is compared with the model's own
-    logits on a few tokens, so that a model that does anything more is never taken for one of them.
+    logits on a few tokens, in fp32, so that a model that does anything more is never taken for one
+    of them.
     """
     linear, backbone = model.get_output_embeddings(), backbone_of(model)
     if type(linear) is not nn.Linear or backbone is None:
         return None
     tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
-    hook = linear.register_forward_hook(lambda module, inputs, output: _precise(output) * LOUD)
+    hook = linear.register_forward_hook(lambda module, inputs, output: output * LOUD)
     try:
         with torch.no_grad(), sharded.readable(model), _in_any_precision(model):
             expected = model(input_ids=tokens, use_cache=False).logits[0].float()
             states = backbone(input_ids=tokens, use_cache=False).last_hidden_state[0]
     finally:
         hook.remove()
-    rtol = ROUNDING.get(linear.weight.dtype, 1e-3)
     with sharded.whole(linear.parameters()):
         for scale, softcap in _suggested(model.config.get_text_config()):
             loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
-            if torch.allclose(loud.logits(states).float(), expected, rtol=rtol, atol=1e-3):
+            if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
                 return Projection(linear.weight, linear.bias, scale, softcap)
     return None
 
@@ -57,11 +57,6 @@ def backbone_of(model: Any) -> Any:
         return model.base_model
     inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
     return inner[0] if len(inner) == 1 else None
-
-
-def _precise(logits: Tensor) -> Tensor:
-    """In float32 at least, as a Projection has them: amplified in bf16, they are rounded anew."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @contextmanager
@@ -95,15 +90,29 @@ def _detached(bias: Tensor | None) -> Tensor | None:
 
 
 class LogitsAsStates(nn.Module):
-    """A model whose states are its own logits: for a head that is no Projection."""
+    """A model whose states are its own logits: for a head that is no Projection.
+
+    Where that begins with a linear layer, logits are in fp32 from there on, as a Projection's are.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model
         self.config = model.config
+        linear = model.get_output_embeddings()
+        if type(linear) is nn.Linear:
+            linear.forward = partial(_in_fp32, linear)  # type: ignore[method-assign]
 
     def set_attn_implementation(self, name: str) -> None:
         self._model.set_attn_implementation(name)
 
     def forward(self, **inputs: Any) -> SimpleNamespace:
         return SimpleNamespace(last_hidden_state=self._model(**inputs).logits)
+
+
+def _in_fp32(linear: nn.Linear, states: Tensor) -> Tensor:
+    """What the layer does, in fp32 at least."""
+    kind = torch.promote_types(states.dtype, torch.float32)
+    bias = None if linear.bias is None else linear.bias.to(kind)
+    with torch.autocast(states.device.type, enabled=False):
+        return functional.linear(states.to(kind), linear.weight.to(kind), bias)

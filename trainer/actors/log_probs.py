@@ -4,6 +4,9 @@ The plain way holds [N, V] float32 logits, their log-softmax and the gradients o
 for a few thousand tokens. Here the head is applied to a block of the vocabulary at a time, with a
 running log-sum-exp (Milakov and Gimelshein 2018), and once more in the backward pass, as in cut
 cross-entropy (Wijmans et al. 2024). A block is read and written once; [N, V] never exists.
+
+Whatever the model computes in, logits and all that is made of them are in float32 at least: so are
+the sums over blocks in the backward pass.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from trainer.actors.sharded import is_half
 
 BLOCK_ELEMENTS = 2**23
 """Logits of one block: 32 MiB in float32."""
@@ -32,9 +36,10 @@ class Projection:
 
     def logits(self, states: Tensor, start: int = 0, end: int | None = None) -> Tensor:
         """[N, end − start] in float32 at least, for states [N, H]."""
-        bias = None if self.bias is None else self.bias[start:end].to(states.dtype)
-        logits = functional.linear(states, self.weight[start:end].to(states.dtype), bias)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) * self.scale
+        logits = product(states, self.weight[start:end].to(states.dtype).T)
+        if self.bias is not None:
+            logits = logits + self.bias[start:end].to(logits.dtype)
+        logits = logits * self.scale
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def slope(self, logits: Tensor) -> Tensor | float:
@@ -57,14 +62,31 @@ def token_log_probs(
 
     Both under the logits divided by `temperature`: the distribution that the sampler drew from.
     """
-    vocabulary = len(projection.weight)
-    if len(tokens) * vocabulary <= block_elements:
+    # In half precision a CPU has the head's rows widened: they are no more than the logits.
+    height = max(1, len(tokens), states.shape[1] if is_half(states) else 0)
+    if height * len(projection.weight) <= block_elements and not _is_multiplied_as_it_is(states):
         return of_logits(projection.logits(states), tokens, temperature, entropy=entropy)
-    block = max(1, block_elements // max(1, len(tokens)))
+    block = max(1, block_elements // height)
     chosen, spread = _Blockwise.apply(  # type: ignore[no-untyped-call]
         states, projection.weight, projection.bias, tokens, projection, temperature, block, entropy
     )
     return chosen, spread if entropy else None
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, of [N, K] and [K, M], added up in float32 at least and not rounded after.
+
+    Two numbers in half precision have a product that is exact in float32. GPUs multiply them as
+    they are, with sums in float32, which autograd does not know of; a CPU has them widened.
+    """
+    if _is_multiplied_as_it_is(right):
+        return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
+    kind = torch.promote_types(right.dtype, torch.float32)
+    return left.to(kind) @ right.to(kind)
+
+
+def _is_multiplied_as_it_is(tensor: Tensor) -> bool:
+    return tensor.is_cuda and is_half(tensor)
 
 
 def of_logits(
@@ -109,7 +131,8 @@ class _Blockwise(torch.autograd.Function):
     def backward(ctx: Any, of_chosen: Tensor, of_entropy: Tensor) -> Any:
         states, weight, bias, tokens, log_total, entropy = ctx.saved_tensors
         projection, temperature, block, with_entropy = ctx.settings
-        of_states = torch.zeros_like(states)
+        wide = torch.promote_types(states.dtype, torch.float32)
+        of_states = torch.zeros_like(states, dtype=wide)
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         for start in range(0, len(weight), block):
@@ -124,11 +147,10 @@ class _Blockwise(torch.autograd.Function):
             gradient *= projection.slope(logits) / temperature
             if of_bias is not None:
                 of_bias[start:end] = gradient.sum(0)
-            gradient = gradient.to(states.dtype)
-            of_states += gradient @ weight[start:end].to(states.dtype)
+            of_states += product(gradient, weight[start:end].to(states.dtype))
             if of_weight is not None:
-                of_weight[start:end] = gradient.T @ states
-        return of_states, of_weight, of_bias, None, None, None, None, None
+                of_weight[start:end] = product(gradient.T, states)
+        return of_states.to(states.dtype), of_weight, of_bias, None, None, None, None, None
 
 
 @dataclass(slots=True)

@@ -37,8 +37,10 @@ class Adapted(nn.Module):
         return plain + self.scale * functional.linear(narrow, self.lora_b)
 
     def merged(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
-        """The one weight that does what these do together."""
-        return weight.detach() + self.scale * (lora_b @ lora_a).detach()
+        """The one weight that does what these do together, rounded once."""
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        together = weight.to(kind) + self.scale * (lora_b.to(kind) @ lora_a.to(kind))
+        return together.detach().to(weight.dtype)
 
 
 def adapt(model: Any, settings: LoRASettings, seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainer import shares
-from trainer.actors import loading
+from trainer.actors import loading, precision
 from trainer.actors.base import ALONE, Metrics, ModelSettings, Rank, Sharding
 from trainer.actors.model import load_causal_lm, prepare_process, visiting
 from trainer.actors.peaks import Peaks
@@ -30,6 +30,8 @@ class ReferenceActor:
         with self._peaks.phase("load"):
             with loading.split(sharding, rank, offload=settings.offload):
                 model = load_causal_lm(settings.model, dtype, settings.attention)
+            if settings.mixed_precision:
+                precision.to_bf16(model)
             self._model = model.eval()
             if not self._moves:
                 self._model.to(self._device)

@@ -1,4 +1,7 @@
-"""Every rank holds the whole model; gradients are added up before an update."""
+"""Every rank holds the whole model; gradients are added up before an update.
+
+In bf16 the weights that are updated are not those that the model computes with.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.actors.base import Rank, Schedule
+from trainer.actors.base import LearnerSettings, Rank
 from trainer.actors.buckets import Buckets
 from trainer.actors.lora import trained
+from trainer.actors.precision import Masters
 from trainer.checkpoint import state
 from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
@@ -20,16 +24,19 @@ class Replicated:
     """A Strategy. On one rank there is nothing to it."""
 
     def __init__(
-        self, module: nn.Module, model: nn.Module, schedule: Schedule, rank: Rank, *, sleeps: bool
+        self, module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
     ) -> None:
         self._module = module
         self._model = model
         self._rank = rank
-        self._optimiser = Optimiser(model, schedule)
+        self._masters = Masters(model) if settings.model.mixed_precision else None
+        self._updated = self._masters.model if self._masters else model
+        """Has the weights in fp32, with their gradients."""
+        self._optimiser = Optimiser(self._updated, settings.schedule)
         # Each rank's loss is its share of one sum, so their gradients are added, not averaged.
-        self._buckets = Buckets(model) if rank.world > 1 else None
+        self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
         self._device = next(model.parameters()).device
-        self._sleeps = sleeps and self._device.type == "cuda"
+        self._sleeps = settings.sharding.sleep and self._device.type == "cuda"
 
     def run(self, *inputs: Any, **options: Any) -> Any:
         return self._module(*inputs, **options)
@@ -42,7 +49,10 @@ class Replicated:
     def step(self) -> float:
         if self._buckets:
             self._buckets.finish()
-        return self._optimiser.step()
+        norm = self._optimiser.step()
+        if self._masters:
+            self._masters.publish()
+        return norm
 
     @property
     def learning_rate(self) -> float:
@@ -52,13 +62,13 @@ class Replicated:
         return self._model.state_dict(keep_vars=True)
 
     def state(self, keep: Keep) -> State:
-        tensors = trained(self._model)
+        tensors = trained(self._updated)
         mine = state.share(tensors, self._rank)
         copies: dict[int, Tensor] = {}  # a tied tensor is copied once
         for name in mine:
             if id(tensors[name]) not in copies:
                 copies[id(tensors[name])] = keep(tensors[name])
-        adam = self._optimiser.moments(self._model)
+        adam = self._optimiser.moments(self._updated)
         return State(
             model={name: copies[id(tensors[name])] for name in mine},
             adam={
@@ -70,9 +80,11 @@ class Replicated:
         )
 
     def restore(self, state: State) -> None:
-        state.check_fits(trained(self._model))
-        self._model.load_state_dict(state.model, strict=False)
-        self._optimiser.restore(self._model, state.adam, state.scheduler)
+        state.check_fits(trained(self._updated))
+        self._updated.load_state_dict(state.model, strict=False)
+        if self._masters:
+            self._masters.publish()
+        self._optimiser.restore(self._updated, state.adam, state.scheduler)
 
     def sleep(self) -> None:
         if self._sleeps:
@@ -85,4 +97,5 @@ class Replicated:
 
     def _move(self, device: torch.device) -> None:
         self._model.to(device)
+        self._updated.to(device)
         self._optimiser.to(device)

@@ -1,5 +1,7 @@
 """Weights of which each rank holds a part (ZeRO-3): what they are as a whole, and how to run them.
 
+And how to try a model in fp32, whatever it is kept in.
+
 Imported where DeepSpeed may be absent.
 """
 
@@ -27,14 +29,14 @@ def shape_of(tensor: Tensor) -> torch.Size:
 
 @contextmanager
 def readable(model: nn.Module) -> Iterator[None]:
-    """Within, `model` runs before anything is wrapped around it: a layer is whole in its turn.
+    """Within, `model` runs before anything is wrapped around it, and in fp32 at least.
 
-    On all ranks at once, and without gradients. Weights that no rank lacks are left as they are.
+    A layer is whole, and in fp32, in its turn alone. On all ranks at once, and without gradients.
     """
     hooks = []
     try:
         for module, parameters in _in_turn(model):
-            if any(map(is_sharded, parameters)):
+            if any(is_sharded(one) or is_half(one) for one in parameters):
                 turn = _Turn(parameters)
                 hooks.append(module.register_forward_pre_hook(turn.begin))
                 hooks.append(module.register_forward_hook(turn.end, always_call=True))
@@ -59,7 +61,7 @@ def _in_turn(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]
 
 
 class _Turn:
-    """While a module computes, its weights are whole on every rank."""
+    """While a module computes, its weights are whole on every rank, and in fp32 at least."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
@@ -67,10 +69,28 @@ class _Turn:
 
     def begin(self, *_: object) -> None:
         self._held.enter_context(whole(self._parameters))
+        self._held.enter_context(_widened(self._parameters))
 
     def end(self, *_: object) -> None:
         self._held.close()
         give_freed_memory_back()  # else that of several layers would stay
+
+
+def is_half(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def _widened(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Within, those in half precision are in fp32."""
+    held = [(one, one.data) for one in parameters if is_half(one)]
+    for parameter, data in held:
+        parameter.data = data.float()
+    try:
+        yield
+    finally:
+        for parameter, data in held:
+            parameter.data = data
 
 
 @contextmanager

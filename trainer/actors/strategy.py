@@ -55,11 +55,10 @@ def strategy_of(
     module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
 ) -> Strategy:
     """For `module`, which is called, around `model`, whose parameters are trained."""
-    sharding = settings.sharding
-    if sharding.zero_stage == 0:
+    if settings.sharding.zero_stage == 0:
         from trainer.actors.replicated import Replicated
 
-        return Replicated(module, model, settings.schedule, rank, sleeps=sharding.sleep)
+        return Replicated(module, model, settings, rank)
     deepspeed_process.prepare(rank)
     from trainer.actors.zero import ZeRO
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trainer.actors import loading, masters
 from trainer.actors.base import LearnerSettings, Rank, Sharding
 from trainer.actors.lora import trained
+from trainer.actors.precision import to_bf16
 from trainer.actors.sharded import is_sharded, shape_of
 from trainer.checkpoint import state
 from trainer.checkpoint.snapshot import Keep
@@ -38,7 +39,7 @@ class ZeRO:
         self._adam = adamw(model, settings.schedule, fused=True)
         self._scheduler = scheduler_of(self._adam, settings.schedule)
         if settings.model.mixed_precision and any(map(is_sharded, model.parameters())):
-            _in_bf16(model)
+            to_bf16(model)  # DeepSpeed takes weights that were split before it came for cast
         self._engine = deepspeed.initialize(
             model=module, optimizer=self._adam, config=configuration(model, settings)
         )[0]
@@ -176,15 +177,6 @@ def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
             },
         },
     )[0]
-
-
-def _in_bf16(model: nn.Module) -> None:
-    """DeepSpeed takes weights that were split before it came for cast."""
-    for parameter in model.parameters():
-        held = (getattr(parameter, name, None) for name in ("ds_tensor", "ds_secondary_tensor"))
-        for part in (parameter, *held):
-            if part is not None:
-                part.data = part.data.to(torch.bfloat16)
 
 
 def _small(model: nn.Module) -> int:
