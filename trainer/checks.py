@@ -73,7 +73,7 @@ def model_faults(config: Config) -> list[str]:
 
 def engine_faults(config: Config) -> list[str]:
     """One sentence for each thing that the engines or the models' attention lack here."""
-    return [*_attention_faults(config), *_vllm_faults(config)]
+    return [*_attention_faults(config), *_rotary_faults(config), *_vllm_faults(config)]
 
 
 def _attention_faults(config: Config) -> Iterator[str]:
@@ -116,11 +116,31 @@ def _vllm_faults(config: Config) -> Iterator[str]:
         )
 
 
+def _rotary_faults(config: Config) -> Iterator[str]:
+    longest = config.prompt_max_len + config.generate_max_len
+    models = {"--pretrain": config.pretrain, "--critic_pretrain": config.critic_pretrain}
+    for flag, model in models.items():
+        shape = _shape(model) if model else {}
+        room = shape.get("max_position_embeddings")
+        if room and longest > room and "dynamic" in _scaling(shape):
+            yield (
+                f"{flag} {model}: beyond {room} tokens its positions are scaled by the longest "
+                "sequence of a pass (rope_type dynamic), so that a sample's log-probabilities "
+                f"depend on other samples. Samples have up to {longest} tokens here. Give "
+                f"--max_len {room}, or less"
+            )
+
+
 def _positions(shape: dict[str, Any]) -> int | None:
     """How many a model has; None where its rotary embedding is scaled, or where nobody says."""
-    rotary = shape.get("rope_scaling") or shape.get("rope_parameters") or {}
-    scaled = rotary.get("rope_type", rotary.get("type", "default")) != "default"
+    scaled = _scaling(shape) != "default"
     return None if scaled else shape.get("max_position_embeddings")
+
+
+def _scaling(shape: dict[str, Any]) -> str:
+    """The rule by which a model's rotary embedding goes beyond its pretraining, by its name."""
+    rotary = shape.get("rope_scaling") or shape.get("rope_parameters") or {}
+    return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
 def _shape(model: str) -> dict[str, Any]:

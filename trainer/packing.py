@@ -23,10 +23,20 @@ class Cut:
     """A pass has no more tokens than this, unless one sample alone does."""
     packed: bool = False
     """Tokens are counted without padding, as none passes through the model."""
+    apart: int | None = None
+    """Samples of more tokens than this share no pass with the others, as in rotary.py."""
 
 
 def passes(lengths: IntArray, cut: Cut) -> list[IntArray]:
     """Every index of `lengths` once, in groups that pass through the model together."""
+    if cut.apart is None:
+        return _passes(lengths, cut)
+    longer = lengths > cut.apart
+    kinds = [rows for rows in (np.flatnonzero(~longer), np.flatnonzero(longer)) if len(rows)]
+    return [rows[index] for rows in kinds for index in _passes(lengths[rows], cut)]
+
+
+def _passes(lengths: IntArray, cut: Cut) -> list[IntArray]:
     if cut.tokens is None:
         return by_count(lengths, cut.samples)
     return within_budget(lengths, cut.tokens) if cut.packed else side_by_side(lengths, cut.tokens)

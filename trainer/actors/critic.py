@@ -18,7 +18,7 @@ from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics
 from trainer.actors.forward import Forward
 from trainer.actors.keeper import Keeper
 from trainer.actors.learner import MicroBatch, Training
-from trainer.actors.model import in_passes, prepare_process, scoring_cut, share_threads
+from trainer.actors.model import in_passes, prepare_process, share_threads
 from trainer.actors.peaks import Peaks
 from trainer.checkpoint import export
 from trainer.losses import Loss
@@ -95,11 +95,12 @@ class CriticActor(Keeper):
         self._prefix = value_head.prefix_in(backbone.config, objective.value_head_prefix)
         head = value_head.load(self._source, self._prefix, hidden_size(backbone))
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
-        packed = self._forward.packed
+        made = settings.model
+        cut = self._forward.cut(settings.micro_train_batch_size, settings.max_tokens)
         self._training = Training(
-            "critic", self._model, self._model, settings, rank, packed=packed, peaks=peaks
+            "critic", self._model, self._model, settings, rank, cut=cut, peaks=peaks
         )
-        self._cut = scoring_cut(settings.model, packed=packed)
+        self._cut = self._forward.cut(made.micro_batch_size, made.max_tokens)
         self._at_once = settings.model.at_once
         self._objective = objective
         self._rank = rank

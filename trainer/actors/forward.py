@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.actors import sharded
+from trainer.actors import rotary, sharded
 from trainer.actors.attention import PACKED, Layout
-from trainer.packing import Pack, pack
+from trainer.packing import Cut, Pack, pack
 from trainer.types import Sequences
 
 PROBE = Sequences(
@@ -51,6 +51,13 @@ class Forward:
         """
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._mixed_precision):
             return self._as_it_is(sequences)
+
+    def cut(self, samples: int, tokens: int | None) -> Cut:
+        """How batches are cut into passes of so many samples, or tokens where a budget is given."""
+        longest = rotary.apart(self._backbone.config)
+        # A sample's last token does not pass through the model.
+        apart = None if longest is None else longest + 1
+        return Cut(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -70,10 +70,13 @@ class Training:
         settings: LearnerSettings,
         rank: Rank,
         *,
-        packed: bool,
+        cut: Cut,
         peaks: Peaks,
     ) -> None:
-        """`module` is what is called, around `model`, whose parameters are trained."""
+        """`module` is what is called, around `model`, whose parameters are trained.
+
+        `cut`: of an optimiser step into passes.
+        """
         self._role = role
         self._peaks = peaks
         self._model = model
@@ -85,9 +88,7 @@ class Training:
         self._copies = Copies()
         self.restored_rate: float | None = None
         """The peak of the learning rate that the restored state was trained with, if known."""
-        self._cut = Cut(
-            samples=settings.micro_train_batch_size, tokens=settings.max_tokens, packed=packed
-        )
+        self._cut = cut
 
     @contextmanager
     def awake(self, phase: str = "other") -> Iterator[Callable[..., Any]]:

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from trainer import shares, unfit
 from trainer.actors.allocator import keep_freed_memory
-from trainer.actors.base import ALONE, ModelSettings, Rank
+from trainer.actors.base import ALONE, Rank
 from trainer.packing import Cut
 from trainer.types import FloatArray, Sequences, UnfitModelError
 
@@ -93,7 +93,3 @@ def in_passes(
             spread[part.actions] = computed.float().cpu().numpy()
             result[one.rows, : part.tokens.shape[1]] = spread
     return result[shares.of_ranks(sequences.lengths, rank.world)[rank.index]]
-
-
-def scoring_cut(settings: ModelSettings, *, packed: bool) -> Cut:
-    return Cut(samples=settings.micro_batch_size, tokens=settings.max_tokens, packed=packed)

@@ -53,7 +53,7 @@ class PolicyActor(Keeper):
             self._model,
             settings,
             rank,
-            packed=self._scorer.packed,
+            cut=self._scorer.cut(settings.micro_train_batch_size, settings.max_tokens),
             peaks=peaks,
         )
         self._objective = objective

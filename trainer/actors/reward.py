@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
-from trainer import shares, unfit
-from trainer.actors import value_head
+from trainer import packing, shares, unfit
+from trainer.actors import rotary, value_head
 from trainer.actors.base import Metrics, RewardSettings
 from trainer.actors.model import prepare_process, visiting
 from trainer.actors.peaks import Peaks
+from trainer.packing import Cut
 from trainer.reward_models import HEAD
 from trainer.types import TrainingError
 
@@ -48,6 +50,7 @@ class _Scorer:
             self._model = model = _loaded(name, settings).eval()
         if not settings.offload:
             self._model.to(device)
+        self._cut = Cut(samples=settings.micro_batch_size, apart=rotary.apart(model.config))
         self._longest: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -62,13 +65,12 @@ class _Scorer:
                 scores[row] = read
             else:
                 tokens[row] = read
-        # Texts of like length together: little padding.
-        rows = sorted(tokens, key=lambda row: len(tokens[row]))
-        size = self._settings.micro_batch_size
+        rows = np.array(list(tokens), dtype=np.int64)
+        lengths = np.array([len(tokens[row]) for row in rows], dtype=np.int64)
         moves = self._settings.offload
         with visiting(self._model, self._device) if moves else nullcontext():
-            for start in range(0, len(rows), size):
-                part = rows[start : start + size]
+            for index in packing.passes(lengths, self._cut):
+                part = rows[index].tolist()
                 found = self._forward([tokens[row] for row in part])
                 scores |= zip(part, map(self._judged, found), strict=True)
         return [scores[row] for row in range(len(requests))]

@@ -13,7 +13,8 @@ from trainer.actors.base import ALONE, ModelSettings, Rank
 from trainer.actors.forward import Forward
 from trainer.actors.head import LogitsAsStates, backbone_of, projection_of
 from trainer.actors.log_probs import Projection, of_logits, token_log_probs
-from trainer.actors.model import in_passes, scoring_cut, share_threads
+from trainer.actors.model import in_passes, share_threads
+from trainer.packing import Cut
 from trainer.types import FloatArray, Sequences
 
 
@@ -45,7 +46,7 @@ class Scorer(nn.Module):
             mixed_precision=settings.mixed_precision,
             packed=settings.packing,
         )
-        self._cut = scoring_cut(settings, packed=self.packed)
+        self._cut = self.cut(settings.micro_batch_size, settings.max_tokens)
         self._temperature = settings.temperature
         self._at_once = settings.at_once
 
@@ -77,6 +78,9 @@ class Scorer(nn.Module):
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return self._forward.tensor(array)
+
+    def cut(self, samples: int, tokens: int | None) -> Cut:
+        return self._forward.cut(samples, tokens)
 
     @property
     def packed(self) -> bool:
