@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
-from tests.container.faults.stage import BOOT_SECONDS, Stage
+from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
 from trainer.manifest import MANIFEST
 
 Act = Callable[[Stage], object]
@@ -98,6 +98,43 @@ def tear_the_manifest(checkpoint: Path) -> None:
 def empty(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
     checkpoint.mkdir()
+
+
+def data_goes(stage: Stage) -> None:
+    """As where it lies on a mount that is away."""
+    stage.data.rename(away(stage.data))
+
+
+def data_comes_back(stage: Stage) -> None:
+    away(stage.data).rename(stage.data)
+
+
+def away(data: Path) -> Path:
+    return data.with_name(f"{data.name}-away")
+
+
+def loses_session(number: int, *and_then: Act) -> Act:
+    """A cleaner of /tmp deletes the files of a node's Ray, which is then started anew."""
+
+    def act(stage: Stage) -> None:
+        raylets = stage.of(f"raylet-{number}")
+        for session in stage.ray_sessions(number):
+            shutil.rmtree(session)
+        both(*and_then)(stage)
+        stage.until(lambda: not any(map(lives, raylets)), "end of a Ray without files", within=30)
+
+    return act
+
+
+def is_told_of(number: int, words: str) -> Act:
+    """Such a reason for a worker's return."""
+
+    def told(stage: Stage) -> bool:
+        name = stage.environment(number)["ROLLCALL_NODE_NAME"]
+        events = stage.events("node-over")[-1:]
+        return any(e["details"]["node"] == name and words in e["sentence"] for e in events)
+
+    return lambda stage: stage.until(lambda: told(stage), words, within=60)
 
 
 def dies_while_saving(stage: Stage) -> None:

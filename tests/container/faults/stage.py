@@ -55,7 +55,7 @@ class Stage(Cluster):
     def __init__(
         self, root: Path, data: Path, reward: RewardServer, *, workers: int = WORKERS
     ) -> None:
-        self.reward = reward
+        self.data, self.reward = data, reward
         self.damages: list[Damage] = []
         job = [*data_flags(data), *LEARNING, *SAVING, "--num_episodes", "100000"]
         super().__init__(root, workers, job, ROLLCALL_RECIPE="builtin")
@@ -75,6 +75,11 @@ class Stage(Cluster):
 
     def preempt_file(self, number: int) -> Path:
         return self.layout.root / f"preempted-{number}"
+
+    def ray_sessions(self, number: int) -> list[Path]:
+        """Directories of the node's Ray: of its clusters so far."""
+        directory = Path(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"])
+        return [path for path in directory.glob("session_*") if not path.is_symlink()]
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
@@ -155,6 +160,13 @@ class Stage(Cluster):
         """What runs of nodes whose entrypoint has ended."""
         over = [number for number, node in self.nodes.items() if not node.running]
         return [" ".join(command_line(p)) for n in over for p in self.processes(n)]
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def titled(process: psutil.Process, title: str) -> bool:

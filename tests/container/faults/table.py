@@ -169,6 +169,45 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
         )
 
 
+def lost_files() -> Iterator[Fault[Stage]]:
+    """Of what a run reads beside its checkpoints."""
+    yield Fault(
+        name="data-gone",
+        sentence="model and prompt data are gone for 8 s, and the driver is killed",
+        inject=both(acts.data_goes, send("driver", KILL)),
+        heal=acts.data_comes_back,
+        after=8,
+        deadline=90,
+        classes=DIED,
+        fast=True,
+    )
+    yield Fault(
+        name="ray-session-1-gone",
+        sentence="the files of a worker's Ray are deleted, as by a cleaner of /tmp",
+        inject=acts.loses_session(FIRST),
+        heal=acts.is_told_of(FIRST, "can start no worker"),
+        deadline=90,
+        classes=DIED,
+        restarts=None,
+        fast=True,
+    )
+    yield Fault(
+        name="ray-session-1-gone-and-driver-killed",
+        sentence="the files of a worker's Ray are deleted, and the driver is killed",
+        inject=acts.loses_session(FIRST, send("driver", KILL)),
+        heal=acts.is_told_of(FIRST, "can start no worker"),
+        deadline=120,
+        classes=DIED,
+    )
+    yield Fault(
+        name="ray-session-0-gone",
+        sentence="the files of the head's Ray are deleted, as by a cleaner of /tmp",
+        inject=acts.loses_session(HEAD),
+        deadline=150,
+        classes=LOST,
+    )
+
+
 def several() -> Iterator[Fault[Stage]]:
     yield Fault(
         name="driver-and-worker-killed",
@@ -267,6 +306,7 @@ MATRIX: tuple[Fault[Stage], ...] = (
     *rewards(),
     *deaths(),
     *spoilt_checkpoints(),
+    *lost_files(),
     *several(),
     *notices(),
     *freezes(),
