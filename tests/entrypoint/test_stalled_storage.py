@@ -63,6 +63,7 @@ def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
     head: Head, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("entrypoint.control.QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr(run_reads, "PATIENCE_SECONDS", 60.0)
     head.client().check_in(card("a"), joined=True)
     with stalled(head.run.progress):
         answers = ask(head, path)
