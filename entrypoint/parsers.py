@@ -86,7 +86,7 @@ def duration(raw: str) -> float:
 
 
 SMALLEST_PORT_RANGE = 32
-"""Ray's own daemons take eight of them, each of its worker processes one."""
+"""Ray's own daemons take nine of them, each of its worker processes one."""
 
 
 class PortRange(NamedTuple):

@@ -34,6 +34,8 @@ STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Between two looks for the files that Ray needs."""
 HEALTH_THRESHOLD = 3
+DAEMON_PORTS = 9
+"""The first of the worker ports belong to Ray's daemons, one each."""
 FORKED_WITHIN_SECONDS = 30
 """Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
 that a fork need not do."""
@@ -171,7 +173,7 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
         f"--dashboard-agent-listen-port={first + 3}",
         f"--metrics-export-port={first + 4}",
         f"--runtime-env-agent-port={first + 5}",
-        f"--min-worker-port={first + 8}",
+        f"--min-worker-port={first + DAEMON_PORTS}",
         f"--max-worker-port={last}",
         f"--num-gpus={gpus}",
         "--disable-usage-stats",
@@ -207,6 +209,9 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
         "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
         "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
+        # On the head; by default 44217 and 44227. Ray takes no flag for them.
+        "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),
+        "DASHBOARD_METRIC_PORT": str(settings.worker_ports.first + 8),
         "PYTHONUNBUFFERED": "1",
         # Titles such as ray::DashboardAgent would else be written over the node's mark.
         "SPT_NOENV": "1",

@@ -10,11 +10,10 @@ from entrypoint import process, services, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.port_block import why_not
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.ray_node import DAEMON_PORTS
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 
-DAEMON_PORTS = 8
-"""The first of the worker ports belong to Ray's daemons, one each."""
 FEWEST_WORKER_PORTS = 16
 ENDING_SECONDS = 2.0
 """For a process that was killed to let its ports go: meanwhile it does not show whose it is."""

@@ -95,6 +95,20 @@ def test_an_address_loses_its_oldest_unproven_connection_and_no_proven_one(
         assert head.control._register._entries["a"].asking == 1
 
 
+def test_hundreds_of_nodes_that_come_at_once_from_one_address_are_all_served(head: Head) -> None:
+    head.client().check_in(card("a"), joined=True)
+    question = (
+        f"GET /v1/outcome?node=a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    )
+    with ExitStack() as stack:
+        address = ("127.0.0.1", head.port)
+        opened = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        for connection in opened:
+            connection.sendall(question.encode())
+        entry = head.control._register._entries["a"]
+        eventually(lambda: entry.asking == 300)
+
+
 @contextmanager
 def served(run: Path) -> Iterator[tuple[int, Path]]:
     """A control port with few descriptors; its port, and the file of what its process says."""

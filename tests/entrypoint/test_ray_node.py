@@ -29,7 +29,8 @@ def environment(**environ: str) -> dict[str, str]:
 def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
     given = [*ray_node.head_arguments(settings()), *arguments()]
     ports = [word.partition("=")[2] for word in given if "-port=" in word]
-    assert len(ports) == 11
+    ports += [text for name, text in environment().items() if name.endswith("_METRIC_PORT")]
+    assert len(ports) == 13
     assert len(set(ports)) == len(ports)
     assert {"6379", "8265"} < set(ports)
 
