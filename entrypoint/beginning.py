@@ -1,9 +1,36 @@
-"""Pure: whether an attempt goes on where it was to go on."""
+"""Pure: where an attempt is to begin, and whether it goes on where it was to go on."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from entrypoint.settings import Settings
+
+
+def fingerprint(settings: Settings) -> str:
+    """Of the command."""
+    command = [settings.recipe, *settings.job]
+    return hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+
+
+def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
+    """Whether the last attempt that told where it begins is one of `command`, a fingerprint.
+
+    How a command is to begin, anew or from a step that it names, is done then: after a crash, or
+    under another head, it goes on from its newest step.
+    """
+    commands: dict[int | None, str | None] = {}
+    last = None
+    for event in events:
+        if event["kind"] == "attempt":
+            commands[event["attempt"]] = event["details"].get("command")
+        elif event["kind"] == "resume":
+            last = commands.get(event["attempt"])
+    return last == command
 
 
 def fault(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from entrypoint import beginning
 from entrypoint.journal import Journal
 from entrypoint.preflight.versions import versions
 from entrypoint.recipes import base as recipes
@@ -25,8 +25,7 @@ def identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
 
     Where the run was begun with another command, the journal says in what this one differs.
     """
-    command = [settings.recipe, *settings.job]
-    fingerprint = hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+    fingerprint = beginning.fingerprint(settings)
     row = _begun(run)
     if row is None:
         row = {

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from entrypoint import failures, hang, restart, system_errors, wait
+from entrypoint import beginning, failures, hang, restart, system_errors, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
 from entrypoint.failures import Ending, FailureClass
@@ -115,21 +115,26 @@ class Supervisor:
     def _attempt(self) -> Ending:
         number = self.journal.attempts() + 1
         self.journal.attempt = number
-        resume_from = self.recipe.latest(self.settings.run_dir)
+        identity, job = beginning.fingerprint(self.settings), self.gathering.job
+        if beginning.has_begun(self.journal.events("attempt", "resume"), identity):
+            job = self.recipe.going_on(job)
+        named = self.recipe.begins_at(job)
+        resume_from = named or self.recipe.latest(self.settings.run_dir)
         submission = f"rollcall-{self.control.incarnation}-{number}"
         self.control.phase = "training"
         self.control.ask_for_stacks(0)
-        fitting = self.gathering.job.job[len(self.settings.job) + 1 :]
-        start = restart.start(resume_from or 0, self._in_memory())
+        added = job.job[len(self.settings.job) + 1 :]
+        start = restart.start(resume_from or 0, 0 if named else self._in_memory())
         self.journal.record(
             "attempt",
             f"attempt {number} starts"
             + (f" from {start}" if start else "")
-            + (f" with {' '.join(fitting)}" if fitting else ""),
+            + (f" with {' '.join(added)}" if added else ""),
             submission_id=submission,
+            command=identity,
             resume_from=resume_from or 0,
         )
-        command = self.recipe.command(self.gathering.job, resume_from)
+        command = self.recipe.command(job, resume_from)
         of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.claim)}
         command = replace(command, env={**command.env, **of_attempt})
         attempt = Attempt(

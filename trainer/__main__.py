@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from threading import Timer
 
-from trainer.checks import engine_faults, model_faults
+from trainer.checks import beginning_faults, engine_faults, model_faults
 from trainer.config import parse
 from trainer.contract import ExitCode
 from trainer.flags import ConfigError
@@ -26,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     try:
-        faults = [*engine_faults(config), *model_faults(config)]
+        faults = [
+            *engine_faults(config),
+            *model_faults(config),
+            *beginning_faults(config),
+        ]
     except OSError as error:
         return _end(f"{error.filename}: {error.strerror}", ExitCode.RUN_DIR)
     if faults:

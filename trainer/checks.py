@@ -12,6 +12,8 @@ from env.prompts import PromptError, load_prompts
 from env.types import Prompt
 from trainer import first_rows, model_files, reward_models
 from trainer.config import Config
+from trainer.contract import Progress
+from trainer.manifest import checkpoint_path, fault_of, steps_on_disk
 
 
 def data_faults(config: Config) -> list[str]:
@@ -68,6 +70,31 @@ def model_faults(config: Config) -> list[str]:
         for flag, model, tokenizer in wanted
         if model and Path(model).is_dir()
         for fault in model_files.faults(Path(model), tokenizer=tokenizer)
+    ]
+
+
+def beginning_faults(config: Config) -> list[str]:
+    """Why the run directory does not have the beginning that is asked for, in one sentence."""
+    on_disk = steps_on_disk(config.checkpoints)
+    if config.load_step:
+        wanted = checkpoint_path(config.checkpoints, config.load_step)
+        if (fault := fault_of(wanted, checksums=False)) is None:
+            return []
+        whole = [
+            str(step)
+            for step in reversed(on_disk)
+            if fault_of(checkpoint_path(config.checkpoints, step), checksums=False) is None
+        ]
+        have = f"Whole are those of steps {', '.join(whole)}" if whole else "None is whole there"
+        return [f"--load_step {config.load_step}: {wanted} is no whole checkpoint: {fault}. {have}"]
+    told = Progress.read(config.files.progress)
+    finished = max(told.step if told else 0, *on_disk, 0)
+    if config.load_checkpoint or not finished:
+        return []
+    return [
+        f"--load_checkpoint false: {config.files.root} has a run of {finished} steps already. "
+        "Leave the flag out to go on from the newest whole checkpoint, name one by --load_step, or "
+        "give another run directory"
     ]
 
 

@@ -27,6 +27,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _kl_faults(config)
     yield from _correction_faults(config)
     yield from _best_metric_faults(config)
+    yield from _beginning_faults(config)
     yield from _sharding_faults(config)
     yield from _vllm_faults(config)
     yield from _asynchronous_faults(config)
@@ -227,6 +228,16 @@ def _best_metric_faults(config: Config) -> Iterator[Fault]:
             config.best_metric_key,
             "no evaluation logs it",
             f"Give one of {', '.join(dict.fromkeys(logged))}, or none",
+        )
+
+
+def _beginning_faults(config: Config) -> Iterator[Fault]:
+    if config.load_step and not config.load_checkpoint:
+        yield Fault(
+            "--load_step",
+            str(config.load_step),
+            "contradicts --load_checkpoint false, which begins anew",
+            "Give one of the two",
         )
 
 

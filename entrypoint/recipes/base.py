@@ -62,6 +62,14 @@ class Recipe(Protocol):
         """The job's command line and the variables that it needs on top of the node's."""
         ...
 
+    def begins_at(self, settings: Settings) -> int | None:
+        """The step that the arguments name to go on from; None: the newest, or none."""
+        ...
+
+    def going_on(self, settings: Settings) -> Settings:
+        """The settings with a job that goes on from its newest step, for one that has begun."""
+        ...
+
     def latest(self, run_dir: Path) -> int | None:
         """Step of the newest checkpoint that the framework can resume from."""
         ...

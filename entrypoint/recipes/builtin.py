@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from entrypoint import beginning
 from entrypoint.failures import FailureClass
 from entrypoint.fork_server import node as fork_server
 from entrypoint.programs import program
 from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
-from trainer.contract import RunFiles
+from trainer.contract import RunFiles, read_events
 from trainer.flags import OVER
 from trainer.manifest import newest_checkpoint
 
@@ -37,7 +38,7 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.checks import data_faults, engine_faults, model_faults
+        from trainer.checks import beginning_faults, data_faults, engine_faults, model_faults
         from trainer.config import parse
         from trainer.flags import ConfigError
 
@@ -51,6 +52,7 @@ class Builtin:
                 *engine_faults(config),
                 *model_faults(config),
                 *data_faults(config),
+                *(() if _has_begun(settings) else beginning_faults(config)),
             ]
         except OSError as error:
             return [f"{error.filename}: {error.strerror}"]
@@ -73,7 +75,7 @@ class Builtin:
 
         flags = smaller(_parsed(settings), nodes)
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
-        return replace(settings, job=(*settings.job, OVER, *words)) if flags else settings
+        return _with(settings, *words) if flags else settings
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
         from trainer.config import parse
@@ -88,6 +90,15 @@ class Builtin:
     def command(self, settings: Settings, resume_from: int | None) -> Command:
         python = fork_server.python(settings)
         return Command(program("trainer", *_arguments(settings), python=python))
+
+    def begins_at(self, settings: Settings) -> int | None:
+        return _parsed(settings).load_step or None
+
+    def going_on(self, settings: Settings) -> Settings:
+        config = _parsed(settings)
+        if config.load_checkpoint and not config.load_step:
+            return settings
+        return _with(settings, "--load_checkpoint", "true", "--load_step", "0")
 
     def latest(self, run_dir: Path) -> int | None:
         return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
@@ -104,6 +115,18 @@ class Builtin:
 
     def outage(self, settings: Settings) -> float:
         return _parsed(settings).remote_rm_deadline
+
+
+def _has_begun(settings: Settings) -> bool:
+    """Whether it is this very command that the run directory's last steps are of."""
+    events = read_events(RunFiles(settings.run_dir).journal)
+    return beginning.has_begun(events, beginning.fingerprint(settings))
+
+
+def _with(settings: Settings, *words: str) -> Settings:
+    """The settings with a job to which these flags are added, which count whatever it says."""
+    over = () if OVER in settings.job else (OVER,)
+    return replace(settings, job=(*settings.job, *over, *words))
 
 
 def _parsed(settings: Settings) -> Config:
@@ -137,8 +160,7 @@ def _arguments(settings: Settings) -> list[str]:
     """The user's flags, and those that follow from the settings, which count whatever is given."""
     from trainer.config import named_in
 
-    over = () if OVER in settings.job else (OVER,)
-    arguments = [*settings.job, *over, "--run_dir", str(settings.run_dir), "--load_checkpoint"]
+    arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
     given = named_in(settings.job)
     if settings.reward_url and "remote_rm_url" not in given:
         arguments += ["--remote_rm_url", settings.reward_url]

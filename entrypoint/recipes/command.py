@@ -54,6 +54,12 @@ class AnyCommand:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
         return Command(unshadowed(settings.job), env)
 
+    def begins_at(self, settings: Settings) -> None:
+        return None
+
+    def going_on(self, settings: Settings) -> Settings:
+        return settings
+
     def latest(self, run_dir: Path) -> int | None:
         progress = Progress.read(RunFiles(run_dir).progress)
         return progress.checkpoint if progress else None

@@ -13,9 +13,13 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from entrypoint import plan
+from entrypoint import beginning, plan
+from entrypoint.recipes.builtin import RECIPE
 from entrypoint.settings import Settings
 from tests.entrypoint.models import write_files
+from trainer.config import parse
+from trainer.contract import RunFiles, append_event, read_events
+from trainer.manifest import checkpoint_path, write_manifest
 
 Damage = Callable[[Path], object]
 
@@ -225,6 +229,51 @@ def test_labels_that_no_reward_can_read_are_a_fault_with_what_would_be_right(roo
     assert problem.endswith("as --label_key reward_model.ground_truth")
     rows(root, {"prompt": "1+1=", "answer": "two"}, {"prompt": "1+1=", "answer": "2"})
     assert problems(root) == []  # one can be scored
+
+
+def test_a_run_directory_without_the_beginning_that_is_asked_for_is_a_fault(root: Path) -> None:
+    run = RunFiles(root / "run")
+    assert problems(root, "--load_checkpoint", "false") == []
+    (problem,) = problems(root, "--load_step", "3")
+    assert problem.endswith("no manifest: it was never finished. None is whole there")
+    for step in (1, 2):
+        directory = checkpoint_path(run.checkpoints, step)
+        directory.mkdir(parents=True)
+        write_manifest(directory, step)
+    assert problems(root) == problems(root, "--load_step", "2") == []
+    (problem,) = problems(root, "--load_checkpoint", "false")
+    assert problem.startswith(f"--load_checkpoint false: {root}/run has a run of 2 steps already")
+    (problem,) = problems(root, "--load_step", "3")
+    assert problem.startswith(f"--load_step 3: {run.checkpoints}/global_step_3 is no whole")
+    assert problem.endswith("Whole are those of steps 1, 2")
+    (problem,) = problems(root, "--load_step", "2", "--load_checkpoint", "false")
+    assert problem.startswith("--load_step: contradicts --load_checkpoint false")
+
+
+@pytest.mark.parametrize("given", [("--load_checkpoint", "false"), ("--load_step", "3")])
+def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
+    root: Path, given: tuple[str, ...]
+) -> None:
+    environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
+    settings = Settings.read(environ, flags(root, *given))
+    config = parse(RECIPE.command(settings, None).argv[3:])
+    wanted = (False, 0) if "false" in given else (True, 3)
+    assert (config.load_checkpoint, config.load_step) == wanted
+    assert RECIPE.begins_at(settings) == (wanted[1] or None)
+    command = beginning.fingerprint(settings)
+    journal = RunFiles(root / "run").journal
+    journal.parent.mkdir()
+    append_event(journal, "attempt", "attempt 1 starts", {"command": command}, attempt=1)
+    assert not beginning.has_begun(read_events(journal), command)
+    append_event(journal, "resume", "Training starts", {"step": wanted[1]}, attempt=1)
+    (journal.parent / "progress.json").write_text('{"step": 5}')
+    assert beginning.has_begun(read_events(journal), command)
+    assert problems(root, *given) == []
+    later = parse(RECIPE.command(RECIPE.going_on(settings), 5).argv[3:])
+    assert (later.load_checkpoint, later.load_step) == (True, 0)
+    append_event(journal, "attempt", "attempt 2 starts", {"command": "another"}, attempt=2)
+    append_event(journal, "resume", "Training goes on", {"step": 5}, attempt=2)
+    assert len(problems(root, *given)) == 1  # the run is another command's since
 
 
 def test_the_plan_shows_every_warning_of_the_trainers(

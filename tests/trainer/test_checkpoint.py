@@ -111,7 +111,30 @@ def test_a_checkpoint_holds_the_exported_model_where_wanted(trained: Config) -> 
 
 def test_starting_afresh_over_checkpoints_is_refused(tiny: Tiny, trained: Config) -> None:
     with pytest.raises(ResumeError, match="--load_checkpoint"):
-        train(tiny.config(trained.files.root))
+        train(tiny.config(trained.files.root, load_checkpoint=False))
+
+
+def test_a_run_goes_on_from_a_step_that_is_named_as_if_no_later_one_had_been(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags = {"save_steps": 1, "max_ckpt_num": 9, "init_kl_coef": 0, "advantage_estimator": "rloo"}
+    config = tiny.config(run_dir, **flags)
+    train(config)
+
+    def weights() -> list[str]:
+        paths = [checkpoint_path(config.checkpoints, step) / MANIFEST for step in (3, 4)]
+        manifests = [json.loads(path.read_text()) for path in paths]
+        return [one["files"]["policy.pt"]["sha256"] for one in manifests]
+
+    before = weights()
+    with pytest.raises(ResumeError, match="global_step_7 is no whole checkpoint: no manifest"):
+        train(tiny.config(run_dir, **flags, load_step=7))
+    assert train(tiny.config(run_dir, **flags, load_step=2)).step == 4
+    assert weights() == before
+    train(tiny.config(run_dir, **flags, max_steps=5))  # from the newest, where none is named
+    assert [one["details"]["step"] for one in events(config, "resume")] == [0, 2, 4]
+    skipped = [one["details"]["step"] for one in events(config, "checkpoint-skipped")]
+    assert skipped == [4, 3]
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,8 @@ class Peers:
     """The driver's hand on the holders of a run."""
 
     def __init__(self, config: Config) -> None:
-        """Finds what an attempt before has left. A run without --load_checkpoint goes on from
-        nothing, so that what is held is let go."""
+        """Finds what an attempt before has left. A run that begins anew, or from a checkpoint that
+        is named, does not go on from it, so that what is held is let go."""
         self._tell = teller(config.files.journal)
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
@@ -163,8 +163,8 @@ class Peers:
         self.whole: int | None = None
         """The newest step that is held twice."""
         self.on = config.peer_snapshot == "auto"
-        self._goes_on = config.load_checkpoint
-        if not config.load_checkpoint:
+        self._goes_on = config.load_checkpoint and not config.load_step
+        if not self._goes_on:
             self._release()
         elif not self.on:
             ring.release(self._namespace)

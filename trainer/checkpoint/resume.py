@@ -36,15 +36,18 @@ def begin(
 ) -> DriverState:
     """The state to train on from: the newest that is whole, or a fresh one.
 
-    It is looked for in the memory of the nodes and among the checkpoints. Restores actors and
-    prompt cursor. Raises ResumeError where there are checkpoints but --load_checkpoint is not
-    given, PromptError where the prompts are others than before.
+    It is looked for in the memory of the nodes and among the checkpoints; with --load_step it is
+    that checkpoint. Restores actors and prompt cursor. Raises ResumeError where there are
+    checkpoints and --load_checkpoint is false, or where the one that is named is not whole,
+    PromptError where the prompts are others than before.
     """
     fresh = DriverState(RunState(step=0, seed=config.seed, prompts=stream.state_dict()))
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
     to = _Beginning(config, team, stream, peers)
+    if config.load_step:
+        return _named_step(to, config.load_step)
     found = _newest_held(to) or _from_openrlhf(to, fresh.run)
     return fresh if found is None else found
 
@@ -57,6 +60,20 @@ class _Beginning:
     team: Team
     stream: PromptStream
     peers: Peers | None
+
+
+def _named_step(to: _Beginning, step: int) -> DriverState:
+    """That of the checkpoint of `step`. The run is there again: what came after it is put aside."""
+    config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
+    if fault := fault_of(directory):
+        raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
+    found = _from_disk(to, step)
+    for one in steps_on_disk(config.checkpoints):
+        if one > step:
+            sentence = f"The checkpoint of step {one} is put aside: --load_step {step} goes back."
+            _tell(config, "checkpoint-skipped", sentence, {"step": one})
+            put_aside(checkpoint_path(config.checkpoints, one))
+    return found
 
 
 def _newest_held(to: _Beginning) -> DriverState | None:
@@ -195,7 +212,7 @@ def _refuse_leftovers(checkpoints: Path) -> None:
     if (step := newest_checkpoint(checkpoints, checksums=False)) is not None:
         raise ResumeError(
             f"--ckpt_path: {checkpoints} holds a checkpoint of step {step}. "
-            "Give --load_checkpoint to go on from it, or another --run_dir to start afresh"
+            "Leave --load_checkpoint false out to go on from it, or give another --run_dir"
         )
 
 

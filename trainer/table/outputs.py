@@ -64,10 +64,18 @@ class CheckpointFlags:
         help="the critic beside the final model",
     )
     load_checkpoint: bool = flag(
-        False,
+        True,
         group=CHECKPOINTS,
         dotted="ckpt.load_enable",
-        help="go on from the newest whole checkpoint, if there is one; one of OpenRLHF's is read",
+        help="go on from the newest whole checkpoint, if there is one; one of OpenRLHF's is read; "
+        "false: begin anew, which a run directory with steps refuses",
+    )
+    load_step: int = flag(
+        0,
+        group=CHECKPOINTS,
+        at_least=0,
+        help="go on from the checkpoint of this step instead, and put later ones aside; 0: the "
+        "newest",
     )
     peer_snapshot: str = flag(
         "auto",
