@@ -110,6 +110,7 @@ def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, A
     Peak and shape are those of `scheduler`, which was made from the flags.
     """
     scheduler.last_epoch = made = state["last_epoch"]
+    scheduler._step_count = made + 1  # as torch counts: the first was at its making
     shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
     scheduler._last_lr = [base * shape(made) for base, shape in shapes]
     for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):
