@@ -176,6 +176,8 @@ def _shape(model: str) -> dict[str, Any]:
         config: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
     except (OSError, ValueError):
         return {}
+    if not isinstance(config, dict):  # model_faults says so
+        return {}
     text: dict[str, Any] = config.get("text_config", config)
     return text
 

@@ -17,7 +17,7 @@ from entrypoint import beginning, plan
 from entrypoint.recipes.builtin import RECIPE
 from entrypoint.settings import Settings
 from tests.entrypoint.models import write_files
-from trainer.config import parse
+from trainer.config import Config, parse
 from trainer.contract import RunFiles, append_event, read_events
 from trainer.manifest import checkpoint_path, write_manifest
 
@@ -250,13 +250,19 @@ def test_a_run_directory_without_the_beginning_that_is_asked_for_is_a_fault(root
     assert problem.startswith("--load_step: contradicts --load_checkpoint false")
 
 
+def flags_of(settings: Settings) -> Config:
+    """Of the job, as the trainer reads them."""
+    argv = RECIPE.command(settings, None).argv
+    return parse(argv[argv.index("--pretrain") :])
+
+
 @pytest.mark.parametrize("given", [("--load_checkpoint", "false"), ("--load_step", "3")])
 def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     root: Path, given: tuple[str, ...]
 ) -> None:
     environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
     settings = Settings.read(environ, flags(root, *given))
-    config = parse(RECIPE.command(settings, None).argv[3:])
+    config = flags_of(settings)
     wanted = (False, 0) if "false" in given else (True, 3)
     assert (config.load_checkpoint, config.load_step) == wanted
     assert RECIPE.begins_at(settings) == (wanted[1] or None)
@@ -269,7 +275,7 @@ def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     (journal.parent / "progress.json").write_text('{"step": 5}')
     assert beginning.has_begun(read_events(journal), command)
     assert problems(root, *given) == []
-    later = parse(RECIPE.command(RECIPE.going_on(settings), 5).argv[3:])
+    later = flags_of(RECIPE.going_on(settings))
     assert (later.load_checkpoint, later.load_step) == (True, 0)
     append_event(journal, "attempt", "attempt 2 starts", {"command": "another"}, attempt=2)
     append_event(journal, "resume", "Training goes on", {"step": 5}, attempt=2)
