@@ -204,7 +204,8 @@ def test_the_job_is_given_the_largest_layout_that_fits_and_its_batches_stay(
     offers = [Offer(name=f"n{number}", gpus=8, cpus=64) for number in range(nodes)]
     fitted = RECIPE.fitted(settings, offers)
     assert RECIPE.needs(fitted, offers) == ()
-    asked, given = (parse([*RECIPE.command(one, None).argv[3:]]) for one in (settings, fitted))
+    commands = (RECIPE.command(one, None).argv for one in (settings, fitted))
+    asked, given = (parse(argv[argv.index("trainer") + 1 :]) for argv in commands)
     assert (given.actor_num_nodes, given.vllm_num_engines) == (policy, engines)
     assert given.train_batch_size == asked.train_batch_size
     assert given.micro_train_batch_size == asked.micro_train_batch_size
