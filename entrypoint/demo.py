@@ -24,6 +24,7 @@ from entrypoint import curve
 from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, end, kill, marked
 from entrypoint.programs import program
+from trainer import private_dir
 from trainer.contract import ExitCode, Progress, RunFiles
 
 log = logging.getLogger("rollcall.demo")
@@ -78,6 +79,11 @@ class Layout:
             "EXPECTED_WORKERS": str(WORKERS),
             "RAY_WORKER": "0" if number == 0 else "1",
         }
+
+    def mark(self, number: int) -> str:
+        """What the processes of node `number` carry."""
+        env = self.node(number)
+        return f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -229,8 +235,7 @@ def _wait_for_share(layout: Layout, share: float) -> None:
 
 
 def _on_node(layout: Layout, number: int) -> list[psutil.Process]:
-    env = layout.node(number)
-    mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
+    mark = layout.mark(number)
     return [*marked(mark), *marked(f"{mark}/service")]
 
 
@@ -248,6 +253,7 @@ def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
     for number in range(len(nodes)):
         kill(_on_node(layout, number))
         shutil.rmtree(layout.node(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
+        shutil.rmtree(private_dir.of_node(layout.mark(number)), ignore_errors=True)
 
 
 def _report(layout: Layout) -> None:

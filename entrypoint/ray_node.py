@@ -24,7 +24,7 @@ from entrypoint.fork_server import node as fork_server
 from entrypoint.inbox import RayEnded
 from entrypoint.settings import DebugRay, Settings
 from entrypoint.signs import plain
-from trainer import custody
+from trainer import custody, private_dir
 from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def temp_dir(settings: Settings) -> Path:
 
 def custody_of(settings: Settings) -> Path:
     """Where what outlives this node's Ray is deposited and withdrawn."""
-    return temp_dir(settings) / f"kept-{settings.node_name}" / "socket"
+    return private_dir.of_node(settings.node_mark) / "kept" / "socket"
 
 
 def environment(settings: Settings, token: str) -> dict[str, str]:

@@ -25,6 +25,8 @@ from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import IO
 
+from trainer import private_dir
+
 log = logging.getLogger(__name__)
 
 VARIABLE = "ROLLCALL_CUSTODY"
@@ -97,9 +99,7 @@ class Custody:
 
     def __enter__(self) -> Custody:
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._path.parent.stat().st_uid != os.getuid():  # who would be handed the memory
-                raise PermissionError(f"{self._path.parent} is another user's")
+            private_dir.make(self._path.parent)
             self._path.unlink(missing_ok=True)  # of an earlier life
             self._server = _Server(str(self._path), self)
         except OSError as error:
@@ -112,9 +112,7 @@ class Custody:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-            with suppress(OSError):
-                self._path.unlink()
-                self._path.parent.rmdir()
+            private_dir.remove(self._path.parent)
         self._replace({})
 
     def save(self, directory: Path, node: str) -> None:
@@ -188,6 +186,7 @@ def _asked(
     path: str, question: Mapping[str, object], label: bytes = b"", descriptors: Sequence[int] = ()
 ) -> socket.socket:
     """The connection on which the answer comes."""
+    private_dir.check(Path(path).parent)  # else another user may be who answers
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(PATIENCE_SECONDS)

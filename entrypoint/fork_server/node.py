@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import socket
 import sys
 import threading
@@ -16,6 +15,7 @@ from entrypoint import process, wait
 from entrypoint.fork_server import shown
 from entrypoint.programs import program
 from entrypoint.settings import Settings
+from trainer import private_dir
 from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
 START_SECONDS = 60.0
 PAUSES_SECONDS = (1.0, 4.0, 16.0, 64.0)
 """Before it is started again; then it is left."""
+IMPORT_SECONDS = 4.0
+"""That a process without a fork server spends on its imports."""
 LONGEST_FIRST_LINE = 127
 """That every kernel reads, in bytes."""
 STATE_REQUEST = bytes(4)
@@ -62,13 +64,22 @@ class ForkServer:
             self._stopping.set()
         if self._process is not None:
             self._process.stop(grace=1.0)
-        shutil.rmtree(home_of(self._settings), ignore_errors=True)
+        private_dir.remove(home_of(self._settings))
 
     def _start(self) -> None:
         try:
             self._serve(home_of(self._settings))
         except (OSError, process.StartError) as error:
-            log.warning("no fork server: %s", error)
+            self._is_gone(str(error))
+
+    def _is_gone(self, why: str) -> None:
+        """For good; what is started from now on takes longer."""
+        log.warning(
+            "no fork server (%s): each process of the job imports all for itself, "
+            "and starts some %.0f s slower",
+            why,
+            IMPORT_SECONDS,
+        )
 
     def _serve(self, home: Path) -> None:
         write_shim(home)
@@ -118,8 +129,7 @@ class ForkServer:
         killed = code > 128  # by a signal
         pause = next(self._pauses, None) if killed else None
         if pause is None:
-            why = "it was killed too often" if killed else last_words
-            log.warning("no fork server, processes start each for itself: %s", why)
+            self._is_gone("it was killed too often" if killed else last_words)
             return
         log.warning("the fork server was killed, and is started again after %.0f s", pause)
         self._stopping.wait(pause)
@@ -135,8 +145,14 @@ def wanted(settings: Settings) -> bool:
 def python(settings: Settings) -> str:
     """What starts a process of the job on this node: the shim, where it can be run."""
     shim = home_of(settings) / "python"
-    usable = wanted(settings) and os.access(shim, os.X_OK)
-    return str(shim) if usable else sys.executable
+    if not wanted(settings) or not os.access(shim, os.X_OK):
+        return sys.executable
+    try:
+        private_dir.check(shim.parent)
+    except OSError as error:
+        log.warning("the fork server is not used: %s", error)
+        return sys.executable
+    return str(shim)
 
 
 def with_python(settings: Settings, ray: str) -> list[str]:
@@ -153,7 +169,7 @@ def mark(settings: Settings) -> str:
 
 
 def home_of(settings: Settings) -> Path:
-    return (settings.ray_temp_dir or Path("/tmp/ray")) / f"fork-{settings.node_name}"
+    return private_dir.of_node(settings.node_mark) / "fork"
 
 
 def write_shim(home: Path) -> None:
@@ -161,9 +177,7 @@ def write_shim(home: Path) -> None:
 
     Raises OSError.
     """
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():  # whose programs this node would run
-        raise PermissionError(f"{home} is another user's")
+    private_dir.make(home)
     first = f"#!{sys.executable} -IS\n"
     if " " in sys.executable or len(os.fsencode(first)) > LONGEST_FIRST_LINE:
         raise OSError(f"{sys.executable} cannot stand in a program's first line")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from entrypoint.fork_server.request import Request, UnlikeError, admitted
 from entrypoint.process import NODE_MARK, marked
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
+from trainer import private_dir
 
 WORKER = "ray/_private/workers/default_worker.py"
 TELL = """
@@ -264,6 +266,28 @@ def test_a_server_that_is_not_fit_to_fork_does_not_serve(
     assert reason in said
 
 
+def test_a_server_that_is_killed_too_often_is_said_once_with_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node, "PRELOADED", "json")
+    monkeypatch.setattr(node, "PAUSES_SECONDS", (0.01, 0.01))
+    mark, words = node.mark(of(tmp_path)), "killed too often.* starts some 4 s slower"
+
+    def kill_it() -> None:
+        (server,) = marked(mark)
+        server.kill()
+        eventually(lambda: not server.is_running(), seconds=60)
+
+    with node.ForkServer(of(tmp_path), os.environ):
+        for _ in range(3):
+            assert "no fork server" not in caplog.text
+            eventually(lambda: bool(marked(mark)), seconds=60)
+            kill_it()
+        eventually(lambda: "no fork server" in caplog.text, seconds=60)
+        assert marked(mark) == []
+    assert len(re.findall(words, caplog.text)) == caplog.text.count("no fork server") == 1
+
+
 def test_the_server_ends_with_its_node(tmp_path: Path) -> None:
     settings = of(tmp_path)
     program = f"""
@@ -288,6 +312,12 @@ time.sleep(60)
         finally:
             entrypoint.kill()
     server.wait(10)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    private_dir.remove(node.home_of(of(tmp_path)))
 
 
 def of(root: Path, **environ: str) -> Settings:

@@ -1,0 +1,162 @@
+"""Another user of the machine tries to put programs and sockets in the place of a node's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from entrypoint import ray_node
+from entrypoint.fork_server import node
+from entrypoint.settings import Settings
+from tests.support.other_user import as_nobody
+from trainer import custody, private_dir
+from trainer.custody import Custody
+
+
+@pytest.fixture
+def rays() -> Iterator[Path]:
+    """Ray's temporary directory, with the mode that Ray gives it."""
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    directory.chmod(0o777)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
+    read = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
+    settings = replace(read, ray_temp_dir=rays)
+    yield settings
+    for directory in (node.home_of(settings), ray_node.custody_of(settings).parent):
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.parent != rays:
+            shutil.rmtree(directory.parent, ignore_errors=True)
+
+
+def replace_directory(directory: Path) -> None:
+    directory.rename(directory.with_name("away"))
+    directory.mkdir()
+
+
+def test_no_other_user_s_program_runs_in_the_place_of_the_shim(settings: Settings) -> None:
+    home = node.home_of(settings)
+    node.write_shim(home)
+
+    def attack() -> None:
+        replace_directory(home)
+        (home / "python").write_text("#!/bin/sh\necho attacked as $(id -u)\n")
+        (home / "python").chmod(0o755)
+
+    attacked = as_nobody(attack)
+    asked = [node.python(settings), "-c", "print('started')"]
+    assert subprocess.run(asked, capture_output=True, text=True).stdout == "started\n"
+    assert attacked.startswith("PermissionError")
+    assert as_nobody(lambda: list(home.iterdir())).startswith("PermissionError")
+    assert as_nobody(lambda: replace_directory(home.parent)).startswith("PermissionError")
+
+
+def test_no_other_user_is_handed_the_memory_of_a_node(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ray_node.custody_of(settings)
+    monkeypatch.setenv(custody.VARIABLE, str(path))
+    memory = os.memfd_create("memory")
+    os.write(memory, b"weights")
+
+    def attack() -> None:
+        replace_directory(path.parent)
+        with socket.socket(socket.AF_UNIX) as mine:
+            mine.bind(str(path))
+
+    with Custody(path):
+        attacked = as_nobody(attack)
+        custody.deposit("a run", b"label", {"one": memory})
+        (found,) = custody.withdraw("a run").descriptors
+        assert os.pread(found, 99, 0) == b"weights"
+    os.close(found)
+    os.close(memory)
+    assert attacked.startswith("PermissionError")
+    assert not path.parent.parent.exists()
+
+
+@pytest.fixture
+def squatted(settings: Settings) -> Iterator[Path]:
+    """Another user was there first."""
+    directory = node.home_of(settings).parent
+    assert as_nobody(lambda: directory.mkdir(mode=0o777)) == ""
+    yield directory
+    directory.rmdir()
+
+
+def test_a_directory_that_another_user_has_made_is_refused_by_name(
+    settings: Settings,
+    squatted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = ray_node.custody_of(settings)
+    monkeypatch.setenv(custody.VARIABLE, str(path))
+    with node.ForkServer(settings, os.environ), Custody(path):
+        assert node.python(settings) == sys.executable
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+        assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
+    assert list(squatted.iterdir()) == []
+
+
+def test_what_answers_in_a_directory_of_another_user_is_not_asked(
+    settings: Settings, squatted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = squatted / "socket"
+    monkeypatch.setenv(custody.VARIABLE, str(path))
+    listener = socket.socket(socket.AF_UNIX)
+
+    def listen() -> None:
+        listener.bind(str(path))
+        listener.listen()
+
+    assert as_nobody(listen) == ""
+    with listener, pytest.raises(PermissionError, match=f"{squatted} is another user's"):
+        custody.withdraw("a run")
+    path.unlink()
+
+
+def test_a_directory_that_others_may_enter_or_a_link_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    private_dir.make(own)
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o750)
+    with pytest.raises(PermissionError, match=r"own is open to other users \(mode 050\): remove"):
+        private_dir.make(own)
+    own.chmod(0o700)
+    (tmp_path / "link").symlink_to(own)
+    with pytest.raises(PermissionError, match="link is not a directory: remove it"):
+        private_dir.make(tmp_path / "link")
+    own.rmdir()
+    with pytest.raises(FileNotFoundError):
+        private_dir.check(own)
+
+
+def test_a_temporary_directory_in_which_others_can_rename_is_passed_over(
+    tmp_path: Path, rays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_dir, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(rays))
+    assert private_dir.of_node("a node").parent == tmp_path
+    assert private_dir.of_node("a node") != private_dir.of_node("another")
+    rays.chmod(0o1777)
+    assert private_dir.of_node("a node").parent == rays
+    monkeypatch.setattr(private_dir, "SHARED_MEMORY", rays)
+    rays.chmod(0o777)
+    said = f"other users can replace .*, as they may rename what is in {rays}: .* set TMPDIR"
+    with pytest.raises(PermissionError, match=said):
+        private_dir.make(private_dir.of_node("a node"))
