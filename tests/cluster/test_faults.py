@@ -44,7 +44,8 @@ def test_a_worker_started_before_the_head_is_in_the_cluster_that_then_forms(
     assert "joined the Ray cluster" in cluster.said(FIRST)
 
 
-def test_the_legacy_debugger_is_reachable_from_outside_on_every_node(cluster: Cluster) -> None:
+def test_every_raylet_is_told_of_the_legacy_debugger(cluster: Cluster) -> None:
+    """That it is reached from outside, test_debuggers.py shows."""
     for number in cluster.nodes:
         (raylet,) = cluster.named(number, "raylet")
         assert "--ray-debugger-external=1" in raylet.cmdline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,26 @@ def arguments(run_dir: Path, *job: str) -> list[str]:
 
 
 def test_the_settings_reward_url_is_used_where_no_flag_gives_one(tmp_path: Path) -> None:
-    assert URL in arguments(tmp_path, "--gamma", "0.9")
+    argv = arguments(tmp_path, "--gamma", "0.9")
+    assert [flag for flag, value in pairwise(argv) if value == URL] == ["--remote_rm_url"]
 
 
 @pytest.mark.parametrize("flag", ["--remote_rm_url", "--reward.remote_url"])
 def test_a_reward_url_of_the_user_s_stays_in_whatever_spelling(tmp_path: Path, flag: str) -> None:
-    assert URL not in arguments(tmp_path, flag, "http://mine")
-    assert URL not in arguments(tmp_path, f"{flag}=http://mine")
+    apart, joined = (flag, "http://mine"), (f"{flag}=http://mine",)
+    for words in (apart, joined):
+        argv = arguments(tmp_path, *words)
+        assert URL not in argv
+        at = argv.index(words[0])
+        assert argv[at : at + len(words)] == list(words)
 
 
 def test_a_reward_url_of_the_user_s_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("reward: {remote_url: 'http://mine'}\n")
-    assert URL not in arguments(tmp_path, "--config", str(path))
+    argv = arguments(tmp_path, "--config", str(path))
+    assert URL not in argv
+    assert ("--config", str(path)) in pairwise(argv)
 
 
 def test_faults_of_a_file_are_found_before_anything_starts(tmp_path: Path) -> None:

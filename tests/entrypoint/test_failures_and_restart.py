@@ -21,7 +21,7 @@ from entrypoint.failures import (
     sign_of,
 )
 from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
-from entrypoint.signs import PATTERNS, SIGNS, Signs, sign
+from entrypoint.signs import PATTERNS, Signs, sign
 from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
 from trainer.contract import ExitCode
 
@@ -136,10 +136,6 @@ def test_a_recipes_own_hint_goes_before_the_common_signs() -> None:
 def test_ordinary_lines_are_no_signs() -> None:
     for line in ("step 12 reward 0.4", "Loading checkpoint shards: 100%", "", "NCCL INFO Using 8"):
         assert sign(line) is None
-
-
-def test_every_pattern_of_the_table_compiles_to_one_expression_a_class() -> None:
-    assert list(SIGNS) == list(PATTERNS)
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,19 @@ def test_the_most_explicit_source_names_the_head(environ: dict[str, str], addres
 def test_the_platforms_rank_decides_where_ray_worker_does_not() -> None:
     head = decided(RANK_0)
     assert head == Head(3, 3, "NODE_RANK=0 (runpod-instant-cluster)")
-    assert isinstance(decided(RANK_1), Worker)
+    worker = decided(RANK_1)
+    why = "NODE_RANK=1 (runpod-instant-cluster); the head is named by PRIMARY_ADDR"
+    assert worker == Worker("10.65.0.2", why)
 
 
 def test_an_explicit_role_beats_the_platforms_rank() -> None:
-    assert isinstance(decided(RANK_1 | {"RAY_WORKER": "0"}), Head)
+    head = decided(RANK_1 | {"RAY_WORKER": "0"})
+    assert isinstance(head, Head)
+    assert head.why == "RAY_WORKER=0"
     other = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.65.0.5"}
-    assert isinstance(decided(RANK_0 | other), Worker)
+    worker = decided(RANK_0 | other)
+    assert isinstance(worker, Worker)
+    assert (worker.head_address, "RAY_WORKER=1" in worker.why) == ("10.65.0.5", True)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +117,20 @@ def test_a_role_that_cannot_be_played_names_what_contradicts_it(
 
 
 @pytest.mark.parametrize(
-    "environ",
+    ("environ", "played"),
     [
-        {"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "abc123"},
-        {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "0"},
-        {"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "1"},
-        WORKER | {"EXPECTED_WORKERS": "2"},
-        WORKER | {"ROLLCALL_RECIPE": "command"},
-        {"ROLLCALL_RECIPE": "command"},
+        ({"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "abc123"}, Head),
+        ({"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "0"}, Head),
+        ({"RUNPOD_POD_ID": "xyz789", "HEAD_POD_ID": "abc123", "RAY_WORKER": "1"}, Worker),
+        (WORKER | {"EXPECTED_WORKERS": "2"}, Worker),
+        (WORKER | {"ROLLCALL_RECIPE": "command"}, Worker),
+        ({"ROLLCALL_RECIPE": "command"}, Head),
     ],
 )
-def test_one_set_of_variables_may_serve_head_and_workers(environ: dict[str, str]) -> None:
-    decided(environ)
+def test_one_set_of_variables_may_serve_head_and_workers(
+    environ: dict[str, str], played: type[Head] | type[Worker]
+) -> None:
+    assert isinstance(decided(environ), played)
 
 
 def test_the_sources_say_which_variable_decided_each_fact() -> None:

@@ -14,7 +14,7 @@ import pytest
 from entrypoint import process
 from entrypoint.services import Service, Services, ServiceSpec, mark, specs
 from entrypoint.settings import Settings
-from entrypoint.wait import GaveUpError
+from entrypoint.wait import GaveUpError, answers_http
 from tests.entrypoint.test_control import eventually
 from trainer.fence import SupersededError
 
@@ -39,6 +39,7 @@ def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path, free_port: in
     late.start()
     try:
         late.wait_ready(30, threading.Event())
+        assert answers_http(f"http://127.0.0.1:{free_port}/") == 501
     finally:
         late.stop()
 

@@ -168,22 +168,23 @@ def test_a_name_that_is_nearly_one_of_ours_is_offered_the_right_one(wrong: str, 
 
 
 def test_variables_of_others_that_resemble_ours_are_let_be() -> None:
-    Settings.read(dict.fromkeys(("RAY_WORKER_ID", "HEAD_POD_IP", "WANDB_KEY", "RAY_DEBUG"), "1"))
+    theirs = dict.fromkeys(("RAY_WORKER_ID", "HEAD_POD_IP", "WANDB_KEY", "RAY_DEBUG"), "1")
+    assert Settings.read(theirs).environ == theirs
 
 
 def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_settings() -> None:
-    Settings.read(
-        {
-            "ROLLCALL_HEAD_SERVICE_HOST": "10.0.0.7",
-            "ROLLCALL_HEAD_SERVICE_PORT_HTTP": "8267",
-            "ROLLCALL_HEAD_PORT": "tcp://10.0.0.7:8267",
-            "ROLLCALL_HEAD_PORT_8267_TCP_ADDR": "10.0.0.7",
-        }
-    )
+    service = {
+        "ROLLCALL_HEAD_SERVICE_HOST": "10.0.0.7",
+        "ROLLCALL_HEAD_SERVICE_PORT_HTTP": "8267",
+        "ROLLCALL_HEAD_PORT": "tcp://10.0.0.7:8267",
+        "ROLLCALL_HEAD_PORT_8267_TCP_ADDR": "10.0.0.7",
+    }
+    assert Settings.read(service).environ == service
 
 
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
-    Settings.read(dict.fromkeys(FOR_CHILDREN, "2"))
+    given = dict.fromkeys(FOR_CHILDREN, "2")
+    assert Settings.read(given).environ == given
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])

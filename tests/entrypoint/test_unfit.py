@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -62,14 +63,25 @@ def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, free_por
     assert "unlucky was refused: unlucky is not fit: gpu.ecc" in str(head.roll())
 
 
-@pytest.mark.parametrize(
-    "more", [{"ROLLCALL_TOKEN": "of-another-cluster"}, {"ROLLCALL_TOKEN": ""}, {}]
-)
+@pytest.mark.parametrize(("token", "tries"), [("", 0), (TOKEN, 1)])
 def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
-    more: dict[str, str], closed_port: int, tmp_path: Path
+    token: str, tries: int, closed_port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | more
+    caplog.set_level(logging.INFO)
+    given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | {"ROLLCALL_TOKEN": token}
     worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
+    refused = f"told the head: 127.0.0.1 port {closed_port}: Connection refused"
+    assert caplog.messages == [refused] * tries
+
+
+def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
+    head: Control, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    given = environ(free_port, ROLLCALL_TOKEN="of-another-cluster")
+    worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
+    assert "told the head" in caplog.text
+    assert head.state()["refused"] == {}
 
 
 def test_the_whole_program_tells_its_head_before_it_ends(head: Control, free_port: int) -> None:

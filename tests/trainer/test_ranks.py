@@ -192,10 +192,11 @@ def test_bf16_learns_what_one_rank_learns_in_bf16(
         benches[2], "policy", tmp_path / "saved", settings(model, sharding, mixed_precision=True)
     )
     assert all(tensor.dtype is torch.float32 for tensor in saved.model.values())
-    np.testing.assert_allclose(said.after, expected[0].after, atol=0.1)
+    learnt = np.abs(np.subtract(expected[0].after, expected[0].before)).max()
+    np.testing.assert_allclose(said.after, expected[0].after, atol=learnt / 10)
     for mine, theirs in zip(said.metrics, expected[0].metrics, strict=True):
-        assert mine["policy_loss"] == pytest.approx(theirs["policy_loss"], abs=0.02)
-        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.05)
+        assert mine["policy_loss"] == pytest.approx(theirs["policy_loss"], abs=1e-3)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.01)
         assert mine["actor_lr"] == theirs["actor_lr"]
 
 
