@@ -45,7 +45,7 @@ def said(cluster: Cluster) -> str:
 
 def told(cluster: Cluster, pattern: str) -> tuple[str, int]:
     """Where a debugger listens, as the job's log tells it."""
-    cluster.until(lambda: bool(re.search(pattern, said(cluster))), pattern, within=120)
+    cluster.until(lambda: bool(re.search(pattern, said(cluster))), pattern, within=240)
     found = re.search(pattern, said(cluster))
     assert found is not None
     return found[1], int(found[2])

@@ -56,7 +56,7 @@ def cluster(tmp_path: Path, directory: Path) -> Iterator[Cluster]:
 
 def test_node_service_driver_and_workers_of_ray_are_the_products_own(cluster: Cluster) -> None:
     cluster.start(HEAD)
-    assert cluster.exit_codes(within=200) == {HEAD: 0}, cluster.consoles()
+    assert cluster.exit_codes(within=300) == {HEAD: 0}, cluster.consoles()
     told = result(cluster)
     assert (told["outcome"], told["steps"], told["attempts"]) == ("finished", 2, 1)
     assert told["reward_last"] == 0.25
