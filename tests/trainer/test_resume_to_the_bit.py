@@ -29,7 +29,7 @@ from trainer.contract import read_events
 from trainer.manifest import checkpoint_path, fault_of
 
 STEPS = 5
-OPERATIONS = 151
+OPERATIONS = 155
 """On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
