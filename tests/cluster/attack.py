@@ -1,0 +1,322 @@
+"""Attacks on a real head and a real worker: `python -m tests.cluster.attack` says what they find.
+
+Each attack is bounded in count and time, and goes to loopback alone. A finding is one sentence;
+the last line counts them. Exit code 1: something was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.cluster.harness import HEAD, Cluster
+from trainer import custody
+
+WORKER = 1
+DESCRIPTORS = 700
+HALF_OPEN = 1_000
+"""More than the head has descriptors."""
+HOLD_SECONDS = 12.0
+MOST_MEMORY = 30 * 2**20
+"""Bytes that an attack may cost the head: its memory also changes by itself."""
+MOST_LINES = 20
+"""Lines of the console while connections are attacked: steps and progress are said as well."""
+HEADERS = 100_000_000
+"""Bytes."""
+TOKENLESS = ("/", "/metrics", "/v1/state", "/v1/outcome?node=worker-1", "/v1/events")
+OF_RAY = ("/api/jobs/", "/api/v0/nodes", "/api/cluster_status", "/nodes?view=summary", "/logs/")
+WITHOUT_TOKEN = (4, 7, 8)
+"""Ports of Ray's metrics, counted from the first of ROLLCALL_WORKER_PORTS, as documented."""
+BAD_CHECK_INS = (
+    {"inventory": {"cpus": math.nan}},
+    {"warnings": 7},
+    {"node": "a" * 200_000},
+    {"node": "a\n\x1b[31m"},
+    {"clock": math.inf},
+    {"versions": {"ray": []}},
+)
+
+
+class Head:
+    """A head that trains, as an attacker on its machine reaches it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        env = cluster.environment(HEAD)
+        self.address = env["ROLLCALL_HEAD_ADDRESS"]
+        self.port = int(env["ROLLCALL_CONTROL_PORT"])
+        self.dashboard = int(env["ROLLCALL_DASHBOARD_PORT"])
+        self.token = cluster.run.token.read_text().strip()
+        self.process = psutil.Process(cluster.nodes[HEAD].pid)
+
+    @property
+    def memory(self) -> int:
+        return int(self.process.memory_info().rss)
+
+    def get(self, path: str, *, port: int = 0, token: str = "") -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        url = f"http://{self.address}:{port or self.port}{path}"
+        return httpx.get(url, headers=headers, timeout=5, trust_env=False)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((self.address, self.port), timeout=5)
+
+    def unwell(self) -> Iterator[str]:
+        """What a token holder finds wrong with the head."""
+        try:
+            state = self.get("/v1/state", token=self.token)
+            state.raise_for_status()
+            if not all(node["present"] for node in state.json()["nodes"]):
+                yield "a worker is not present"
+            self.get("/metrics", token=self.token).raise_for_status()
+        except (httpx.HTTPError, ValueError) as error:
+            yield f"the head does not serve its own: {error!r}"
+
+
+def headers(head: Head) -> Iterator[str]:
+    """100 MB of small headers on one connection, without a token."""
+    before, sent = head.memory, 0
+    lines = b"".join(b"a%d: b\r\n" % number for number in range(10_000))
+    with head.connect() as connection:
+        connection.sendall(b"GET /v1/state HTTP/1.1\r\nHost: x\r\n")
+        try:
+            while sent < HEADERS:
+                connection.sendall(lines)
+                sent += len(lines)
+            yield f"{sent} bytes of headers were read on one connection"
+        except OSError:
+            pass
+    if (grown := head.memory - before) > MOST_MEMORY:
+        yield f"{sent} bytes of headers cost {grown / 2**20:.0f} MiB"
+
+
+def body(head: Head) -> Iterator[str]:
+    """A check-in without an end, with the token."""
+    before, sent = head.memory, 0
+    start = f"POST /v1/check-in HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {head.token}\r\n"
+    with head.connect() as connection:
+        connection.sendall(f"{start}Content-Length: {HEADERS}\r\n\r\n".encode())
+        try:
+            while sent < HEADERS:
+                sent += connection.send(b"[" * 100_000)
+        except OSError:
+            pass
+    if (grown := head.memory - before) > MOST_MEMORY:
+        yield f"a body of {sent} bytes costs {grown / 2**20:.0f} MiB"
+
+
+def half_open(head: Head) -> Iterator[str]:
+    """Requests that do not end, more than the head has descriptors."""
+    _, hard = head.process.rlimit(resource.RLIMIT_NOFILE)
+    limits = head.process.rlimit(resource.RLIMIT_NOFILE)
+    head.process.rlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+    said = len(head.cluster.said(HEAD).splitlines())
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(HALF_OPEN):
+            try:
+                opened.append(stack.enter_context(head.connect()))
+                opened[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+            except OSError:
+                continue  # it was closed at once, or waits in the kernel
+        until = time.monotonic() + HOLD_SECONDS
+        while time.monotonic() < until:
+            yield from head.unwell()
+            time.sleep(1.0)
+        if left := sum(not is_closed(connection) for connection in opened):
+            yield f"{left} of {HALF_OPEN} half-open connections live for {HOLD_SECONDS:g} s"
+    head.process.rlimit(resource.RLIMIT_NOFILE, limits)
+    lines = len(head.cluster.said(HEAD).splitlines()) - said
+    if lines > MOST_LINES:
+        yield f"half-open connections cost {lines} lines of the console"
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(4096):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def nonsense(head: Head) -> Iterator[str]:
+    """Bytes that are no request, and requests for another protocol."""
+    said = len(head.cluster.said(HEAD).splitlines())
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for sent in (b"nonsense\r\n\r\n", b"\x16\x03\x01" * 30 + b"\r\n\r\n", upgrade) * 50:
+        with head.connect() as connection:
+            connection.sendall(sent)
+            if not connection.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 401")):
+                yield f"{sent[:20]!r} is not refused"
+    yield from head.unwell()
+    lines = len(head.cluster.said(HEAD).splitlines()) - said
+    if lines > MOST_LINES:
+        yield f"150 requests cost {lines} lines of the console"
+
+
+def check_ins(head: Head) -> Iterator[str]:
+    """Check-ins that break what shows them, with the token."""
+    row = {"node": "intruder", "address": "127.0.0.9", "versions": {}}
+    bodies = [json.dumps({**row, **changes}).encode() for changes in BAD_CHECK_INS]
+    for content in [*bodies, b"[" * 200_000, b"\xff", b""]:
+        answer = httpx.post(
+            f"http://{head.address}:{head.port}/v1/check-in",
+            headers={"Authorization": f"Bearer {head.token}"},
+            content=content,
+            trust_env=False,
+        )
+        if answer.status_code != 400:
+            yield f"the check-in {content[:60]!r} is answered with {answer.status_code}"
+    yield from head.unwell()
+
+
+def without_token(head: Head) -> Iterator[str]:
+    """Questions to the head and to its Ray, without a token."""
+    for path in TOKENLESS:
+        if (status := head.get(path).status_code) != 401:
+            yield f"{path} answers {status} without a token"
+    for path in OF_RAY:
+        if (status := head.get(path, port=head.dashboard).status_code) not in (401, 403):
+            yield f"Ray's {path} answers {status} without a token"
+    if set(head.get("/healthz").json()) != {"status"}:
+        yield "/healthz tells more than that the head is there"
+
+
+def ports(head: Head) -> Iterator[str]:
+    """Every port that the nodes listen on, and what answers there without a token."""
+    for node in (HEAD, WORKER):
+        env = head.cluster.environment(node)
+        first, last = map(int, env["ROLLCALL_WORKER_PORTS"].split("-"))
+        own = {int(text) for name, text in env.items() if name.endswith("_PORT")}
+        for port in sorted(listening(head.cluster, node)):
+            if not (first <= port <= last or (port in own and node == HEAD)):
+                yield f"node {node} listens on {port}, which is not documented"
+            elif port - first not in WITHOUT_TOKEN and port != head.port:
+                yield from answering(env["ROLLCALL_NODE_ADDRESS"], port)
+
+
+def listening(cluster: Cluster, node: int) -> set[int]:
+    found = set()
+    for process in [psutil.Process(cluster.nodes[node].pid), *cluster.processes(node)]:
+        try:
+            found |= {
+                one.laddr.port
+                for one in process.net_connections(kind="tcp")
+                if one.status == psutil.CONN_LISTEN
+            }
+        except psutil.Error:
+            continue  # it has ended
+    return found
+
+
+def answering(address: str, port: int) -> Iterator[str]:
+    try:
+        answer = httpx.get(f"http://{address}:{port}/metrics", timeout=2, trust_env=False)
+    except httpx.HTTPError:
+        return
+    if answer.is_success and "# HELP" in answer.text:
+        yield f"metrics are given on port {port} without a token"
+
+
+def directories(head: Head) -> Iterator[str]:
+    """Programs and sockets that every user of the machine may replace."""
+    for node in (HEAD, WORKER):
+        for process in head.cluster.processes(node):
+            try:
+                words = [process.environ().get(custody.VARIABLE, ""), *process.cmdline()[:3]]
+            except psutil.Error:
+                continue  # it has ended
+            for path in map(Path, words):
+                if path.is_absolute() and (parent := open_to_others(path)):
+                    yield f"{path}: every user may rename what is in {parent}"
+
+
+def open_to_others(path: Path) -> Path | None:
+    """The directory above `path` in which another user may rename what is not theirs."""
+    for parent in path.parents:
+        mode = parent.stat().st_mode if parent.exists() else stat.S_ISVTX
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return parent
+    return None
+
+
+def short_token(head: Head) -> Iterator[str]:
+    """A node that is given a token of one character."""
+    done = head.cluster.ask("plan", ROLLCALL_TOKEN="x")
+    if done.returncode != 64:
+        yield f"ROLLCALL_TOKEN=x ends with {done.returncode}"
+
+
+def hang_up(head: Head) -> Iterator[str]:
+    """The terminal of the head is closed: the last attack, since it ends the nodes."""
+    said = head.cluster.said(HEAD)
+    if "Traceback" in said:
+        yield f"a traceback on the console: {said[said.index('Traceback') :][:500]}"
+    head.process.send_signal(signal.SIGHUP)
+    codes = head.cluster.exit_codes(within=60)
+    if codes[HEAD] != 143:
+        yield f"SIGHUP ends the head with {codes[HEAD]}"
+    yield from (f"left after SIGHUP: {line[:100]}" for line in head.cluster.left())
+
+
+ATTACKS: tuple[Callable[[Head], Iterator[str]], ...] = (
+    without_token,
+    body,
+    headers,
+    half_open,
+    nonsense,
+    check_ins,
+    ports,
+    directories,
+    short_token,
+    hang_up,
+)
+
+
+def attacked(root: Path) -> list[str]:
+    """What all attacks find on a head with one worker, in this directory."""
+    cluster = Cluster(root, workers=1)
+    try:
+        cluster.start(HEAD, WORKER)
+        cluster.goes_on(within=90)
+        head, found = Head(cluster), []
+        for attack in ATTACKS:
+            began = time.monotonic()
+            findings = list(dict.fromkeys(attack(head)))
+            found += [f"{attack.__name__}: {finding}" for finding in findings]
+            told = "; ".join(findings) or "nothing"
+            print(f"{attack.__name__}: {told} ({time.monotonic() - began:.1f} s)", flush=True)
+        found += [f"lost: {event['sentence']}" for event in cluster.events("node-lost")]
+        return found
+    finally:
+        cluster.close()
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with tempfile.TemporaryDirectory(prefix="rollcall-attack-", dir="/tmp") as directory:
+        found = attacked(Path(directory) / "run")
+    print(f"found: {len(found) or 'nothing'}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
