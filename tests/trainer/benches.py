@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ray
 
+from tests.trainer.nodes import ROOT
 from tests.trainer.ranks import Workbench
 from trainer import layout, placement
 from trainer.actors.group import Group
@@ -18,7 +19,6 @@ from trainer.layout import Layout, Pool
 
 Benches = dict[int, Group[Workbench]]
 """By the number of their ranks."""
-ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 60.0
 """Seconds that ranks wait for each other, also while they start."""
 
@@ -28,7 +28,6 @@ def started() -> Iterator[Benches]:
     directory = Path(tempfile.mkdtemp(prefix="ray-"))
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
-    # A job of ours does not put its directory on the search path of Ray's workers.
     os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
     wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))

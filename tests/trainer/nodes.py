@@ -20,6 +20,8 @@ from trainer import layout, placement
 from trainer.actors.ray_group import RayLauncher
 from trainer.config import Config
 
+ROOT = Path(__file__).parent.parent.parent
+"""For PYTHONPATH: a job of ours does not put its directory on the search path of Ray's workers."""
 Node = dict[str, Any]
 
 

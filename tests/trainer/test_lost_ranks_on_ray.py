@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from tests.trainer.nodes import short_directory, workers_of
+from tests.trainer.nodes import ROOT, short_directory, workers_of
 from trainer import layout, placement
 from trainer.actors.base import Rank
 from trainer.actors.group import Group
@@ -51,6 +51,7 @@ def launcher() -> Iterator[RayLauncher]:
     with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("RAY_TMPDIR", str(root))
         placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)

@@ -16,7 +16,7 @@ import ray
 import torch
 
 from tests.trainer.harness import Tiny
-from tests.trainer.nodes import short_directory
+from tests.trainer.nodes import ROOT, short_directory
 from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import settings as learner
 from trainer import layout, placement, publish
@@ -41,6 +41,7 @@ class Known(HFEngine):
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     roles = {"policy": 1, "engine": 2}
     groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
     wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
