@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from entrypoint import roll
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
@@ -258,20 +257,6 @@ def test_a_dismissed_worker_is_taken_back_once_it_has_passed_its_checks_anew(
     assert head.control.roll().present == ("a",)
 
 
-def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
-    said: list[Message] = []
-    client = head.client()
-    client.check_in(card("a"), joined=True)
-    client.watch("a", "first", said.append)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
-    client.close()
-    eventually(lambda: len(said) == 1)
-    assert isinstance(said[0], HeadLost)
-
-
 def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
@@ -289,11 +274,6 @@ def test_a_worker_learns_that_its_head_was_started_again(head: Head) -> None:
     client.watch("a", "an-earlier-one", said.append)
     head.control.announce("finished", 0)
     eventually(lambda: said == [HeadLost("the head was started again")])
-
-
-def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
-    with pytest.raises(NotYetError):
-        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(card("a"))
 
 
 def test_a_malformed_check_in_is_refused_naming_the_field(head: Head) -> None:

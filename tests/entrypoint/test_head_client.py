@@ -9,12 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from entrypoint import commands, doctor, wait
+from entrypoint import commands, doctor, roll, wait
 from entrypoint.head_client import HeadClient
 from entrypoint.inbox import HeadLost, Message
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from tests.entrypoint.test_control import Head, eventually, head
+from entrypoint.wait import NotYetError
+from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 
 __all__ = ["head"]
 
@@ -116,3 +117,22 @@ def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_
     eventually(lambda: bool(said))
     assert said == [HeadLost("no route to host, and it is elsewhere now")]
     assert len(asked) == 1
+
+
+def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
+    with pytest.raises(NotYetError):
+        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(card("a"))
+
+
+def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(card("a"), joined=True)
+    client.watch("a", "first", said.append)
+    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    client.close()
+    eventually(lambda: len(said) == 1)
+    assert isinstance(said[0], HeadLost)
