@@ -38,7 +38,7 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.checks import beginning_faults, data_faults, engine_faults, model_faults
+        from trainer.checks import data_faults, engine_faults, model_faults
         from trainer.config import parse
         from trainer.flags import ConfigError
 
@@ -52,7 +52,7 @@ class Builtin:
                 *engine_faults(config),
                 *model_faults(config),
                 *data_faults(config),
-                *(() if _has_begun(settings) else beginning_faults(config)),
+                *_beginning_faults(settings, config),
             ]
         except OSError as error:
             return [f"{error.filename}: {error.strerror}"]
@@ -121,6 +121,16 @@ def _has_begun(settings: Settings) -> bool:
     """Whether it is this very command that the run directory's last steps are of."""
     events = read_events(RunFiles(settings.run_dir).journal)
     return beginning.has_begun(events, beginning.fingerprint(settings))
+
+
+def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
+    """None if the run directory cannot be read: its preflight check says why, and ends with 73."""
+    from trainer.checks import beginning_faults
+
+    try:
+        return () if _has_begun(settings) else [*beginning_faults(config)]
+    except OSError:
+        return ()
 
 
 def _with(settings: Settings, *words: str) -> Settings:

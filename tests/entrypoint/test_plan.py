@@ -108,8 +108,8 @@ def test_planning_imports_nothing_heavy() -> None:
 
 def job(tmp_path: Path, *more: str, model: str = "some/model") -> list[str]:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"input": "1+1="}\n')
-    given = ["--pretrain", model, "--prompt_data", str(prompts)]
+    prompts.write_text('{"input": "1+1=", "answer": "2"}\n')
+    given = ["--pretrain", model, "--prompt_data", str(prompts), "--label_key", "answer"]
     return [*given, "--remote_rm_url", "arithmetic", *more]
 
 

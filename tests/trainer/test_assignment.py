@@ -34,7 +34,7 @@ def guide(name: str, tiny: Tiny, run_dir: Path, *more: str) -> Config:
             "run_dir": run_dir,
         }
     )
-    return replace(parse([*shlex.split(COMMANDS[name]), *here, *more]), remote_rm_url="")
+    return replace(parse([*shlex.split(COMMANDS[name]), "--", *here, *more]), remote_rm_url="")
 
 
 def gpus(*counts: int) -> list[Offer]:
