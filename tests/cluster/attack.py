@@ -312,6 +312,7 @@ def attacked(root: Path) -> list[str]:
 
 def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and the head would, too
     with tempfile.TemporaryDirectory(prefix="rollcall-attack-", dir="/tmp") as directory:
         found = attacked(Path(directory) / "run")
     print(f"found: {len(found) or 'nothing'}")
