@@ -94,10 +94,10 @@ def built(context: Path) -> str:
     """The digest of the CPU image's source stage, built anew of the tree at `context`."""
     recipe = context / "Dockerfile.source"
     recipe.write_text(f"FROM {IMAGE}\n{stages('Dockerfile')['cpu-source']}")
-    options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=none", "--quiet")
+    options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=host", "--quiet")
     made = podman("build", *options, f"--file={recipe}", context, within=120).stdout.strip()
     try:
-        read = ("--entrypoint=cat", made, "/opt/rollcall/entrypoint/image.digest")
+        read = ("--entrypoint=cat", made, "/build/entrypoint/image.digest")
         return run_once("--network=none", *read).stdout.strip()
     finally:
         podman("rmi", "--force", made)
