@@ -9,6 +9,9 @@ SEED ?= 0
 MINUTES ?= 5
 NAME ?=
 
+# The tests start hundreds of processes: without it each would compile the source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test faults chaos lint bench hosts lock clean
 
 setup: $(VENV)/.done .oracles/.done

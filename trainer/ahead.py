@@ -99,9 +99,10 @@ class Ahead:
         self._numbers = 0
         self._refused = 0
         """Groups without a signal, since the last batch."""
-        self._version = self._taken = step
+        self._version = self._newest = self._taken = step
         self._published = False
-        """Whether engines were given the weights of `_version`; they start with --pretrain's."""
+        """Whether engines were given the weights of `_version`; they start with --pretrain's.
+        `_newest` is the highest version that any group alive was begun with."""
         self._given: dict[int, list[Group]] = {}
         """What the trainer was given last: of each step."""
         self._lost: LostWorkerError | None = None
@@ -179,12 +180,22 @@ class Ahead:
         Without --partial_rollout each completion that was begun is written to its end before; but
         one that a checkpoint holds, after the checkpoint's weights have come.
         """
-        whole = self._published and not self._config.partial_rollout
+        whole = self._published and not self._behind and not self._config.partial_rollout
         while whole and self._writers.busy:
             self._written(self._writers.work(A_LOOK))
         self._written(self._writers.settle())
         yield
         self._version, self._published = version, True
+        self._newest = max(self._newest, version)
+
+    @property
+    def _behind(self) -> bool:
+        """Whether lost steps are done again, of the samples that they had.
+
+        Engines rest meanwhile: groups that newer weights began would be written by older ones, and
+        be too old in the steps that have room for them.
+        """
+        return self._version < self._newest
 
     def in_flight(self) -> InFlight:
         """All that is drawn from the stream and in no step yet."""
@@ -208,6 +219,7 @@ class Ahead:
         self._prompts = list(found.prompts)
         self._groups = {group.number: group for group in found.groups}
         self._numbers = max(self._groups, default=-1) + 1
+        self._newest = max([self._version, *(group.version for group in found.groups)])
         under_way = [list(g.drafts.values()) for g in found.groups if g.drafts]
         self._writers.give(under_way)
         self._scoring.give([g for g in found.groups if not g.drafts and g.scores is None])
@@ -227,8 +239,10 @@ class Ahead:
 
     def _look(self) -> bool:
         """Begin what may be begun, and receive what has come. Whether anything did."""
-        begun = self._begin()
-        ended = self._writers.work(0.0)
+        begun, ended = 0, list[Ended]()
+        if not self._behind:
+            begun = self._begin()
+            ended = self._writers.work(0.0)
         self._written(ended)
         scored = self._scoring.work()
         for group in scored:
@@ -237,6 +251,7 @@ class Ahead:
 
     def _wait(self) -> None:
         if self._writers.busy:
+            assert not self._behind, "a step that is done again lacks a sample"
             self._written(self._writers.work(A_LOOK))
         else:
             assert self._scoring.busy, "a step waits, and nothing is under way"

@@ -39,7 +39,7 @@ def worker_that_waits(run_dir: Path, **env: str) -> Iterator[subprocess.Popen[st
     )
     try:
         assert worker.stdout is not None
-        assert "waiting for the head's name" in worker.stdout.readline()
+        assert any("waiting for the head's name" in line for line in worker.stdout)
         yield worker
     finally:
         worker.kill()

@@ -223,7 +223,7 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
     rows = metric_rows(config)
     assert any(row["train/dynamic_filtering_pass_rate"] < 1 for row in rows)
     assert all(row["train/reward"] > 0 for row in rows), "a group without any 1 has no signal"
-    assert max(row["train/staleness_max"] for row in rows) == 2
+    assert 0 < max(row["train/staleness_max"] for row in rows) <= 2
 
 
 def ahead_of(tiny: Tiny, run: Path, reward: RewardFunction) -> Ahead:

@@ -91,6 +91,7 @@ def test_a_layout_that_cannot_be_placed_is_refused_with_every_shortfall(
         "pretrain": tiny.model,
         "prompt_data": tiny.prompts,
         "input_key": "prompt",
+        "label_key": "answer",
         "remote_rm_url": "arithmetic",
         "run_dir": run_dir,
         **flags,

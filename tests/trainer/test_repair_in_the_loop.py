@@ -75,8 +75,15 @@ class MortalLauncher(LocalLauncher):
 
 
 def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
-    given = {"max_steps": STEPS, "save_steps": 1, "vllm_num_engines": 2, "normalize_reward": True}
-    return tiny.config(run, kl_target=1e-3, kl_horizon=32, enable_ema=True, **given | flags)
+    given = {
+        "max_steps": STEPS,
+        "save_steps": 1,
+        "vllm_num_engines": 2,
+        "normalize_reward": True,
+        "kl_target": 1e-3,
+        "kl_horizon": 32,
+    }
+    return tiny.config(run, enable_ema=True, **given | flags)
 
 
 def run(config: Config, death: Death) -> None:
@@ -234,3 +241,28 @@ def test_a_reward_process_that_dies_while_rollouts_run_ahead_has_no_update_made_
     (repaired,) = events(config, "rank-replaced")
     assert (repaired["details"]["role"], repaired["details"]["step"]) == ("reward", finished)
     assert len(events(config, "resume")) == 1
+
+
+def test_what_newer_weights_began_is_not_written_by_those_of_a_step_that_is_done_again(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be too old in each step that has room for it: the run ended of it with 70."""
+    monkeypatch.setattr(writers, "SLICE", 0.0)  # one token at a time: some are always under way
+    config = configure(
+        tiny,
+        run_dir,
+        advantage_estimator="group_norm",
+        init_kl_coef=0,
+        kl_target=None,
+        async_train=True,
+        max_staleness=2,
+        partial_rollout=True,
+        generate_max_len=12,
+        micro_rollout_batch_size=1,
+        max_steps=9,
+        save_steps=3,
+        vllm_num_engines=1,
+    )
+    run(config, Death("policy", "update", 6))
+    assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 3, 4, 5, *range(4, 10)]
+    assert max(row["train/staleness_max"] for row in metric_rows(config)) == 2

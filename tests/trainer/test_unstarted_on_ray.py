@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.trainer.nodes import cluster_at
 
@@ -18,8 +19,9 @@ NAMES = ("a", "b", "c")
 
 def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() -> None:
     with cluster_at(*({"node_name": name, "num_cpus": 1} for name in NAMES)) as cluster:
+        sockets = {node["NodeName"]: node["RayletSocketName"] for node in ray.nodes()}
         # What each worker connects to first: a cleaner of /tmp deletes it.
-        Path(cluster.list_all_nodes()[1].raylet_socket_name).unlink()
+        Path(sockets["b"]).unlink()
         check = [sys.executable, "-m", "trainer.collective", "--nodes", ",".join(NAMES)]
         done = subprocess.run(
             [*check, "--address", cluster.address, "--timeout", "20"],
