@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
+from trainer.contract import Progress, write_atomically
 from trainer.manifest import MANIFEST
 
 Act = Callable[[Stage], object]
@@ -135,6 +138,34 @@ def is_told_of(number: int, words: str) -> Act:
         return any(e["details"]["node"] == name and words in e["sentence"] for e in events)
 
     return lambda stage: stage.until(lambda: told(stage), words, within=60)
+
+
+def token_goes(stage: Stage) -> None:
+    stage.run.token.unlink()
+
+
+def leases_go(stage: Stage) -> None:
+    shutil.rmtree(stage.run.leases)
+
+
+def damages_the_journal(stage: Stage) -> None:
+    """With lines that are not UTF-8, not JSON, and JSON of another shape."""
+    with stage.run.journal.open("ab") as file:
+        file.write(b'\xff\xfe\x00\n{"at": \n5\n{}\n{"epoch": "six", "kind": 7}\n')
+
+
+def damages_files(stage: Stage) -> None:
+    """What the run is, how far it is, and the newest sign of its life."""
+    for path in (stage.run.run, stage.run.progress, stage.run.phase):
+        path.write_bytes(b"\xff\xfe" + path.read_bytes()[:20])
+
+
+def progress_runs_ahead(stage: Stage) -> None:
+    """As where the file is that of another run: of steps that nothing holds."""
+    shown = Progress.read(stage.run.progress)
+    assert shown is not None
+    far = replace(shown, step=shown.step + 900, checkpoint=shown.step + 900)
+    write_atomically(stage.run.progress, json.dumps(far.as_dict()))
 
 
 def dies_while_saving(stage: Stage) -> None:

@@ -206,6 +206,55 @@ def lost_files() -> Iterator[Fault[Stage]]:
         deadline=150,
         classes=LOST,
     )
+    yield Fault(
+        name="journal-damaged",
+        sentence="lines of the journal are damaged, and the driver is killed",
+        inject=both(acts.damages_the_journal, send("driver", KILL)),
+        deadline=60,
+        classes=DIED,
+    )
+    yield Fault(
+        name="files-damaged",
+        sentence="the head loses its power, run.json, progress.json and .phase are damaged, and the"
+        " head is started again",
+        inject=both(acts.kill_node(HEAD), acts.damages_files),
+        heal=start_node(HEAD),
+        after=1,
+        deadline=120,
+        classes=UNDONE,
+    )
+    yield Fault(
+        name="progress-ahead",
+        sentence="progress.json tells of 900 steps that nobody made, and the driver is killed",
+        inject=both(send("driver", KILL), acts.progress_runs_ahead),
+        deadline=60,
+        classes=DIED,
+    )
+    yield Fault(
+        name="leases-gone",
+        sentence="RUN/.leases is deleted under a living head",
+        inject=acts.leases_go,
+        deadline=60,
+        restarts=False,
+    )
+    yield Fault(
+        name="leases-gone-and-head-killed",
+        sentence="the head loses its power, RUN/.leases is deleted, and the head is started again",
+        inject=both(acts.kill_node(HEAD), acts.leases_go),
+        heal=start_node(HEAD),
+        after=1,
+        deadline=120,
+        classes=UNDONE,
+    )
+    yield Fault(
+        name="token-gone",
+        sentence="the head loses its power, RUN/.token is deleted, and the head is started again",
+        inject=both(acts.kill_node(HEAD), acts.token_goes),
+        heal=start_node(HEAD),
+        after=1,
+        deadline=120,
+        classes=UNDONE,
+    )
 
 
 def several() -> Iterator[Fault[Stage]]:
