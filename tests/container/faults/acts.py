@@ -7,13 +7,14 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
-from trainer.contract import Progress, write_atomically
+from trainer.contract import ExitCode, Progress, write_atomically
 from trainer.manifest import MANIFEST
 
 Act = Callable[[Stage], object]
@@ -166,6 +167,52 @@ def progress_runs_ahead(stage: Stage) -> None:
     assert shown is not None
     far = replace(shown, step=shown.step + 900, checkpoint=shown.step + 900)
     write_atomically(stage.run.progress, json.dumps(far.as_dict()))
+
+
+def changes_flag(name: str, value: str) -> Act:
+    return lambda stage: stage.change_flag(name, value)
+
+
+def is_recorded(kind: str, words: str) -> Act:
+    """In the sentence of the newest event of its kind."""
+
+    def recorded(stage: Stage) -> bool:
+        return any(words in event["sentence"] for event in stage.events(kind)[-1:])
+
+    return lambda stage: stage.until(lambda: recorded(stage), words, within=60)
+
+
+def is_said(number: int, words: str) -> Act:
+    """On the node's console."""
+    return lambda stage: stage.until_said(number, words, within=60)
+
+
+def comes_with_a_copy(number: int) -> Act:
+    """Of the run directory: the head turns such a node away, before it has a part in the run."""
+
+    def act(stage: Stage) -> None:
+        copy = stage.layout.root / "copy"
+        with suppress(shutil.Error):  # files that end while it is made
+            shutil.copytree(stage.run.root, copy)
+        stage.differs[number] = {"ROLLCALL_RUN_DIR": str(copy)}
+        stage.start(number)
+        assert stage.nodes[number].wait(60) == ExitCode.UNFIT, stage.consoles()
+        assert "mount one shared storage" in stage.said(number), stage.consoles()
+        del stage.differs[number]
+        shutil.rmtree(copy)
+
+    return act
+
+
+def ends_for_other_prompts(stage: Stage) -> None:
+    """All are started with another first prompt: the head ends at once, and says why."""
+    prompts = stage.data / "train.jsonl"
+    before = prompts.read_bytes()
+    prompts.write_bytes(before.replace(b"+", b"-", 1))
+    stage.start(*stage.nodes)
+    assert set(stage.exit_codes(within=BOOT_SECONDS).values()) == {ExitCode.USAGE}
+    assert "other prompts" in stage.said(HEAD).splitlines()[-1], stage.consoles()
+    prompts.write_bytes(before)
 
 
 def dies_while_saving(stage: Stage) -> None:

@@ -19,6 +19,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Processes and nodes that freeze": tuple(table.freezes()),
     "Checkpoints": tuple(table.spoilt_checkpoints()),
     "Files that are lost": tuple(table.lost_files()),
+    "Nodes that come with something else": tuple(table.others()),
     "Two at once, and in recovery": tuple(table.several()),
     "Notices": tuple(table.notices()),
     "Storage": tuple(test_storage.FAULTS),

@@ -57,6 +57,8 @@ class Stage(Cluster):
     ) -> None:
         self.data, self.reward = data, reward
         self.damages: list[Damage] = []
+        self.differs: dict[int, dict[str, str]] = {}
+        """Variables that a node has in another way than all."""
         job = [*data_flags(data), *LEARNING, *SAVING, "--num_episodes", "100000"]
         super().__init__(root, workers, job, ROLLCALL_RECIPE="builtin")
         self._env |= {
@@ -71,7 +73,13 @@ class Stage(Cluster):
 
     def environment(self, number: int) -> dict[str, str]:
         notice = self.preempt_file(number)
-        return super().environment(number) | {"ROLLCALL_PREEMPT_FILE": str(notice)}
+        env = super().environment(number) | {"ROLLCALL_PREEMPT_FILE": str(notice)}
+        return env | self.differs.get(number, {})
+
+    def change_flag(self, name: str, value: str) -> None:
+        """From the head's next start on."""
+        place = self._job.index(name) + 1
+        self._job = [*self._job[:place], value, *self._job[place + 1 :]]
 
     def preempt_file(self, number: int) -> Path:
         return self.layout.root / f"preempted-{number}"
@@ -109,8 +117,8 @@ class Stage(Cluster):
         return True
 
     def of(self, role: str) -> list[psutil.Process]:
-        """The processes of a role: driver, policy, critic, engine, raylet, gcs, entrypoint (each of
-        the head; with -1 of the first worker), worker (all of its node's), head."""
+        """The processes of a role: driver, policy, critic, engine, gcs; and of the head, or with -1
+        of the first worker: raylet, entrypoint, forks (its fork server), node (all of it)."""
         role, _, number = role.partition("-")
         node = int(number or HEAD)
         match role:
@@ -120,6 +128,8 @@ class Stage(Cluster):
                 return self.named(node, "raylet")
             case "gcs":
                 return self.named(HEAD, "gcs_server")
+            case "forks":
+                return self.named(node, "entrypoint.fork_server.server")
             case "entrypoint":
                 return [psutil.Process(self.nodes[node].pid)]
             case "node":

@@ -257,6 +257,48 @@ def lost_files() -> Iterator[Fault[Stage]]:
     )
 
 
+def others() -> Iterator[Fault[Stage]]:
+    """What comes is not what the run was begun with."""
+    yield Fault(
+        name="run-directory-copied",
+        sentence="a worker is killed and comes back with a copy of the run directory; then with the"
+        " right one",
+        inject=both(acts.kill_node(SECOND), acts.comes_with_a_copy(SECOND)),
+        heal=start_node(SECOND),
+        deadline=180,
+        classes=DIED,
+        restarts=None,
+    )
+    yield Fault(
+        name="prompts-changed",
+        sentence="all are stopped, and started with other prompts: all end with 64; then with the"
+        " right ones",
+        inject=both(acts.is_told_to_stop(acts.whenever), acts.ends_for_other_prompts),
+        heal=both(*ALL),
+        deadline=240,
+        classes=frozenset({"usage"}),
+    )
+    yield Fault(
+        name="flag-changed",
+        sentence="all are stopped, and started with another --dist_timeout",
+        inject=acts.is_told_to_stop(acts.whenever),
+        heal=both(
+            acts.changes_flag("--dist_timeout", "50"),
+            *ALL,
+            acts.is_recorded("command", "--dist_timeout was 45 and is 50"),
+        ),
+        deadline=150,
+    )
+    yield Fault(
+        name="fork-servers-killed",
+        sentence="the fork servers of the head and of a worker are killed, then the driver",
+        inject=both(send("forks-0", KILL), send("forks-1", KILL), send("driver", KILL)),
+        heal=acts.is_said(FIRST, "the fork server was killed"),
+        deadline=90,
+        classes=DIED,
+    )
+
+
 def several() -> Iterator[Fault[Stage]]:
     yield Fault(
         name="driver-and-worker-killed",
@@ -356,6 +398,7 @@ MATRIX: tuple[Fault[Stage], ...] = (
     *deaths(),
     *spoilt_checkpoints(),
     *lost_files(),
+    *others(),
     *several(),
     *notices(),
     *freezes(),
