@@ -24,6 +24,7 @@ import httpx
 import psutil
 
 from tests.cluster.harness import HEAD, Cluster
+from tests.support.connections import is_closed
 from trainer import custody
 
 WORKER = 1
@@ -143,18 +144,6 @@ def half_open(head: Head) -> Iterator[str]:
     lines = len(head.cluster.said(HEAD).splitlines()) - said
     if lines > MOST_LINES:
         yield f"half-open connections cost {lines} lines of the console"
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        while connection.recv(4096):
-            pass
-        return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def nonsense(head: Head) -> Iterator[str]:

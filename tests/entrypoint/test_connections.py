@@ -19,24 +19,12 @@ from entrypoint.head_client import HeadClient
 from entrypoint.inbox import Message
 from entrypoint.port_block import PortBlock
 from tests.entrypoint.test_control import TOKEN, Head, answers, asking, card, eventually, head
+from tests.support.connections import is_closed
 
 __all__ = ["head"]
 
 DESCRIPTORS = 200
 ENDLESS = b"GET /v1/state HTTP/1.1\r\nHost: x\r\n"
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed it."""
-    connection.setblocking(False)
-    try:
-        while connection.recv(4096):
-            pass
-        return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +13,9 @@ from entrypoint.head_client import RefusedError
 from entrypoint.lease import Lease
 from entrypoint.storage_proof import StorageProof
 from entrypoint.wait import NotYetError
-from tests.entrypoint.test_control import Head, shared
+from tests.entrypoint.test_control import Head, shared, strict
 
-
-@pytest.fixture
-def strict(tmp_path: Path) -> Iterator[Head]:
-    """A head that asks workers to show that its run directory is theirs."""
-    head = Head(tmp_path)
-    head.control._register.me = replace(head.control._register.me, storage="first")
-    with head.control:
-        yield head
+__all__ = ["strict"]
 
 
 def test_a_worker_whose_file_the_head_sees_is_taken(strict: Head) -> None:

@@ -35,6 +35,9 @@ def start_node(number: int) -> Act:
     return lambda stage: stage.start(number)
 
 
+ALL = start_node(HEAD), start_node(FIRST), start_node(SECOND)
+
+
 def both(*acts: Act) -> Act:
     def act(stage: Stage) -> None:
         for one in acts:

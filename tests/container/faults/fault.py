@@ -31,6 +31,13 @@ class Scene(Protocol):
 S = TypeVar("S", bound=Scene)
 
 
+UNDONE = frozenset[str]()
+"""The head ends with the attempt, or before it."""
+DIED = frozenset({"unknown", "node_lost", "collective"})
+LOST = frozenset({"node_lost"})
+HUNG = frozenset({"hang", "unknown", "collective"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(Generic[S]):
     name: str

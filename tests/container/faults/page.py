@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.container.faults import results, table, test_containers, test_storage
+from tests.container.faults import results, table, table_files, test_containers, test_storage
 
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs" / "faults.md", ROOT / "README.md"
@@ -17,9 +17,9 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Reward server": tuple(table.rewards()),
     "Processes and nodes that die": tuple(table.deaths()),
     "Processes and nodes that freeze": tuple(table.freezes()),
-    "Checkpoints": tuple(table.spoilt_checkpoints()),
-    "Files that are lost": tuple(table.lost_files()),
-    "Nodes that come with something else": tuple(table.others()),
+    "Checkpoints": tuple(table_files.spoilt_checkpoints()),
+    "Files that are lost or damaged": (*table_files.lost_files(), *table_files.damaged_files()),
+    "Nodes that come with something else": tuple(table_files.others()),
     "Two at once, and in recovery": tuple(table.several()),
     "Notices": tuple(table.notices()),
     "Storage": tuple(test_storage.FAULTS),

@@ -10,21 +10,29 @@ from collections.abc import Iterator
 
 from tests.cluster.harness import HEAD
 from tests.container.faults import acts
-from tests.container.faults.acts import FIRST, GO_ON, KILL, SECOND, STOP, both, send, start_node
-from tests.container.faults.fault import Fault
+from tests.container.faults.acts import (
+    ALL,
+    FIRST,
+    GO_ON,
+    KILL,
+    SECOND,
+    STOP,
+    both,
+    send,
+    start_node,
+)
+from tests.container.faults.fault import DIED, HUNG, LOST, UNDONE, Fault
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import HANG_SECONDS, Stage
+from tests.container.faults.table_files import (
+    damaged_files,
+    lost_files,
+    others,
+    spoilt_checkpoints,
+)
 
-UNDONE = frozenset[str]()
-"""The head ends with the attempt, or before it."""
 REPAIRED = frozenset({"policy", "critic", "engine", "raylet-1"})
 """Whose loss the trainer may outlive."""
-DIED = frozenset({"unknown", "node_lost", "collective"})
-LOST = frozenset({"node_lost"})
-HUNG = frozenset({"hang", "unknown", "collective"})
-
-
-ALL = start_node(HEAD), start_node(FIRST), start_node(SECOND)
 
 
 def deaths() -> Iterator[Fault[Stage]]:
@@ -150,155 +158,6 @@ def rewards() -> Iterator[Fault[Stage]]:
         )
 
 
-def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
-    for name, sentence, spoil in (
-        ("truncated", "the newest checkpoint is cut off", acts.truncate),
-        ("bit-flipped", "a bit of the newest checkpoint is flipped", acts.flip_a_bit),
-        ("file-missing", "a file of the newest checkpoint is missing", acts.lose_a_file),
-        ("manifest-missing", "the newest checkpoint has no manifest", acts.lose_the_manifest),
-        ("manifest-torn", "the newest checkpoint's manifest is torn", acts.tear_the_manifest),
-        ("empty", "the newest checkpoint's directory is empty", acts.empty),
-    ):
-        yield Fault(
-            name=f"checkpoint-{name}",
-            sentence=f"{sentence}, and the driver is killed",
-            inject=acts.spoilt(spoil),
-            deadline=90,
-            classes=DIED,
-            fast=name == "bit-flipped",
-        )
-
-
-def lost_files() -> Iterator[Fault[Stage]]:
-    """Of what a run reads beside its checkpoints."""
-    yield Fault(
-        name="data-gone",
-        sentence="model and prompt data are gone for 8 s, and the driver is killed",
-        inject=both(acts.data_goes, send("driver", KILL)),
-        heal=acts.data_comes_back,
-        after=8,
-        deadline=90,
-        classes=DIED,
-        fast=True,
-    )
-    yield Fault(
-        name="ray-session-1-gone",
-        sentence="the files of a worker's Ray are deleted, as by a cleaner of /tmp",
-        inject=acts.loses_session(FIRST),
-        heal=acts.is_told_of(FIRST, "can start no worker"),
-        deadline=90,
-        classes=DIED,
-        restarts=None,
-        fast=True,
-    )
-    yield Fault(
-        name="ray-session-1-gone-and-driver-killed",
-        sentence="the files of a worker's Ray are deleted, and the driver is killed",
-        inject=acts.loses_session(FIRST, send("driver", KILL)),
-        heal=acts.is_told_of(FIRST, "can start no worker"),
-        deadline=120,
-        classes=DIED,
-    )
-    yield Fault(
-        name="ray-session-0-gone",
-        sentence="the files of the head's Ray are deleted, as by a cleaner of /tmp",
-        inject=acts.loses_session(HEAD),
-        deadline=150,
-        classes=LOST,
-    )
-    yield Fault(
-        name="journal-damaged",
-        sentence="lines of the journal are damaged, and the driver is killed",
-        inject=both(acts.damages_the_journal, send("driver", KILL)),
-        deadline=60,
-        classes=DIED,
-    )
-    yield Fault(
-        name="files-damaged",
-        sentence="the head loses its power, run.json, progress.json and .phase are damaged, and the"
-        " head is started again",
-        inject=both(acts.kill_node(HEAD), acts.damages_files),
-        heal=start_node(HEAD),
-        after=1,
-        deadline=120,
-        classes=UNDONE,
-    )
-    yield Fault(
-        name="progress-ahead",
-        sentence="progress.json tells of 900 steps that nobody made, and the driver is killed",
-        inject=both(send("driver", KILL), acts.progress_runs_ahead),
-        deadline=60,
-        classes=DIED,
-    )
-    yield Fault(
-        name="leases-gone",
-        sentence="RUN/.leases is deleted under a living head",
-        inject=acts.leases_go,
-        deadline=60,
-        restarts=False,
-    )
-    yield Fault(
-        name="leases-gone-and-head-killed",
-        sentence="the head loses its power, RUN/.leases is deleted, and the head is started again",
-        inject=both(acts.kill_node(HEAD), acts.leases_go),
-        heal=start_node(HEAD),
-        after=1,
-        deadline=120,
-        classes=UNDONE,
-    )
-    yield Fault(
-        name="token-gone",
-        sentence="the head loses its power, RUN/.token is deleted, and the head is started again",
-        inject=both(acts.kill_node(HEAD), acts.token_goes),
-        heal=start_node(HEAD),
-        after=1,
-        deadline=120,
-        classes=UNDONE,
-    )
-
-
-def others() -> Iterator[Fault[Stage]]:
-    """What comes is not what the run was begun with."""
-    yield Fault(
-        name="run-directory-copied",
-        sentence="a worker is killed and comes back with a copy of the run directory; then with the"
-        " right one",
-        inject=both(acts.kill_node(SECOND), acts.comes_with_a_copy(SECOND)),
-        heal=start_node(SECOND),
-        deadline=180,
-        classes=DIED,
-        restarts=None,
-    )
-    yield Fault(
-        name="prompts-changed",
-        sentence="all are stopped, and started with other prompts: all end with 64; then with the"
-        " right ones",
-        inject=both(acts.is_told_to_stop(acts.whenever), acts.ends_for_other_prompts),
-        heal=both(*ALL),
-        deadline=240,
-        classes=frozenset({"usage"}),
-    )
-    yield Fault(
-        name="flag-changed",
-        sentence="all are stopped, and started with another --dist_timeout",
-        inject=acts.is_told_to_stop(acts.whenever),
-        heal=both(
-            acts.changes_flag("--dist_timeout", "50"),
-            *ALL,
-            acts.is_recorded("command", "--dist_timeout was 45 and is 50"),
-        ),
-        deadline=150,
-    )
-    yield Fault(
-        name="fork-servers-killed",
-        sentence="the fork servers of the head and of a worker are killed, then the driver",
-        inject=both(send("forks-0", KILL), send("forks-1", KILL), send("driver", KILL)),
-        heal=acts.is_said(FIRST, "the fork server was killed"),
-        deadline=90,
-        classes=DIED,
-    )
-
-
 def several() -> Iterator[Fault[Stage]]:
     yield Fault(
         name="driver-and-worker-killed",
@@ -398,6 +257,7 @@ MATRIX: tuple[Fault[Stage], ...] = (
     *deaths(),
     *spoilt_checkpoints(),
     *lost_files(),
+    *damaged_files(),
     *others(),
     *several(),
     *notices(),

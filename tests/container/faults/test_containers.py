@@ -16,9 +16,8 @@ from tests.container.clock import WrongClock
 from tests.container.cluster import ENDLESS, HEAD_POD_ID, SHORT, Cluster
 from tests.container.conftest import missing
 from tests.container.faults import checker, results
-from tests.container.faults.fault import Fault, undergo
+from tests.container.faults.fault import DIED, HUNG, LOST, Fault, undergo
 from tests.container.faults.machine import do
-from tests.container.faults.table import DIED, HUNG, LOST
 from tests.container.podman import IMAGE, Container, podman
 from trainer.manifest import newest_checkpoint
 
