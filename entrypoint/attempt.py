@@ -85,7 +85,8 @@ class Attempt:
     """Step of the newest checkpoint when newcomers were first seen."""
     _begun: bool = False
     """Whether its first step was looked at."""
-    _told: ToldSteps = field(init=False)
+    _told: ToldSteps | None = field(init=False)
+    """None for a trainer that records its own steps."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _ray_ended: str = "Ray does not say how the job ended"
     _newest: Progress | None = None
@@ -104,7 +105,9 @@ class Attempt:
     def run(self, command: Command) -> Ending:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
         before = self._progress()  # the job may tell of its first step at once
-        self._told = ToldSteps(self.journal, self.resume_from, before.step if before else 0)
+        step = before.step if before else 0
+        told = ToldSteps(self.journal, self.resume_from, step)
+        self._told = None if self.recipe.tells_phases else told
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -169,13 +172,15 @@ class Attempt:
                 break
             self._see(progress, before)  # after it was looked at with the job's own events alone
         self._see(self._progress(), before)
-        self._told.close()
+        if self._told:
+            self._told.close()
         self._line.end()
 
     def _see(self, progress: Progress | None, before: Progress | None) -> None:
         if progress is not None and progress != before:
             self._line.show(progress)
-            self._told.see(progress)
+            if self._told:
+                self._told.see(progress)
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -23,6 +24,10 @@ PLAIN_PROGRESS_SECONDS = 10.0
 REPEATED_SECONDS = 60.0
 REPEATING = ("asyncio", "uvicorn.error", "entrypoint.connections")
 """Loggers of what anyone who reaches the control port can make it say."""
+
+
+GONE = frozenset({errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF})
+"""What a write to a closed pipe, terminal or file says."""
 
 
 class OncePerMinute(logging.Filter):
@@ -70,17 +75,20 @@ class _Line(logging.Formatter):
 
 class _Console(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        if isinstance(sys.exception(), OSError):
-            do_without()
+        if isinstance(error := sys.exception(), OSError):
+            do_without(error)
         else:
             super().handleError(record)
 
 
-def do_without() -> None:
-    """The console is gone, as when its terminal was closed: write to nowhere from now on.
+def do_without(error: OSError) -> None:
+    """If the console is gone, as when its terminal was closed, write to nowhere from now on.
 
-    Python itself ends with 120 when it cannot write at the end what it still has to say.
+    Python itself ends with 120 when it cannot write at the end what it still has to say. What a
+    full disk does not take is lost; the next line may find room.
     """
+    if error.errno not in GONE:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -156,8 +164,8 @@ def _draw(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except OSError:
-        do_without()
+    except OSError as error:
+        do_without(error)
 
 
 def is_last(progress: Progress) -> bool:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from entrypoint import address as address_of
-from entrypoint import process, ray_node, run_identity, run_token, system_errors
+from entrypoint import (
+    process,
+    ray_node,
+    run_identity,
+    run_token,
+    storage_proof,
+    system_errors,
+)
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
 from entrypoint.fork_server.node import ForkServer
@@ -51,6 +58,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
+            storage_proof.sweep(run.root)
             life = _Life(
                 settings=settings,
                 role=role,
@@ -152,7 +160,7 @@ def _lead(life: _Life) -> int:
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
         recipe = recipes.load(settings.recipe)
-        jobs = JobClient(cluster.dashboard, token, ray_node.temp_dir(settings), settings.secrets)
+        jobs = JobClient(cluster.dashboard, token, settings.ray_dir, settings.secrets)
         ray = ray_node.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
         least = life.role.min_workers

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from entrypoint import oom_kills, wait
-from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
+from entrypoint.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
 from entrypoint.ray_node import host_port
 from entrypoint.roll import QUESTION_SECONDS, Card
 
@@ -157,7 +157,7 @@ class HeadClient:
             if row.get("incarnation") != incarnation:
                 return HeadLost("the head was started again")
             if answer.status_code == 404:
-                return HeadLost("it has this node join again")
+                return JoinAgain()
             if row["outcome"] != "running":
                 return HeadSaid(row["outcome"], row["exit_code"])
             if row["stacks_of"] > stacks_of:

@@ -42,6 +42,11 @@ class HeadLost:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinAgain:
+    """The head lives, and this node is on its roll no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLeaves:
     """A worker's machine is about to be taken away."""
 
@@ -56,7 +61,9 @@ class StacksAsked:
     attempt: int
 
 
-Message = StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | WorkerLeaves | StacksAsked
+Message = (
+    StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | JoinAgain | WorkerLeaves | StacksAsked
+)
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """A terminal that closes sends SIGHUP; the last two are what batch systems are told to send before

@@ -118,9 +118,12 @@ class RayNode:
 
     def _watch_files(self) -> None:
         """End a Ray that lives and can start no worker any more: what it lacks never comes back."""
-        needed = ray_files.needed(process.ours(self._mark))
+        needed = frozenset[Path]()
         while not self._over.wait(LOOK_SECONDS):
-            if gone := ray_files.missing(needed):
+            if not needed:  # the daemon makes its sockets after it has begun
+                named = ray_files.needed(process.ours(self._mark))
+                needed = frozenset(named) if named and not ray_files.missing(named) else needed
+            elif gone := ray_files.missing(needed):
                 self._why = f"Ray can start no worker there, as {gone} is gone"
                 log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
                 self._process.stop(grace=STOP_GRACE_SECONDS)
@@ -176,6 +179,7 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
         f"--min-worker-port={first + DAEMON_PORTS}",
         f"--max-worker-port={last}",
         f"--num-gpus={gpus}",
+        f"--temp-dir={settings.ray_dir}",
         "--disable-usage-stats",
         "--block",
     ]
@@ -183,16 +187,9 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
         arguments.append(f"--num-cpus={settings.num_cpus}")
     if settings.resources:
         arguments.append(f"--resources={json.dumps(settings.resources)}")
-    if settings.ray_temp_dir is not None:
-        arguments.append(f"--temp-dir={settings.ray_temp_dir}")
     if settings.debug_ray is DebugRay.LEGACY:
         arguments.append("--ray-debugger-external")
     return arguments
-
-
-def temp_dir(settings: Settings) -> Path:
-    """Ray's own directory on this machine."""
-    return settings.ray_temp_dir or Path("/tmp/ray")
 
 
 def custody_of(settings: Settings) -> Path:
@@ -282,7 +279,7 @@ def forget_cluster(settings: Settings) -> None:
     With it a head does not start again at its address, as long as any process of the machine, one
     of another node's too, has that address on its command line.
     """
-    (temp_dir(settings) / "ray_current_cluster").unlink(missing_ok=True)
+    (settings.ray_dir / "ray_current_cluster").unlink(missing_ok=True)
 
 
 def ray_program() -> str:

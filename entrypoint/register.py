@@ -45,6 +45,8 @@ class Register:
         self._differences: list[str] = []
         self._told: set[str] = set()
         self._leaving: set[str] = set()
+        self._renewed: set[str] = set()
+        """Workers that are to join again, and have not asked yet."""
         self._dismissed: dict[tuple[str, str], tuple[str, str]] = {}
         """Name and address to why, and the life in which the node was sent away."""
         self._oom_counts: dict[str, int] = {}
@@ -61,9 +63,12 @@ class Register:
             if wait := self._not_yet(card, now):
                 return Answer(ask_again=wait, news=news)
             self._count(card.node, card.oom_kills)
-            again = known is not None and known.card.joined and not card.joined
+            joined = card.node in self._renewed or (known is not None and known.card.joined)
+            again = joined and not card.joined
             if card.unfit and known is not None and known.present(now):
                 again = False  # a second node of its name, which does not start
+            if again:
+                self._renewed.discard(card.node)
             return Answer(refusal=self._take(card, source, now), news=news, again=again)
 
     def new_differences(self) -> list[str]:
@@ -93,6 +98,7 @@ class Register:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._renewed.clear()
 
     def worker_at(self, address: str) -> str | None:
         with self._lock:
@@ -129,9 +135,10 @@ class Register:
                 self._dismissed[worker, entry.card.address] = why, entry.card.examined
 
     def forget(self, worker: str) -> None:
-        """It has to check in again."""
+        """It has to check in again; its Ray until then is over by that."""
         with self._lock:
-            self._entries.pop(worker, None)
+            if self._entries.pop(worker, None) is not None:
+                self._renewed.add(worker)
 
     def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
         """A node's open question is its sign of life; None where it has not checked in.

@@ -313,7 +313,7 @@ class Settings:
         platform = detect(environ)
         values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
         values["node_address"] = values["node_address"] or platform.node_address
-        if values["debug_ray"] is DebugRay.OFF:
+        if not environ.get("DEBUG_RAY"):  # 0 is an answer
             values["debug_ray"] = of_rays_variables(environ)
         values["image"] = values["image"] or image.digest()
         if job and values["job"]:
@@ -341,9 +341,15 @@ class Settings:
         return secret_texts(self.environ) | frozenset(given)
 
     @property
+    def ray_dir(self) -> Path:
+        """Ray's directory on this node: ROLLCALL_RAY_TEMP_DIR, else where Ray itself puts it."""
+        parent = self.environ.get("RAY_TMPDIR") or self.environ.get("TMPDIR") or "/tmp"
+        return self.ray_temp_dir or Path(parent).absolute() / "ray"
+
+    @property
     def node_mark(self) -> str:
         """What distinguishes this node's processes from those of another node on the machine."""
-        return f"{self.node_name}@{self.ray_temp_dir or '/tmp/ray'}"
+        return f"{self.node_name}@{self.ray_dir}"
 
     def variable(self, name: str) -> str | None:
         """The variable that gave the field `name`; None where its default stands."""

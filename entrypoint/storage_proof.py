@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
+
+from entrypoint import wait
 
 PREFIX = ".storage-"
 NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}")
@@ -22,21 +25,26 @@ class StorageProof:
         self._file = run_dir / f"{PREFIX}{uuid.uuid4().hex}"
 
     def show(self) -> str:
-        """The file's name, once the file is there; "" where the directory does not take it.
-
-        The name stays the same: storage may show a new file late.
-        """
+        """The file's name, once the file is there. It stays the same: storage may show a new file
+        late. Raises NotYetError if the directory does not take the file."""
         try:
             self._file.touch(0o644)
-        except OSError:
-            return ""
+        except OSError as error:
+            raise wait.NotYetError(
+                f"ROLLCALL_RUN_DIR={self._file.parent} takes no file: {error.strerror}"
+            ) from None
         return self._file.name
 
     def withdraw(self) -> None:
-        try:
+        with suppress(OSError):  # a few bytes of a name, on storage that takes no more
             self._file.unlink(missing_ok=True)
-        except OSError:
-            return  # a few bytes of a name, on storage that takes no more
+
+
+def sweep(run_dir: Path) -> None:
+    """Remove the files of workers that were killed; one that still asks writes its file again."""
+    with suppress(OSError):
+        for path in run_dir.glob(f"{PREFIX}*"):
+            path.unlink(missing_ok=True)
 
 
 def is_there(run_dir: Path, name: str) -> bool:

@@ -21,7 +21,7 @@ from entrypoint.inbox import Inbox
 from entrypoint.job import JobClient
 from entrypoint.journal import Journal
 from entrypoint.ray_node import RayFailedError
-from entrypoint.recipes.base import FilesGoneError, Recipe
+from entrypoint.recipes.base import ArgumentsError, FilesGoneError, Recipe
 from entrypoint.settings import Settings
 from trainer import fence
 from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
@@ -58,7 +58,7 @@ class Outcome:
                 code = ExitCode.UNREACHABLE
             case StorageLostError() | FilesGoneError():
                 code = ExitCode.RUN_DIR
-            case UnplaceableError():
+            case UnplaceableError() | ArgumentsError():
                 code = ExitCode.USAGE
             case RayFailedError():
                 code = ExitCode.RETRY
@@ -99,7 +99,10 @@ class Supervisor:
                 if (stop := self.gathering.gather()) is not None:
                     return Outcome.of(stop)
                 before = self._step()
-                ending = self._attempt()
+                try:
+                    ending = self._attempt()
+                except FilesGoneError:
+                    continue  # since the roll looked for them, which waits for them
                 decision = self._decide(ending, gained=ending.step > before)
                 if isinstance(decision, restart.Stop):
                     return Outcome.of(decision)
@@ -154,13 +157,18 @@ class Supervisor:
         if ending.status == "LOST":
             return ending
         lost = self.control.roll().lost(self.gathering.present or ())
-        return replace(ending, lost_nodes=lost, files_gone=self._files_gone())
+        ending = replace(ending, lost_nodes=lost)
+        if failures.classify(ending) is FailureClass.USAGE:
+            return replace(ending, files_gone=self._files_gone())
+        return ending
 
     def _files_gone(self) -> str | None:
         try:
             self.recipe.look_for_files(self.settings)
         except FilesGoneError as gone:
             return str(gone)
+        except ArgumentsError:
+            return None  # as its driver has said
         return None
 
     def _decide(self, ending: Ending, *, gained: bool) -> restart.Decision:

@@ -36,7 +36,8 @@ class ToldSteps:
     def see(self, progress: Progress) -> None:
         """The progress as it stands; it must be this attempt's."""
         if self._records is None:
-            self._records = not self._job_records()
+            with suppress(OSError):  # asked again with the next
+                self._records = not self._job_records()
             if self._records:
                 self._begin(start(self.resume_from, self.before, progress.step))
         self._newest = progress

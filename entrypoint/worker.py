@@ -16,7 +16,16 @@ from entrypoint import names, oom_kills, ray_node, run_token, stacks, system_err
 from entrypoint.fork_server.node import ForkServer
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.head_place import HeadPlace
-from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StacksAsked, StopAsked
+from entrypoint.inbox import (
+    HeadLost,
+    HeadSaid,
+    Inbox,
+    JoinAgain,
+    Message,
+    RayEnded,
+    StacksAsked,
+    StopAsked,
+)
 from entrypoint.preflight.versions import inventory, of_collectives, versions
 from entrypoint.ray_node import RayNode
 from entrypoint.role import Worker, head_address
@@ -161,6 +170,8 @@ class _Membership:
                     return ExitCode.STOPPED
                 case HeadLost(why):
                     log.warning("the head is lost (%s); waiting for it", why)
+                case JoinAgain():
+                    log.warning("the head has this node join again")
                 case RayEnded(exit_code, _):
                     steady = time.monotonic() - began > STEADY_SECONDS
                     failures = 1 if steady else failures + 1
@@ -288,7 +299,9 @@ class _Membership:
             match self.inbox.take(timeout=left):
                 case HeadSaid() as said:
                     return said
-                case HeadLost() | RayEnded():  # it is let go, or has nothing left to stay for
+                case (
+                    HeadLost() | JoinAgain() | RayEnded()
+                ):  # it is let go, or has nothing left to stay for
                     break
         return asked  # a second notice of the same end is none to leave at once
 

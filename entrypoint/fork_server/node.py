@@ -145,7 +145,10 @@ def wanted(settings: Settings) -> bool:
 def python(settings: Settings) -> str:
     """What starts a process of the job on this node: the shim, where it can be run."""
     shim = home_of(settings) / "python"
-    if not wanted(settings) or not os.access(shim, os.X_OK):
+    if not wanted(settings):
+        return sys.executable
+    if not os.access(shim, os.X_OK):
+        log.warning("the fork server is not used: %s is gone, or cannot be run", shim)
         return sys.executable
     try:
         private_dir.check(shim.parent)

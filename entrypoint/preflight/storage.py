@@ -116,7 +116,7 @@ def judge_space(path: Path, least: int, enough: int) -> Finding:
 
 def temp_dir(context: Context) -> Finding:
     """Ray's directory, or the nearest one above it that exists."""
-    path = context.settings.ray_temp_dir or Path("/tmp/ray")
+    path = context.settings.ray_dir
     # os.path.exists, unlike Path.exists, answers for what this user may not look into.
     existing = next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True) or not existing.is_dir():

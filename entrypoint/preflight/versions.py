@@ -19,6 +19,8 @@ CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 OF_COLLECTIVES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "HSA_")
 """What variables begin with that must not differ between nodes."""
+LONGEST_SHOWN = 1000
+"""Characters of a variable's value that nodes compare."""
 
 
 def versions(
@@ -72,8 +74,12 @@ def first_installed(packages: Sequence[str]) -> str:
 
 
 def of_collectives(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer NCCL, RCCL and gloo."""
-    return {name: text for name, text in environ.items() if name.startswith(OF_COLLECTIVES)}
+    """The variables that steer NCCL, RCCL and gloo; each in a line, to be compared and shown."""
+    return {
+        name: " ".join(text.split())[:LONGEST_SHOWN]
+        for name, text in environ.items()
+        if name.startswith(OF_COLLECTIVES)
+    }
 
 
 def inventory(

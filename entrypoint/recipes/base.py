@@ -26,8 +26,14 @@ class FilesGoneError(Exception):
     now; a sentence for each."""
 
 
+class ArgumentsError(Exception):
+    """What the job's arguments name, as a file of flags, has a fault that was not there as the head
+    started; a sentence for each."""
+
+
 class Recipe(Protocol):
-    """Any question about the arguments may raise FilesGoneError, but for `faults`."""
+    """Any question about the arguments may raise FilesGoneError and ArgumentsError, but for
+    `faults`."""
 
     tells_phases: bool
     """Whether it says which part of a step is over (`RUN/.phase`)."""
@@ -37,7 +43,7 @@ class Recipe(Protocol):
         ...
 
     def look_for_files(self, settings: Settings) -> None:
-        """Raises FilesGoneError."""
+        """Raises FilesGoneError, and ArgumentsError."""
         ...
 
     def warnings(self, settings: Settings) -> Sequence[str]:

@@ -11,7 +11,7 @@ from entrypoint import beginning
 from entrypoint.failures import FailureClass
 from entrypoint.fork_server import node as fork_server
 from entrypoint.programs import program
-from entrypoint.recipes.base import Command, FilesGoneError
+from entrypoint.recipes.base import ArgumentsError, Command, FilesGoneError
 from entrypoint.settings import Settings
 from trainer.assignment import Offer
 from trainer.contract import RunFiles, read_events
@@ -140,7 +140,7 @@ def _with(settings: Settings, *words: str) -> Settings:
 
 
 def _parsed(settings: Settings) -> Config:
-    """Raises FilesGoneError."""
+    """Raises FilesGoneError, and ArgumentsError."""
     from trainer.config import parse
     from trainer.flags import ConfigError, MissingFile
 
@@ -149,7 +149,7 @@ def _parsed(settings: Settings) -> Config:
     except ConfigError as error:
         missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
         if not missing:
-            raise
+            raise ArgumentsError("; ".join(map(str, error.faults))) from None
         raise FilesGoneError("; ".join(missing)) from None
 
 
