@@ -114,15 +114,22 @@ class RayNode:
             )
         except wait.GaveUpError as error:
             raise RayFailedError(f"{error}{self._last_words()}") from None
-        threading.Thread(target=self._watch_files, name="watch-ray-files", daemon=True).start()
+        watch = threading.Thread(
+            target=self._watch_files, args=(self._needed(),), name="watch-ray-files", daemon=True
+        )
+        watch.start()
 
-    def _watch_files(self) -> None:
+    def _needed(self) -> list[Path]:
+        """The files that Ray's workers need; none before all are there, as the daemon makes its
+        sockets some time after its start."""
+        named = ray_files.needed(process.ours(self._mark))
+        return [] if ray_files.missing(named) else named
+
+    def _watch_files(self, needed: list[Path]) -> None:
         """End a Ray that lives and can start no worker any more: what it lacks never comes back."""
-        needed = frozenset[Path]()
         while not self._over.wait(LOOK_SECONDS):
-            if not needed:  # the daemon makes its sockets after it has begun
-                named = ray_files.needed(process.ours(self._mark))
-                needed = frozenset(named) if named and not ray_files.missing(named) else needed
+            if not needed:
+                needed = self._needed()
             elif gone := ray_files.missing(needed):
                 self._why = f"Ray can start no worker there, as {gone} is gone"
                 log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)

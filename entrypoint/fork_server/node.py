@@ -148,7 +148,8 @@ def python(settings: Settings) -> str:
     if not wanted(settings):
         return sys.executable
     if not os.access(shim, os.X_OK):
-        log.warning("the fork server is not used: %s is gone, or cannot be run", shim)
+        if not shim.parent.exists():
+            log.warning("the fork server is not used: %s is gone", shim.parent)
         return sys.executable
     try:
         private_dir.check(shim.parent)

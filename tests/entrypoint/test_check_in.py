@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from entrypoint.check_in import MOST_BYTES, CheckIn
+from entrypoint.preflight.versions import of_collectives
 from entrypoint.roll import Card
 from tests.entrypoint.test_control import Head, card, head
 
@@ -104,3 +105,11 @@ def test_a_wrong_parameter_is_named(head: Head, method: str, path: str, field: s
 
 def test_every_field_of_a_card_is_validated() -> None:
     assert set(CheckIn.model_fields) == {one.name for one in fields(Card)}
+
+
+def test_a_variable_of_nccl_keeps_no_node_out_whatever_its_value() -> None:
+    odd = of_collectives(
+        {"NCCL_TOPO_DUMP_FILE": "a\tb\nc", "NCCL_IB_HCA": "x" * 10_000, "HOME": "/"}
+    )
+    assert odd == {"NCCL_TOPO_DUMP_FILE": "a b c", "NCCL_IB_HCA": "x" * 1000}
+    CheckIn(node="a", address="127.0.0.3", environment=odd)

@@ -15,7 +15,7 @@ import pytest
 
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.inbox import HeadLost, HeadSaid, Message, StacksAsked
+from entrypoint.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
 from entrypoint.port_block import PortBlock
 from entrypoint.roll import Card
 from entrypoint.storage_proof import StorageProof
@@ -37,6 +37,7 @@ class Head:
         self.stops: list[str] = []
         self.check_ins: list[tuple[str, str | None]] = []
         self.leaves: list[tuple[str, str]] = []
+        self.again: list[str] = []
         self._reserved = PortBlock()
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
@@ -50,6 +51,7 @@ class Head:
             on_stop=self.stops.append,
             on_check_in=lambda one, refusal: self.check_ins.append((one.node, refusal)),
             on_leave=lambda worker, why: self.leaves.append((worker, why)),
+            on_again=lambda one: self.again.append(one.node),
         )
 
     def client(self, token: str = TOKEN) -> HeadClient:
@@ -172,8 +174,10 @@ def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
         client.watch(node, "first", said[node].append)
     eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
     head.control.renew("a")
-    eventually(lambda: said["a"] == [HeadLost("it has this node join again")])
+    eventually(lambda: said["a"] == [JoinAgain()])
     assert head.control.roll().present == ("b",)
+    head.client().check_in(card("a"))
+    assert head.again == ["a"], "what Ray had of it is over"
     head.client().check_in(card("a"), joined=True)
     assert head.control.roll().present == ("a", "b")
     assert said["b"] == []
@@ -237,7 +241,7 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head:
     assert said == []
     head.control.let_go()
     eventually(lambda: len(said) == 1)
-    assert isinstance(said[0], HeadLost)
+    assert said == [JoinAgain()]
     assert not head.control.is_leaving("a")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from entrypoint import signs
 from entrypoint.job import JobInfo
 from tests.entrypoint.world import World, ends
 from trainer.contract import ExitCode
@@ -20,3 +21,8 @@ def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after
     world = World(tmp_path, ends(job, says=says))
     assert world.lives().exit_code is ExitCode.USAGE
     assert world.sentences("failure") == [f"usage: {says[0]}"]
+
+
+def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:
+    """Its search took minutes, in which the head answered nobody."""
+    assert signs.own_error("a" * 10**6) == "a" * signs.LONGEST_LINE

@@ -131,6 +131,49 @@ def test_wrong_use_while_all_files_are_there_ends_at_once(mount: Mount) -> None:
     assert world.sentences("failure") == ["usage: --prompt_data: no such file"]
 
 
+def edits(mount: Mount, info: JobInfo) -> Act:
+    """A job that ends so at step 3; meanwhile the user prepares the flags of the next run."""
+
+    def act(world: World) -> JobInfo:
+        mount.flags.write_text(mount.flags.read_text() + "no_such_flag = 1\n")
+        return ends(info, at_step=3)(world)
+
+    return act
+
+
+def test_a_job_that_has_finished_is_finished_whatever_was_made_of_its_flags_file(
+    mount: Mount,
+) -> None:
+    assert training(mount, edits(mount, FINISHED)).lives().name == "finished"
+
+
+@pytest.mark.parametrize("info", [DIED, WRONG_USE], ids=["it died", "it was used wrongly"])
+def test_an_attempt_whose_flags_file_has_a_fault_by_now_is_not_made(
+    mount: Mount, info: JobInfo
+) -> None:
+    outcome = training(mount, edits(mount, info)).lives()
+    assert outcome.exit_code is ExitCode.USAGE
+    assert info is WRONG_USE or "no_such_flag" in outcome.sentence
+
+
+def test_files_that_are_lost_between_the_roll_and_the_attempt_are_waited_for(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = training(mount, ends(FINISHED, at_step=9))
+    asked: list[object] = []
+
+    def loses_them(*arguments: object) -> None:
+        if not asked:
+            mount.lose()
+            world.later(0.3, mount.come_back)
+        asked.append(arguments)
+
+    monkeypatch.setattr(type(world.gathering.collective), "ask", loses_them)
+    assert world.lives().exit_code is ExitCode.FINISHED
+    assert world.sentences("files")[-1] == "the job's files are there again"
+    assert world.kinds().count("attempt") == 1
+
+
 def test_a_mount_that_answers_with_an_error_is_waited_for(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:

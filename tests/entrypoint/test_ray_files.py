@@ -76,6 +76,25 @@ def test_a_ray_that_can_start_no_worker_any_more_is_ended_and_the_reason_is_told
     eventually(lambda: marked(settings.node_mark) == [])
 
 
+def test_a_socket_that_comes_after_ray_was_ready_is_missed_once_it_was_there(
+    settings: Settings, session: Path
+) -> None:
+    """On a head, `ray start` has a dashboard before it has the daemon's sockets."""
+    told: queue.Queue[RayEnded] = queue.Queue()
+    (session / "raylet").unlink()
+    with RayNode(
+        settings, [], address="127.0.0.2", gpus=0, token="the-token", on_exit=told.put
+    ) as node:
+        node.wait_ready(lambda: None, threading.Event())
+        with pytest.raises(queue.Empty):
+            told.get(timeout=0.5)
+        (session / "raylet").touch()
+        with pytest.raises(queue.Empty):
+            told.get(timeout=0.5)
+        (session / "raylet").unlink()
+        assert told.get(timeout=10).why.endswith(f"as {session / 'raylet'} is gone")
+
+
 def test_a_ray_that_ends_by_itself_has_no_reason_of_the_nodes(
     node: tuple[RayNode, queue.Queue[RayEnded]], settings: Settings
 ) -> None:

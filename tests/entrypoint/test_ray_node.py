@@ -161,3 +161,21 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
 def test_the_ray_of_this_interpreter_is_used() -> None:
     assert Path(ray_node.ray_program()).name == "ray"
     assert Path(ray_node.ray_program()).is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("variables", "directory"),
+    [
+        ({}, "/tmp/ray"),
+        ({"TMPDIR": "/scratch"}, "/scratch/ray"),
+        ({"TMPDIR": "/scratch", "RAY_TMPDIR": "/local"}, "/local/ray"),
+        ({"TMPDIR": "/scratch", "ROLLCALL_RAY_TEMP_DIR": "/tmp/own"}, "/tmp/own"),
+    ],
+)
+def test_ray_is_told_its_directory_where_the_driver_s_output_is_looked_for(
+    variables: dict[str, str], directory: str
+) -> None:
+    settings = Settings.read({"ROLLCALL_RECIPE": "command", **variables}, ["true"])
+    assert settings.ray_dir == Path(directory)
+    arguments = ray_node.common_arguments(settings, "127.0.0.2", 0)
+    assert f"--temp-dir={directory}" in arguments

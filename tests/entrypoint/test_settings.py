@@ -381,3 +381,10 @@ def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
     assert SECRET not in str(told)
     assert SECRET not in repr(told)
     assert SECRET not in json.dumps(plan.plan(told))
+
+
+def test_a_debugger_that_is_switched_off_by_name_stays_off() -> None:
+    job = ["true"]
+    given = {"ROLLCALL_RECIPE": "command", "RAY_DEBUG": "legacy"}
+    assert Settings.read(given, job).debug_ray is DebugRay.LEGACY
+    assert Settings.read(given | {"DEBUG_RAY": "0"}, job).debug_ray is DebugRay.OFF

@@ -11,7 +11,7 @@ import pytest
 from entrypoint import roll
 from entrypoint.head_client import RefusedError
 from entrypoint.lease import Lease
-from entrypoint.storage_proof import StorageProof
+from entrypoint.storage_proof import StorageProof, is_there, sweep
 from entrypoint.wait import NotYetError
 from tests.entrypoint.test_control import Head, shared, strict
 
@@ -61,10 +61,20 @@ def test_a_file_that_the_heads_storage_shows_late_is_seen_under_the_same_name(
     assert strict.check_ins == [("a", None)]
 
 
-def test_a_run_directory_that_takes_no_file_proves_nothing(tmp_path: Path) -> None:
+def test_a_run_directory_that_takes_no_file_is_named_and_waited_for(tmp_path: Path) -> None:
+    """Its worker may share it all the same: a full quota is no reason to refuse the worker."""
     proof = StorageProof(tmp_path / "gone")
-    assert proof.show() == ""
+    with pytest.raises(NotYetError, match=f"ROLLCALL_RUN_DIR={tmp_path / 'gone'} takes no file"):
+        proof.show()
     proof.withdraw()
+
+
+def test_the_next_head_removes_the_files_of_workers_that_were_killed(tmp_path: Path) -> None:
+    killed = StorageProof(tmp_path).show()
+    (tmp_path / "run.json").touch()
+    sweep(tmp_path)
+    assert not is_there(tmp_path, killed)
+    assert (tmp_path / "run.json").exists()
 
 
 def test_a_worker_that_has_joined_is_not_asked_for_the_storage_again(strict: Head) -> None:

@@ -75,6 +75,22 @@ def test_a_trainer_that_records_its_own_steps_is_left_alone(tmp_path: Path) -> N
     assert world.sentences("resume") == []
 
 
+def test_a_trainer_that_corrects_progress_before_its_first_step_records_its_steps_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trainer(world: World) -> JobInfo:
+        tells(FINISHED, [4])(world)
+        append_event(world.run.journal, "resume", "own", {"step": 4}, attempt=1)
+        append_event(world.run.journal, "step", "own", {"step": 5}, attempt=1)
+        return tells(FINISHED, [5])(world)
+
+    world = World(tmp_path, trainer)
+    monkeypatch.setattr(type(world.supervisor.recipe), "tells_phases", True)
+    tells(FINISHED, [904])(world)  # of a run directory that was put back
+    assert world.lives().name == "finished"
+    assert world.sentences("resume") == world.sentences("step") == ["own"]
+
+
 def test_of_a_thousand_steps_a_second_an_event_every_ten_seconds_is_recorded(
     tmp_path: Path,
 ) -> None:

@@ -159,3 +159,31 @@ def test_a_wait_under_nohup_outlives_its_terminal() -> None:
         node.send_signal(signal.SIGHUP)
         node.terminate()
         assert node.wait(10) == 0
+
+
+FULL = """
+import logging, os, sys
+from entrypoint import console
+from entrypoint.settings import Settings
+
+console.set_up(Settings.read(os.environ))
+logging.info("before")
+room = os.dup(1)
+full = os.open("/dev/full", os.O_WRONLY)
+os.dup2(full, 1)
+logging.info("lost")
+os.dup2(room, 1)
+logging.info("after")
+"""
+
+
+def test_a_console_on_a_disk_that_was_full_goes_on(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", FULL]
+    ended = subprocess.run(
+        argv, env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in ended.stdout.splitlines() if "lost" not in line] == [
+        "before",
+        "after",
+    ]
+    assert "Traceback" not in ended.stderr

@@ -107,9 +107,9 @@ def test_a_directory_that_another_user_has_made_is_refused_by_name(
     path = ray_node.custody_of(settings)
     monkeypatch.setenv(custody.VARIABLE, str(path))
     with node.ForkServer(settings, os.environ), Custody(path):
-        assert node.python(settings) == sys.executable
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
         assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
+        assert node.python(settings) == sys.executable
     assert list(squatted.iterdir()) == []
 
 
