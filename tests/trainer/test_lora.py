@@ -15,8 +15,9 @@ from trainer.actors.base import LoRASettings
 from trainer.types import UnfitModelError, Weights
 
 
-def lora(*modules: str) -> LoRASettings:
-    return LoRASettings(rank=2, alpha=8, dropout=0.0, target_modules=modules or ("all-linear",))
+def lora(*modules: str, dropout: float = 0.0) -> LoRASettings:
+    chosen = modules or ("all-linear",)
+    return LoRASettings(rank=2, alpha=8, dropout=dropout, target_modules=chosen)
 
 
 def copy(weights: Weights) -> Weights:
@@ -68,6 +69,20 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
     second.restore(tmp_path)
     after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
     assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_a_restored_model_drops_nothing_out_before_its_first_update(
+    tiny: Tiny, tmp_path: Path, role: object
+) -> None:
+    first, second = (role(tiny, lora=lora(dropout=0.5)) for _ in range(2))  # type: ignore[operator]
+    first.update(experience(), step=1)
+    first.snapshot(1)
+    first.save(1, tmp_path)
+    second.restore(tmp_path)
+    computed = [getattr(one, "values", None) or one.log_probs for one in (first, second)]
+    known = experience().sequences
+    assert np.array_equal(computed[0](known), computed[1](known))
 
 
 def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:

@@ -41,11 +41,12 @@ class PolicyActor(Keeper):
         with peaks.phase("load"):
             with loading.split(settings.sharding, rank):
                 self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
-            self._model.to(device).eval()
+            self._model.to(device)
             if settings.gradient_checkpointing:
                 self._model.gradient_checkpointing_enable()
             if settings.lora is not None:
                 lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
+            self._model.eval()  # the new adapters, too: they have dropout
             self._scorer = Scorer(self._model, device, settings.model)
         self._training = Training(
             "policy",
