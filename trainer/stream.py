@@ -62,10 +62,10 @@ class Server:
         newcomers: dict[socket.socket, _Newcomer] = {}
         with selectors.DefaultSelector() as ready:
 
-            def close(one: _Newcomer) -> None:
+            def let_go(one: _Newcomer) -> socket.socket:
                 ready.unregister(one.connection)
                 del newcomers[one.connection]
-                one.connection.close()
+                return one.connection
 
             ready.register(self._listener, selectors.EVENT_READ)
             while True:
@@ -74,16 +74,18 @@ class Server:
                     if newcomer is not None:
                         if (known := self._knows_secret(newcomer)) is None:
                             continue
+                        connection = let_go(newcomer)
                         if known:
-                            self._begin(newcomer.connection.dup())
-                        close(newcomer)
+                            self._begin(connection)
+                        else:
+                            connection.close()
                     elif key.fileobj is self._listener and (new := self._accepted()):
                         newcomers[new] = _Newcomer(new)
                         ready.register(new, selectors.EVENT_READ)
                 overdue = time.monotonic() - SECRET_SECONDS
                 for newcomer in list(newcomers.values()):
                     if newcomer.opened < overdue or len(newcomers) > MOST_NEWCOMERS:
-                        close(newcomer)
+                        let_go(newcomer).close()
 
     def _accepted(self) -> socket.socket | None:
         try:
@@ -108,8 +110,12 @@ class Server:
         return hmac.compare_digest(bytes(newcomer.shown), self.source.secret)
 
     def _begin(self, connection: socket.socket) -> None:
-        connection.setblocking(True)
-        Thread(target=self._serve, args=(connection,), daemon=True).start()
+        """Serve it in a thread of its own. If the system gives none, the connection is closed."""
+        try:
+            connection.setblocking(True)
+            Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except (OSError, RuntimeError):
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -78,3 +80,53 @@ def test_a_secret_that_comes_in_parts_with_the_first_request_behind_it_is_served
         time.sleep(0.1)
         connection.sendall(source.secret[5:] + RANGE.pack(8, 16))
         assert connection.recv(16, socket.MSG_WAITALL) == CONTENT[8:24]
+
+
+AT_THE_LIMIT = """
+import mmap, os, resource, socket, sys, time
+from trainer.stream import RANGE, Reader, Server
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+buffer = mmap.mmap(-1, 16)
+buffer[:] = b"weights!" * 2
+source = Server(buffer, port=0).source
+before = descriptors()
+reader = socket.create_connection((source.host, source.port), timeout=10)
+while descriptors() < before + 2:
+    time.sleep(0.02)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.dup(0))
+except OSError:
+    pass
+reader.sendall(source.secret + RANGE.pack(0, 16))
+first = reader.recv(16, socket.MSG_WAITALL)
+for descriptor in taken:
+    os.close(descriptor)
+second = bytearray(16)
+Reader().read(source, 0, memoryview(second))
+sys.exit(not first == bytes(second) == buffer[:])
+"""
+
+
+def test_readers_are_served_by_a_process_without_a_free_descriptor() -> None:
+    command = [sys.executable, "-c", AT_THE_LIMIT]
+    ended = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_reader_that_gets_no_thread_is_turned_away_and_the_next_is_served(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(TrainingError, match="cannot be read from the policy's node"):
+            read(source)
+    assert read(source) == CONTENT
