@@ -92,7 +92,7 @@ def _parquet_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
         with ParquetFile(path) as file:
             columns = _columns(keys, file.schema_arrow.names, str(path))
             batches = file.iter_batches(columns=columns, batch_size=1024)
-            yield from _numbered(path, (row for batch in batches for row in batch.to_pylist()))
+            yield from _arrow_rows(path, batches)
     except (ArrowException, OSError) as error:
         raise PromptError(f"{path}: not readable as Parquet: {error}") from error
 
@@ -107,7 +107,7 @@ def _saved_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
         raise PromptError(f"{path}: not readable as a saved data set: {error}") from error
     # As arrow has them: datasets itself would decode images.
     data = data.select_columns(_columns(keys, data.column_names, str(path))).with_format("arrow")
-    yield from _numbered(path, (row for batch in data.iter(1024) for row in batch.to_pylist()))
+    yield from _arrow_rows(path, data.iter(1024))
 
 
 def _split_directory(path: Path) -> Path:
@@ -126,9 +126,39 @@ def _split_directory(path: Path) -> Path:
     raise PromptError(f"{path}: has no split 'train'; name one of its splits: {choices}")
 
 
-def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    for number, fields in enumerate(rows, 1):
-        yield Row(f"{path}, row {number}", fields)
+def _arrow_rows(path: Path, batches: Iterable[Any]) -> Iterator[Row]:
+    """`batches`: arrow's record batches, or tables."""
+    number = 0
+    for batch in batches:
+        kinds = dict(zip(batch.schema.names, batch.schema.types, strict=True))
+        for fields in batch.to_pylist():
+            number += 1
+            where = f"{path}, row {number}"
+            try:
+                read = {name: _read(kinds[name], fields[name]) for name in kinds}
+            except json.JSONDecodeError as error:
+                raise PromptError(f"{where}: a JSON column holds no JSON: {error.msg}") from error
+            yield Row(where, read)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """`value`, of arrow's type `kind`, with what JSON texts in it say.
+
+    arrow itself gives the text: where `datasets` saves messages whose keys differ, or a label that
+    is an object in one row and a number in the next, each of them is one such text.
+    """
+    import pyarrow
+
+    if value is None:
+        return None
+    if isinstance(kind, pyarrow.JsonType):
+        return json.loads(value)
+    if pyarrow.types.is_struct(kind):
+        return {field.name: _read(field.type, value[field.name]) for field in kind}
+    is_list = (pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list)
+    if any(test(kind) for test in is_list):
+        return [_read(kind.value_type, one) for one in value]
+    return value
 
 
 def _columns(keys: Sequence[str], present: Sequence[str], where: str) -> list[str]:

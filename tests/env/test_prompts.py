@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from env.prompts import PromptError, PromptStream, load_prompts
+from env.rows import read_rows
 from env.types import Prompt
 
 ROWS: list[dict[str, Any]] = [
@@ -65,6 +66,76 @@ def test_every_format_gives_the_same_prompts_and_the_same_fingerprint(
     assert len({stream.state_dict()["fingerprint"] for stream in streams.values()}) == 1
     state = streams["jsonl"].state_dict()
     streams["parquet"].load_state_dict(state)
+
+
+CHATS: list[dict[str, Any]] = [
+    {
+        "chat": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1="}],
+        "truth": {"answer": 2, "unit": None},
+    },
+    {
+        "chat": [{"role": "user", "content": [{"type": "text", "text": "2+2="}], "name": "me"}],
+        "truth": {"answer": "4", "steps": [1, 2]},
+    },
+    {"chat": [{"role": "user", "content": "Ä?"}], "truth": {"answer": [{"a": 1}]}},
+]
+"""As datasets keeps them in columns of JSON texts: keys and types differ from row to row."""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+@pytest.mark.parametrize("label_key", ["truth", "truth.answer"])
+def test_messages_and_labels_whose_keys_differ_are_read_from_every_format(
+    tmp_path: Path, kind: str, label_key: str
+) -> None:
+    from datasets import Dataset, Json, List
+
+    path = tmp_path / f"rows.{kind}"
+    if kind == "jsonl":
+        write_jsonl(path, CHATS)
+    else:
+        data = Dataset.from_list(CHATS, on_mixed_types="use_json")
+        assert data.features["chat"] == List(Json())
+        assert data.features["truth"] == Json()
+        save = data.to_parquet if kind == "parquet" else data.save_to_disk
+        save(str(path))
+    prompts = load_prompts(path, "chat", label_key, render=json.dumps)
+    truths = [row["truth"] for row in CHATS]
+    labels = truths if label_key == "truth" else [truth["answer"] for truth in truths]
+    assert [prompt.messages for prompt in prompts] == [row["chat"] for row in CHATS]
+    assert [prompt.label for prompt in prompts] == [
+        label if isinstance(label, str) else json.dumps(label) for label in labels
+    ]
+
+
+def test_a_json_text_within_columns_of_structs_and_lists_is_read(tmp_path: Path) -> None:
+    kind = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.json_(), 2)))])
+    stored = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.string(), 2)))])
+    array = pyarrow.array([{"all": [['{"a":1}', None], ["[2]", "3"]]}, None], stored)
+    path = tmp_path / "rows.parquet"
+    columns = {"question": ["1+1=", "2+2="], "answer": array.cast(kind)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    rows = [row.value("answer") for row in read_rows(path, ["question", "answer"])]
+    assert rows == [{"all": [[{"a": 1}, None], [[2], 3]]}, None]
+
+
+def test_a_json_column_that_holds_something_else_is_refused_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    answers = pyarrow.array(["4", "{"]).cast(pyarrow.json_())
+    columns = {"question": ["1+1=", "2+2="], "answer": answers}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    assert refusal(path).startswith(f"{path}, row 2: a JSON column holds no JSON: ")
+
+
+def test_images_of_a_saved_data_set_are_refused_and_never_decoded(tmp_path: Path) -> None:
+    from datasets import Dataset, Features, Image, List, Value
+
+    no_image = {"bytes": b"no image", "path": None}
+    kinds = Features({"question": Value("string"), "images": List(Image(decode=False))})
+    data = Dataset.from_list([{"question": "1+1=", "images": [no_image]}], features=kinds)
+    data.info.features["images"] = List(Image())
+    data.save_to_disk(str(tmp_path / "saved"))
+    says = "row 1: has something in the column 'images'"
+    assert says in refusal(tmp_path / "saved", label_key=None)
 
 
 def test_each_line_is_one_row_whatever_unicode_it_holds(tmp_path: Path) -> None:
