@@ -20,7 +20,7 @@ from trainer import fence, stored
 from trainer.journal import line_of
 from trainer.journal import read_events as read_events
 from trainer.masks import redact, redact_all, secret_texts
-from trainer.os_errors import named
+from trainer.os_errors import about, named
 
 
 class ExitCode(IntEnum):
@@ -112,20 +112,22 @@ class RunFiles:
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace `path` so that a reader, or a crash, sees the old text or the new one, whole.
 
-    Raises OSError where the directory is missing, full or read-only; `path` is then untouched.
+    Raises OSError about `path` where the directory is missing, full or read-only; `path` is then
+    untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with named(path), os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    with about(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -36,6 +36,16 @@ def named(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """An OSError inside is about `path`, whatever file it names: a temporary one means nothing to
+    whoever reads of it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
 def to_a_reader(main: Callable[[], int]) -> int:
     """What `main` returns; 141, as of other programs, if whoever reads its output has left, as
     `| head` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from tests.trainer.harness import Tiny, to_argv
 from trainer import attempt, hub, placement
 from trainer.__main__ import main
-from trainer.contract import ExitCode
+from trainer.contract import ExitCode, Progress, RunFiles
 from trainer.layout import Layout
 from trainer.stop import Stopped
 from trainer.types import TrainingError, UnfitModelError
@@ -128,6 +129,25 @@ def test_the_nearest_kind_of_an_error_decides_on_the_exit_code(
     error: Exception, code: ExitCode | None
 ) -> None:
     assert attempt.exit_code(error) is code
+
+
+@pytest.mark.parametrize("occupied", [".progress.json.{pid}.tmp", "progress.json"])
+def test_progress_that_cannot_be_written_is_the_run_directorys_fault(
+    tiny: Tiny,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    occupied: str,
+) -> None:
+    progress = RunFiles(run_dir).progress
+
+    def go_on(layout: Layout) -> None:
+        (run_dir / occupied.format(pid=os.getpid())).mkdir()
+        Progress(step=1).write(progress)
+
+    monkeypatch.setattr(placement, "join", go_on)
+    assert end_of(tiny, run_dir) == ExitCode.RUN_DIR
+    assert capsys.readouterr().err.endswith(f"{progress}: Is a directory\n")
 
 
 LEAVES_SLOWLY = """
