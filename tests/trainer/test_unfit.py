@@ -56,6 +56,23 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(
     assert attempt.exit_code(caught.value) is ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(lose_a_weight, " lacks 1 of its weights: norm.weight"), (widen, " cannot be loaded: ")],
+)
+def test_so_is_a_critic_that_cannot_be_loaded(
+    tiny: Tiny, tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    model = tmp_path / "critic"
+    shutil.copytree(tiny.model, model)
+    damage(model)
+    flags = {"advantage_estimator": "gae", "init_kl_coef": 0}
+    with pytest.raises(UnfitModelError) as caught:
+        train(tiny.config(tmp_path / "run", critic_pretrain=model, **flags))
+    assert str(caught.value).startswith(f"{model}{said}")
+    assert attempt.exit_code(caught.value) is ExitCode.USAGE
+
+
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])
 def test_an_error_of_the_machines_is_none_of_the_models(error: Exception) -> None:
     with pytest.raises(type(error)), unfit.told("model"):

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
-from trainer import losses, unfit
+from trainer import losses
 from trainer.actors import loading, lora, value_head
 from trainer.actors.base import ALONE, CriticObjective, LearnerSettings, Metrics, Rank
 from trainer.actors.forward import Forward
 from trainer.actors.keeper import Keeper
 from trainer.actors.learner import MicroBatch, Training
-from trainer.actors.model import in_passes, prepare_process, share_threads
+from trainer.actors.model import in_passes, load_backbone, prepare_process, share_threads
 from trainer.actors.peaks import Peaks
 from trainer.checkpoint import export
 from trainer.losses import Loss
@@ -64,12 +64,9 @@ def hidden_size(backbone: Any) -> int:
 
 
 def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
-    with unfit.told(settings.model.model), loading.split(settings.sharding, rank):
-        backbone = AutoModel.from_pretrained(
-            settings.model.model,
-            dtype=torch.float32,
-            attn_implementation=settings.model.attention,
-        )
+    made = settings.model
+    with loading.split(settings.sharding, rank):
+        backbone = load_backbone(made.model, torch.float32, made.attention)
     if settings.gradient_checkpointing:
         backbone.gradient_checkpointing_enable()
     if settings.lora is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.utils import logging
 
 from trainer import shares, unfit
@@ -48,8 +48,17 @@ def share_threads(at_once: int) -> None:
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
     """Raises UnfitModelError for files that cannot be used, or that lack weights."""
+    return _loaded(AutoModelForCausalLM, model, dtype, attention)
+
+
+def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+    """Without its head. Raises UnfitModelError as `load_causal_lm` does."""
+    return _loaded(AutoModel, model, dtype, attention)
+
+
+def _loaded(kind: Any, model: str, dtype: torch.dtype, attention: str | None) -> Any:
     with unfit.told(model):
-        loaded, info = AutoModelForCausalLM.from_pretrained(
+        loaded, info = kind.from_pretrained(
             model, dtype=dtype, attn_implementation=attention, output_loading_info=True
         )
     if missing := sorted(info["missing_keys"]):
