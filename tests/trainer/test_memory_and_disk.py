@@ -24,7 +24,7 @@ from trainer.checkpoint.peers import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import Progress
+from trainer.contract import Progress, RunFiles, append_event
 from trainer.manifest import Written, checkpoint_path, newest_checkpoint
 from trainer.repair import Memory
 from trainer.team import Team
@@ -199,3 +199,25 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
     assert memory.newest(range(1, 8)) is None
     with pytest.raises(SnapshotLostError, match="no snapshot of step 7"):
         memory.restore(team, 7)
+
+
+@pytest.mark.parametrize(
+    ("progress", "steps", "looked_for"),
+    [
+        (None, 0, False),
+        ('{"step": 4}', 4, False),
+        ('{"step": 4, "in_memory": 4}', 4, True),
+        (None, 4, True),
+        ('\ufffe{"step"', 4, True),
+    ],
+    ids=["first start", "nothing held", "held", "progress lost", "progress damaged"],
+)
+def test_snapshots_in_memory_are_looked_for_also_where_progress_is_lost(
+    tmp_path: Path, progress: str | None, steps: int, looked_for: bool
+) -> None:
+    run = RunFiles(tmp_path)
+    if progress is not None:
+        run.progress.write_text(progress)
+    for step in range(1, steps + 1):
+        append_event(run.journal, "step", "own", {"step": step})
+    assert peers.may_be_held(run) == looked_for

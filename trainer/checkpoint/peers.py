@@ -36,7 +36,7 @@ from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import Progress
+from trainer.contract import Progress, RunFiles, read_events
 from trainer.events import teller
 from trainer.types import SnapshotLostError
 
@@ -144,6 +144,17 @@ def load(snapshot: Snapshot, role: str) -> State:
     return merged(parts)
 
 
+def may_be_held(run: RunFiles) -> bool:
+    """Whether an attempt before may have left snapshots in the memory of nodes.
+
+    If progress.json is lost or damaged, the journal's steps tell of such an attempt.
+    """
+    before = Progress.read(run.progress)
+    if before is None:
+        return any(event["kind"] == "step" for event in read_events(run.journal))
+    return before.in_memory is not None
+
+
 class Peers:
     """The driver's hand on the holders of a run."""
 
@@ -168,7 +179,7 @@ class Peers:
             self._release()
         elif not self.on:
             ring.release(self._namespace)
-        elif (before := Progress.read(config.files.progress)) and before.in_memory is not None:
+        elif may_be_held(config.files):
             self._build(_living())  # of holders that ended with their Ray, new ones have it
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
