@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             *beginning_faults(config),
         ]
     except OSError as error:
-        return _end(f"{error.filename}: {error.strerror}", ExitCode.RUN_DIR)
+        return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
         return _end("\n".join(faults), ExitCode.USAGE)
     # Not before the flags are right: --help and a typing error answer at once.
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (code := attempt.exit_code(error)) is not None:
             return _end(error, code)
         if isinstance(error, OSError) and config.files.has(error.filename):
-            return _end(f"{error.filename}: {error.strerror}", ExitCode.RUN_DIR)
+            return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
         raise
     return ExitCode.FINISHED
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from env.types import Prompt, RewardFunction, RewardRequest
+from trainer.os_errors import numbered
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -50,7 +51,8 @@ def _remedy(key: str | None, label: str | None) -> str:
 def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
     """Which prompt has no token to go on from, in a sentence; None where all have.
 
-    Where the tokeniser is no file of the tokenizers library the engines themselves find out.
+    Where the tokeniser is no file of the tokenizers library the engines themselves find out. Raises
+    OSError where the disk fails.
     """
     file = Path(config.pretrain) / "tokenizer.json"
     if config.apply_chat_template or not file.is_file():
@@ -58,7 +60,10 @@ def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        with numbered(file):
+            tokenizer = Tokenizer.from_file(str(file))
+    except OSError:
+        raise
     except Exception as error:  # the library raises no other kind
         return f"{file} is damaged: {error}. Download or export the tokeniser again"
     seen: dict[str, bool] = {}

@@ -15,7 +15,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from trainer.os_errors import named
+from trainer.os_errors import NOT_THERE, named, numbered
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES = (
@@ -30,8 +30,6 @@ VOCABULARIES = (
 )
 """Any of these is a tokeniser."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors that the user can put right; any other is the disk's."""
 IMAGES = ("vision_config", "mm_vision_tower", "image_token_id", "image_token_index")
 """Keys of config.json that a model for text alone does not have."""
 
@@ -152,12 +150,14 @@ def _safetensors_fault(path: Path) -> str | None:
     if not path.is_file():
         return "is missing, and the index names it"
     try:
-        with named(path), safe_open(path, framework="np"):
+        with named(path), path.open("rb"):  # the library has one error for whatever this raises
+            pass
+        with numbered(path), safe_open(path, framework="np"):
             return None
     except SafetensorError as error:
         return f"is damaged or cut off: {error} (it has {path.stat().st_size} bytes)"
     except NOT_THERE as error:
-        return f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {error.strerror}"
 
 
 def _pickled_fault(path: Path) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from trainer.os_errors import numbered
 from trainer.types import TrainingError, UnfitModelError
 
 MISSHAPEN = "ignore_mismatched_sizes"
@@ -18,7 +20,8 @@ def told(model: str) -> Iterator[None]:
     An error of the disk or of the memory is none of the model's, and passes.
     """
     try:
-        yield
+        with numbered(Path(model)):
+            yield
     except TrainingError:
         raise
     except Exception as error:

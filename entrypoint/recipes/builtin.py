@@ -55,7 +55,7 @@ class Builtin:
                 *_beginning_faults(settings, config),
             ]
         except OSError as error:
-            return [f"{error.filename}: {error.strerror}"]
+            return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         from trainer.config import parse
