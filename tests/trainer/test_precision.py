@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from tests.trainer.harness import Tiny
 from tests.trainer.ranks import experience, settings
 from tests.trainer.test_log_probs import batch, model
+from trainer.actors import log_probs
 from trainer.actors.base import (
     CriticObjective,
     LearnerSettings,
@@ -76,6 +78,27 @@ def test_the_gradient_to_the_layers_does_not_lose_by_blocks(blocks: int) -> None
     )
     for mine, right in zip(torch.autograd.grad((got * shares).sum(), leaves), exact, strict=True):
         assert off(mine, right.double()) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("rocm", "capability", "expected"),
+    [
+        (None, (7, 5), False),
+        (None, (8, 0), True),
+        (None, (8, 9), True),
+        (None, (9, 0), True),
+        (None, (12, 0), True),
+        ("7.0.51831", (9, 4), False),
+        ("7.0.51831", (12, 0), False),
+    ],
+)
+def test_only_cuda_from_ampere_on_multiplies_halves_without_widening_them(
+    rocm: str | None, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", rocm)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device="cuda:0")
+    assert log_probs._is_multiplied_as_it_is(on_a_gpu) is expected
 
 
 def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:

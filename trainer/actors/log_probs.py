@@ -62,7 +62,7 @@ def token_log_probs(
 
     Both under the logits divided by `temperature`: the distribution that the sampler drew from.
     """
-    # In half precision a CPU has the head's rows widened: they are no more than the logits.
+    # Rows of a head in half precision may be widened: they are to be no more than the logits.
     height = max(1, len(tokens), states.shape[1] if is_half(states) else 0)
     if height * len(projection.weight) <= block_elements and not _is_multiplied_as_it_is(states):
         return of_logits(projection.logits(states), tokens, temperature, entropy=entropy)
@@ -76,8 +76,8 @@ def token_log_probs(
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right, of [N, K] and [K, M], added up in float32 at least and not rounded after.
 
-    Two numbers in half precision have a product that is exact in float32. GPUs multiply them as
-    they are, with sums in float32, which autograd does not know of; a CPU has them widened.
+    Two numbers in half precision have a product that is exact in float32. CUDA multiplies them as
+    they are, with sums in float32, which autograd does not know of; elsewhere they are widened.
     """
     if _is_multiplied_as_it_is(right):
         return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
@@ -86,7 +86,18 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _is_multiplied_as_it_is(tensor: Tensor) -> bool:
-    return tensor.is_cuda and is_half(tensor)
+    if not (tensor.is_cuda and is_half(tensor)):
+        return False
+    return _gives_wide_products(torch.version.hip, torch.cuda.get_device_capability(tensor.device))
+
+
+def _gives_wide_products(rocm: str | None, capability: tuple[int, int]) -> bool:
+    """Whether a GPU multiplies numbers in half precision to float32 without widening them first.
+
+    `rocm`: torch.version.hip. torch calls AMD's GPUs `cuda` too, but refuses such products there;
+    NVIDIA's have no bf16 before Ampere, which has compute capability 8.0.
+    """
+    return rocm is None and capability >= (8, 0)
 
 
 def of_logits(
