@@ -7,7 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from env.prompts import PromptError
-from env.registry import RewardRejected, RewardSpecError, RewardUnreachable, reward_function
+from env.registry import (
+    REWARDS,
+    RewardRejected,
+    RewardSpecError,
+    RewardUnreachable,
+    reward_function,
+)
 from env.types import RewardFunction
 from trainer import (
     data,
@@ -94,11 +100,19 @@ def _reward_of_spec(config: Config) -> RewardFunction | None:
 
 
 def _refuse_unscored(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:
-    """Before the first step of a run: what follows has shown that labels are understood."""
+    """Before the first step of a run: what follows has shown that labels are understood.
+
+    The reward of a user's file or server may fail for a while: a step that it fails in says so.
+    """
     if reward is None or Progress.read(config.files.progress) is not None:
         return
-    if fault := first_rows.unscored(config, reward, prompts.stream.prompts):
-        raise PromptError(fault)
+    first = prompts.stream.prompts
+    if (fault := first_rows.unscored(config, reward, first)) is None:
+        return
+    label = first[0].label
+    if config.remote_rm_url.strip() in REWARDS or first_rows.parts(label):
+        raise PromptError(first_rows.blamed_on_labels(config, fault, label))
+    teller(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
 
 
 def _reward(config: Config, crew: Team, of_spec: RewardFunction | None) -> RewardFunction:

@@ -43,7 +43,8 @@ def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
     from env.registry import REWARDS  # imports an HTTP client, and --help is to answer at once
 
     reward = REWARDS.get(config.remote_rm_url.strip())
-    return first_rows.unscored(config, reward, prompts) if reward else None
+    fault = first_rows.unscored(config, reward, prompts) if reward else None
+    return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
 
 def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:

@@ -18,7 +18,7 @@ SCORED = 4
 
 
 def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) -> str | None:
-    """Why none of the first rows can be scored, in a sentence; None where one can.
+    """That none of the first rows can be scored, in a sentence; None where one can.
 
     The completion is the label itself, as far as anyone knows the likeliest to be understood.
     """
@@ -29,21 +29,31 @@ def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) 
     if any(score.ok for score in scores):
         return None
     return (
-        f"--label_key{f' {config.label_key}' if config.label_key else ''}: --remote_rm_url "
-        f"{config.remote_rm_url} can score none of the first {len(first)} rows of "
-        f"{config.prompt_data}: {scores[0].error}. {_remedy(config.label_key, first[0].label)}"
+        f"--remote_rm_url {config.remote_rm_url} can score none of the first {len(first)} rows of "
+        f"{config.prompt_data}: {scores[0].error}"
     )
+
+
+def blamed_on_labels(config: Config, fault: str, label: str | None) -> str:
+    """What `unscored` says, with what would be right. `label`: the first."""
+    key = config.label_key
+    return f"--label_key{f' {key}' if key else ''}: {fault}. {_remedy(key, label)}"
+
+
+def parts(label: str | None) -> Sequence[str]:
+    """The names in a label that is a JSON object: rewards read one of them, hardly the whole."""
+    try:
+        inner = json.loads(label or "")
+    except ValueError:
+        return ()
+    return tuple(inner) if isinstance(inner, dict) else ()
 
 
 def _remedy(key: str | None, label: str | None) -> str:
     if key is None:
         return "Give the column of the reference answer, if the reward needs one"
-    try:
-        inner = json.loads(label or "")
-    except ValueError:
-        inner = None
-    if isinstance(inner, dict) and inner:
-        name = "ground_truth" if "ground_truth" in inner else next(iter(inner))
+    if names := parts(label):
+        name = "ground_truth" if "ground_truth" in names else names[0]
         return f"The label has parts: give one of them, as --label_key {key}.{name}"
     return "Give the column whose labels the reward reads, or another reward"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.trainer.harness import Tiny, to_argv
 from trainer import attempt, hub, placement
 from trainer.__main__ import main
-from trainer.contract import ExitCode, Progress, RunFiles
+from trainer.contract import ExitCode, Progress, RunFiles, read_events
 from trainer.layout import Layout
 from trainer.stop import Stopped
 from trainer.types import TrainingError, UnfitModelError
@@ -101,6 +101,40 @@ def test_labels_that_no_server_can_score_end_before_a_cluster_is_asked_for(
     picky.write_text("def reward_func(queries, prompts, labels):\n    return [1.0] * 4\n")
     with pytest.raises(AssertionError, match="a cluster was started"):
         end_of(tiny, run_dir, **flags)
+
+
+FAILS_ONCE = """
+from pathlib import Path
+def reward_func(queries, prompts, labels):
+    if not Path(__file__).with_name("failed").exists():
+        Path(__file__).with_name("failed").touch()
+        raise TimeoutError("429 Too Many Requests")
+    return [1.0] * len(queries)
+"""
+
+
+def test_a_reward_of_the_users_that_fails_at_the_start_is_a_warning(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reward = tmp_path / "reward.py"
+    reward.write_text(FAILS_ONCE)
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, remote_rm_url=reward)
+    (told,) = read_events(RunFiles(run_dir).journal)
+    assert told["sentence"] in capsys.readouterr().out
+    assert told["sentence"] == (
+        f"--remote_rm_url {reward} can score none of the first 4 rows of {tiny.prompts}: the "
+        "reward function raised TimeoutError: 429 Too Many Requests. The run begins nevertheless."
+    )
+
+
+def test_labels_that_a_reward_of_our_own_cannot_read_are_refused(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "answer": "two"}\n' * 4)
+    assert end_of(tiny, run_dir, prompt_data=prompts) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("--label_key answer: --remote_rm_url arithmetic can")
 
 
 def test_a_flag_without_effect_is_said_at_the_start(
