@@ -9,20 +9,25 @@ from typing import Any
 MASK = "********"
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)"
-QUOTE = r"""\\?["']"""
-"""With a backslash where the text is itself part of a JSON text."""
-BARE = r"""\S+?(?=[\\"',;)\]}]*(?:\s|\Z))"""
-"""A word without the punctuation after it."""
+QUOTE = r"""\\*["']"""
+"""With backslashes where the text is itself part of a JSON text."""
 SECRET_OPTION = re.compile(
-    rf"""(?<![\w.+/-])(?P<told>
-        -{OPTION}\s+                            # --token abc
-      | {OPTION}\s*=\s*                         # token=abc
-      | (?P<word>{QUOTE})-{OPTION}(?P=word)\s*,\s*  # '--token', 'abc': a command line as a list
-      | (?P<name>{QUOTE}){OPTION}(?P=name)\s*:\s*   # "token": "abc"
-    )(?!{QUOTE}?-)
-    (?P<value>(?P<quote>{QUOTE})[^"']*(?P=quote) | (?(word)(?!)|(?(name)(?!)|{BARE})))""",
+    rf"""
+      (?<![\w.+/-])-{OPTION}\s+(?!\s|(?:{QUOTE})?-)    # --token abc
+    | (?<!\\)(?P<open>{QUOTE}){OPTION}\s*=             # '--token=a b'
+    | (?<![\w.+/-]){OPTION}\s*=\s*(?!\s)               # token=abc
+    | (?<!\\)(?P<name>{QUOTE})(?:
+          -{OPTION}(?P=name)\s*,\s*(?!{QUOTE}-)        # '--token', 'abc': a command line as a list
+        | {OPTION}(?P=name)\s*:\s*                     # "token": "abc"
+      )(?P<quote>{QUOTE})
+    """,
     re.IGNORECASE | re.VERBOSE,
 )
+"""What stands before a secret."""
+SINGLE_QUOTED = re.compile(r"""[^']*(?:'(?:\\*"'\\*"|\\+')'[^']*)*'""")
+"""After its first quote, as a shell has it: without escapes, and with '"'"' for a quote in it."""
+PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
+"""What ends a word, and is no part of it."""
 SHORTEST_SECRET = 6
 """Shorter ones, `true` for one, would be masked in the middle of other words."""
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
@@ -52,19 +57,55 @@ def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """`text` with `secrets`, URL passwords and the values of key and token options masked."""
+    text = _without_options(text)
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:
             text = text.replace(known, MASK)
-    text = URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-    return SECRET_OPTION.sub(_masked_option, text)
+    return URL_PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
-def _masked_option(match: re.Match[str]) -> str:
-    if NOT_SECRET_OPTION.search(match["told"].rstrip(" \t\r\n=,:\"'\\")):
-        return match[0]
-    listed = match["word"] or match["name"]
-    quote = match["quote"] if listed else ""
-    return f"{match['told']}{quote}{MASK}{quote}"
+def _without_options(text: str) -> str:
+    shown, begin, at = [], 0, 0
+    while match := SECRET_OPTION.search(text, at):
+        at = match.end()
+        if NOT_SECRET_OPTION.search(match[0].rstrip(" \t\r\n=,:\"'\\")):
+            at -= len(match["quote"] or "")
+            continue
+        quote = match["quote"] or match["open"] or ""
+        end = _quoted_end(text, at, quote) if quote else _word_end(text, at)
+        if end > at + len(quote):
+            shown += [text[begin:at], MASK, quote]
+            begin = at = end
+    return "".join([*shown, text[begin:]])
+
+
+def _quoted_end(text: str, at: int, quote: str) -> int:
+    """The end of what `quote` began before `at`; of the line where nothing ends it.
+
+    Whether a shell or a list has it is not known: the later end counts.
+    """
+    single = SINGLE_QUOTED.match(text, at) if quote == "'" else None
+    ends = [single.end()] if single else []
+    slashes = len(quote) - 1
+    for found in re.compile(rf"(\\*){quote[-1]}").finditer(text, at):
+        if len(found[1]) % (2 * slashes + 2) == slashes:  # else it is escaped
+            ends.append(found.end())
+            break
+    return max(ends, default=at + len(text[at:].partition("\n")[0]))
+
+
+def _word_end(text: str, at: int) -> int:
+    """The end of a shell's word, which may have quoted parts."""
+    start = at
+    while at < len(text) and not text[at].isspace():
+        quote = re.compile(QUOTE if at == start else "[\"']").match(text, at)
+        if at > start and PUNCTUATION.match(text, at):
+            break
+        if quote:
+            at = _quoted_end(text, quote.end(), quote[0])
+        else:
+            at += 2 if text[at] == "\\" else 1
+    return min(at, len(text))
 
 
 def redact_all(value: Any, secrets: Iterable[str] = ()) -> Any:
@@ -84,12 +125,14 @@ def redact_all(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 def _after_option(words: Sequence[Any], at: int) -> str | None:
     """MASK where the word at `at` is the value of the secret option before it."""
-    before = words[at - 1] if at else None
-    return _after(before, words[at]) if isinstance(before, str) and before[:1] == "-" else None
+    before, word = words[at - 1] if at else None, words[at]
+    if not isinstance(before, str) or before[:1] != "-":
+        return None
+    return None if isinstance(word, str) and word[:1] == "-" else _after(before, word)
 
 
 def _after(name: str, value: Any) -> str | None:
-    if not isinstance(value, str) or value[:1] in ("", "-"):
+    if not isinstance(value, str) or not value:
         return None
     named = re.fullmatch(OPTION, name, re.IGNORECASE) and not NOT_SECRET_OPTION.search(name)
     return MASK if named else None

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from trainer.masks import MASK, redact, redact_all
 
@@ -34,6 +40,22 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
         ("['--use_wandb', '--seed', '1']", "['--use_wandb', '--seed', '1']"),
         ("{'pad_token': '<pad>', 'token': 5}", "{'pad_token': '<pad>', 'token': 5}"),
         ("columns ['token', 'text']", "columns ['token', 'text']"),
+        ("""--password "it's my secret" x""", f"--password {MASK} x"),
+        ("""['a', '--hf-token', "pa'ss"]""", f"""['a', '--hf-token', "{MASK}"]"""),
+        (r"""['--token', 'a\'b"c', 'd']""", f"['--token', '{MASK}', 'd']"),
+        (r'["--token", "a\"b", "d"]', f'["--token", "{MASK}", "d"]'),
+        ("""--token='a b'"'"'c d' x""", f"--token={MASK} x"),
+        (r"--token 'a b'\''c d' x", f"--token {MASK} x"),
+        (r"--token $'a b\'c d' x", f"--token {MASK} x"),
+        (r"--token a\ b x", f"--token {MASK} x"),
+        (r'--token "a\"b c" x', f"--token {MASK} x"),
+        ("--token 'a b", f"--token {MASK}"),
+        ("['--token', 'a b\nnext", f"['--token', '{MASK}'\nnext"),
+        ("['--token=a b', 'c']", f"['--token={MASK}', 'c']"),
+        ("--token=-abcd x", f"--token={MASK} x"),
+        ("(--token 'a b'), x", f"(--token {MASK}), x"),
+        ('"run --token abcd", "x"', f'"run --token {MASK}", "x"'),
+        ("the option '--token=' and --token", "the option '--token=' and --token"),
         ("HF_TOKEN=abcd run", f"HF_TOKEN={MASK} run"),
         ("the same ROLLCALL_TOKEN on all nodes", "the same ROLLCALL_TOKEN on all nodes"),
         ("http://me:abcd@head:5000/x", f"http://me:{MASK}@head:5000/x"),
@@ -49,3 +71,42 @@ def test_a_command_line_that_is_kept_as_a_list_has_its_secrets_masked() -> None:
     kept = redact_all({"argv": words, "api_key": "ijkl", "label_key": "answer", "token": None})
     masked = ["t.py", "--token", MASK, "--chosen_key", "good", f"--wandb.key={MASK}", "--key", "-x"]
     assert kept == {"argv": masked, "api_key": MASK, "label_key": "answer", "token": None}
+
+
+def shell(*words: str) -> str:
+    return shlex.join(["run", *words, "--seed", "1"])
+
+
+def listed(*words: str) -> str:
+    return str(["run", *words, "--seed", "1"])
+
+
+def as_json(*words: str) -> str:
+    return json.dumps(["run", *words, "--seed", "1"])
+
+
+def as_json_in_json(*words: str) -> str:
+    return json.dumps({"said": as_json(*words)})
+
+
+def unquoted(text: str) -> str:
+    return re.sub(r"""[\\"']""", "", text)
+
+
+@settings(max_examples=400, deadline=None)
+@given(secret=st.text(min_size=1) | st.text("'\"\\\\ ,=:-a\n])", min_size=1))
+@example("it's my secret")
+@example("""'"\\""")
+def test_no_secret_of_any_characters_is_shown(secret: str) -> None:
+    """What is shown is the same whatever the secret is."""
+    for write in (shell, listed, as_json, as_json_in_json):
+        for words in ((f"--hf-token={secret}",), ("--hf-token", secret)):
+            if words[-1][0] == "-" and len(words) == 2:
+                continue  # read as the next option
+            if write is shell and secret[-1] == ",":
+                continue  # a comma after a word is not masked
+            hidden = write(*words[:-1], words[-1].removesuffix(secret) + MASK)
+            assert unquoted(redact(write(*words))) == unquoted(hidden)
+    for text in (json.dumps({"hf_token": secret, "a": 1}), str({"hf_token": secret, "a": 1})):
+        assert unquoted(redact(text)) == f"{{hf_token: {MASK}, a: 1}}"
+    assert redact_all({"hf_token": secret}) == {"hf_token": MASK}
