@@ -17,6 +17,7 @@ import pytest
 from tests.trainer.harness import Tiny, dying_at, events, train
 from tests.trainer.test_checkpoint import flip_a_bit
 from tests.trainer.test_resume_to_the_bit import leaves_of
+from trainer.actors import group as group_module
 from trainer.actors.base import Learner
 from trainer.actors.group import Group, LocalGroup
 from trainer.checkpoint import peers, state
@@ -28,7 +29,7 @@ from trainer.contract import Progress, RunFiles, append_event
 from trainer.manifest import Written, checkpoint_path, newest_checkpoint
 from trainer.repair import Memory
 from trainer.team import Team
-from trainer.types import SnapshotLostError
+from trainer.types import NoSeatError, SnapshotLostError
 
 LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 
@@ -171,6 +172,62 @@ def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
     assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
     assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
     assert [event["details"]["step"] for event in events(config, "restore")] == [2]
+
+
+@pytest.mark.parametrize("estimator", ["group_norm", "gae"])
+def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
+    tiny: Tiny,
+    run_dir: Path,
+    memory: Remembered,
+    monkeypatch: pytest.MonkeyPatch,
+    estimator: str,
+) -> None:
+    """A critic loads its share after the policy has been restored."""
+
+    def in_part(snapshot: Snapshot, role: str) -> State:
+        if role == "critic" or estimator == "group_norm":
+            raise SnapshotLostError("its checksum differs")
+        return state.load(memory.held(snapshot.step), role)
+
+    def renew(group: LocalGroup[Any], workers: Any) -> None:
+        (worker,) = group._workers
+        group._workers = [type(worker)(*made[type(worker).__name__])]
+
+    made: dict[str, Any] = {}
+    build = group_module.build
+
+    def remember(actor: str, args: Any) -> Any:
+        made[actor.partition(":")[2]] = args
+        return build(actor, args)
+
+    flags = {"max_steps": 5, "save_steps": 5, "load_checkpoint": True}
+    flags |= {"advantage_estimator": estimator, "init_kl_coef": 0}
+    config = tiny.config(run_dir, **flags)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(4), peers=memory)
+    monkeypatch.setattr(peers, "load", in_part)
+    monkeypatch.setattr(LocalGroup, "renew", renew)
+    monkeypatch.setattr(group_module, "build", remember)
+    train(config, peers=memory)
+    assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
+    assert not events(config, "restore")
+    undisturbed = tiny.config(run_dir.with_name("undisturbed"), **flags)
+    train(undisturbed)
+    assert leaves_of(config, 5) == leaves_of(undisturbed, 5)
+
+
+def test_learners_that_cannot_be_started_anew_end_the_attempt(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(snapshot: Snapshot, role: str) -> State:
+        raise SnapshotLostError("its checksum differs")
+
+    config = tiny.config(run_dir, **LEAN, max_steps=4, save_steps=4, load_checkpoint=True)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(3), peers=memory)
+    monkeypatch.setattr(peers, "load", lost)
+    with pytest.raises(NoSeatError):
+        train(config, peers=memory)
 
 
 @dataclass

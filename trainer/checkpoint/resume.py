@@ -92,7 +92,18 @@ def _newest_held(to: _Beginning) -> DriverState | None:
         if found := _from_memory(to, snapshot):
             return found
         on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
+        if on_disk is None:
+            _start_anew(to.team)
     return None if on_disk is None else _from_disk(to, on_disk)
+
+
+def _start_anew(team: Team) -> None:
+    """Some learners may have been restored before the share of another was missed.
+
+    Raises NoSeatError where they cannot be started anew.
+    """
+    for group in team.learners.values():
+        group.renew(range(len(group)))
 
 
 def finished_before(config: Config) -> int | None:
@@ -113,14 +124,16 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
 
 
 def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
-    """None where no node has all of it any more."""
+    """None where no node has all of it any more; the prompts are then where they were."""
     config, details = to.config, {"step": snapshot.step}
+    before = to.stream.state_dict()
     to.stream.load_state_dict(snapshot.driver.run.prompts)  # before it is said to be found
     try:
         _restore(config, to.team, snapshot)
     except SnapshotLostError as error:
         sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
+        to.stream.load_state_dict(before)
         return None
     if to.peers:
         to.peers.goes_on_from(snapshot)
