@@ -20,7 +20,9 @@ from trainer.contract import sync_directory, write_atomically
 from trainer.os_errors import named
 
 MANIFEST = "MANIFEST.json"
-PUT_ASIDE = "MANIFEST.broken.json"
+BROKEN = "MANIFEST.broken.json"
+LEFT = "MANIFEST.left.json"
+"""Of one that may be whole: the run went back to a step before it, as it was asked to."""
 LONGEST_PATH = 2048
 CHECKPOINT_NAME = re.compile(r"global_step_(0|[1-9][0-9]{0,15})")
 
@@ -64,8 +66,17 @@ def put_aside(directory: Path) -> None:
 
     On a disk that takes no writes it stays as it is.
     """
+    _rename_manifest(directory, BROKEN)
+
+
+def leave(directory: Path) -> None:
+    """The same for one that is later than the step that the run is to go back to."""
+    _rename_manifest(directory, LEFT)
+
+
+def _rename_manifest(directory: Path, name: str) -> None:
     with suppress(OSError):
-        (directory / MANIFEST).replace(directory / PUT_ASIDE)
+        (directory / MANIFEST).replace(directory / name)
         sync_directory(directory)
 
 
@@ -74,8 +85,7 @@ def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
     try:
         manifest = stored.json_object(directory / MANIFEST)
     except FileNotFoundError:
-        known = (directory / PUT_ASIDE).exists()
-        return "it was found broken before" if known else "no manifest: it was never finished"
+        return _without_manifest(directory)
     files = (manifest or {}).get("files")
     if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
         return "its manifest is damaged"
@@ -92,6 +102,17 @@ def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
         if checksums and sha256(path) != entry["sha256"]:
             return f"{name} does not have the checksum that its manifest gives"
     return None
+
+
+def _without_manifest(directory: Path) -> str:
+    if (directory / BROKEN).exists():
+        return "it was found broken before"
+    if (directory / LEFT).exists():
+        return (
+            "it was put aside when --load_step went back to a step before it. To go on from it, "
+            f"rename its {LEFT} to {MANIFEST}"
+        )
+    return "no manifest: it was never finished"
 
 
 def _is_entry(name: str, entry: Any) -> bool:

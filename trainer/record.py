@@ -61,7 +61,8 @@ class Recorder:
         # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
         self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
         finished = finished_before(self.config) or 0
-        self._event("resume", beginning(step, self.total_steps, finished), step=step)
+        text = beginning(step, self.total_steps, finished, asked=bool(self.config.load_step))
+        self._event("resume", text, step=step)
         self._correct(max(step, finished))
 
     @property
@@ -183,8 +184,11 @@ class Recorder:
         teller(self.config.files.journal)(kind, sentence, **details)
 
 
-def beginning(step: int, total_steps: int, finished: int) -> str:
-    """Pure: where an attempt begins, and what that costs; `finished`: steps before it."""
+def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
+    """Pure: where an attempt begins, and what that costs.
+
+    `finished`: steps before it; `asked`: whether --load_step names where it begins.
+    """
     where = (
         f"Training goes on after step {step} of {total_steps}"
         if step
@@ -192,7 +196,8 @@ def beginning(step: int, total_steps: int, finished: int) -> str:
     )
     if finished > step:
         again = "1 step is" if finished == step + 1 else f"{finished - step} steps are"
-        return f"{where}; {again} done again, as nothing holds what came of them."
+        why = "--load_step asks for it" if asked else "nothing holds what came of them"
+        return f"{where}; {again} done again, as {why}."
     return f"{where}: no finished step is lost." if step else f"{where}."
 
 

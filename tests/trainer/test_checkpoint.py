@@ -138,6 +138,27 @@ def test_a_run_goes_on_from_a_step_that_is_named_as_if_no_later_one_had_been(
     assert skipped == [4, 3]
 
 
+def test_a_checkpoint_that_a_named_step_has_left_is_not_called_broken(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags = {"save_steps": 1, "max_ckpt_num": 9, "init_kl_coef": 0, "advantage_estimator": "rloo"}
+    config = tiny.config(run_dir, **flags)
+    train(config)
+    checkpoint_path(config.checkpoints, 9).mkdir()
+    with pytest.raises(RuntimeError, match="dies"):
+        train(tiny.config(run_dir, **flags, load_step=2), dying_at(1))
+    skipped = [one["details"]["step"] for one in events(config, "checkpoint-skipped")]
+    assert skipped == [4, 3]  # that of step 9 never was one
+    again = "2 steps are done again, as --load_step asks for it."
+    assert events(config, "resume")[-1]["sentence"].endswith(again)
+    back = tiny.config(run_dir, **flags, load_step=4)
+    with pytest.raises(ResumeError, match="it was put aside when --load_step went back"):
+        train(back)
+    left = checkpoint_path(config.checkpoints, 4)
+    (left / "MANIFEST.left.json").rename(left / MANIFEST)
+    assert train(back).step == 4
+
+
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
@@ -169,7 +190,7 @@ def test_what_is_written_after_a_broken_checkpoint_was_passed_over_is_kept(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, *, writable: bool
 ) -> None:
     if not writable:  # the broken one stays as it is
-        monkeypatch.setattr(manifest, "PUT_ASIDE", "no/such/directory")
+        monkeypatch.setattr(manifest, "BROKEN", "no/such/directory")
     flags = {"max_ckpt_num": 1, "advantage_estimator": "group_norm", "init_kl_coef": 0}
     train(tiny.config(run_dir, **flags, max_steps=3))
     broken = checkpoint_path(run_dir / "checkpoints", 3)

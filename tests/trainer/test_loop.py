@@ -116,6 +116,13 @@ def test_an_attempt_says_where_it_begins_and_what_is_lost(
     assert beginning(step, 60, finished).startswith(told)
 
 
+def test_an_attempt_that_goes_back_on_request_says_so() -> None:
+    assert beginning(5, 60, 10, asked=True) == (
+        "Training goes on after step 5 of 60; 5 steps are done again, as --load_step asks for it."
+    )
+    assert beginning(5, 60, 5, asked=True).endswith("no finished step is lost.")
+
+
 def test_a_failed_reward_is_left_out_and_never_a_zero(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(run_dir, max_steps=1)
     state = train(config, failing_at(1, 6))

@@ -17,7 +17,15 @@ from trainer.contract import Progress, append_event, read_events
 from trainer.events import attempt_number
 from trainer.in_flight import FILE, InFlight
 from trainer.journal import newest_finished
-from trainer.manifest import checkpoint_path, fault_of, newest_checkpoint, put_aside, steps_on_disk
+from trainer.manifest import (
+    MANIFEST,
+    checkpoint_path,
+    fault_of,
+    leave,
+    newest_checkpoint,
+    put_aside,
+    steps_on_disk,
+)
 from trainer.team import Team
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
 
@@ -69,10 +77,11 @@ def _named_step(to: _Beginning, step: int) -> DriverState:
         raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
     found = _from_disk(to, step)
     for one in steps_on_disk(config.checkpoints):
-        if one > step:
+        later = checkpoint_path(config.checkpoints, one)
+        if one > step and (later / MANIFEST).exists():
             sentence = f"The checkpoint of step {one} is put aside: --load_step {step} goes back."
             _tell(config, "checkpoint-skipped", sentence, {"step": one})
-            put_aside(checkpoint_path(config.checkpoints, one))
+            leave(later)
     return found
 
 
@@ -230,15 +239,15 @@ def _refuse_leftovers(checkpoints: Path) -> None:
 
 
 def _newest(config: Config, steps: Iterable[int]) -> int | None:
-    """The first of `steps` whose checkpoint is whole. Each broken one on the way is put aside, and
-    named in the journal."""
+    """The first of `steps` whose checkpoint is whole. Each other on the way is put aside, and named
+    in the journal."""
     for step in steps:
         directory = checkpoint_path(config.checkpoints, step)
         fault = fault_of(directory)
         if fault is None:
             _confirm(config.files.journal, step)
             return step
-        sentence = f"Checkpoint {directory.name} is broken and skipped: {fault}."
+        sentence = f"Checkpoint {directory.name} is skipped: {fault}."
         _tell(config, "checkpoint-skipped", sentence, {"step": step, "fault": fault})
         put_aside(directory)
     return None
