@@ -4,7 +4,8 @@ One rank on each GPU, or on each node where there is none: an all-reduce over al
 RCCL or gloo, as the trainer's own ranks do it, its result compared with the exact sum and its
 bandwidth with `--least`. Where that fails, is slow, or has nothing to be compared with, pairs of
 nodes, all at once, name the node or the link that is slow or silent. A rank that hangs is ended
-with its process: nothing here waits longer than `--timeout` a round, or three minutes for torch.
+with its process: nothing here waits longer than `--timeout` a round, or three minutes for the
+processes and torch.
 
 With `--count` it begins before the nodes are there, and has torch loaded on each that has come by
 the time when the last one does. Prints one JSON row; ends with 76 where a fault was found.
@@ -28,6 +29,7 @@ from trainer.search_path import job_config
 
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 180.0
+"""For all processes to start and to load torch: from a cold disk both take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +56,23 @@ class Crowd:
             self._nodes[node.name] = node
             self._of(node.name)
 
-    def unstarted(self, names: Sequence[str]) -> list[str]:
-        """Nodes on which Ray has not started all processes after the time of a round."""
+    def unstarted(self, names: Sequence[str], timeout: float) -> list[str]:
+        """Nodes on which Ray has not started all processes after so long.
+
+        Where one has started and died, or its node is lost, the ranks start anew when they are
+        next asked: whether that node answers is for them to show.
+        """
         import ray
 
         up = [answer for name in names for answer in self._up[name]]
-        ray.wait(up, num_returns=len(up), timeout=self.timeout)
-        return [name for name in names if _got(self._up[name], time.monotonic()) is None]
+        _, pending = ray.wait(up, num_returns=len(up), timeout=timeout)
+        silent = [name for name in names if not set(pending).isdisjoint(self._up[name])]
+        started = [name for name in names if name not in silent]
+        self._end([name for name in started if _got(self._up[name], 0.0) is None])
+        return silent
 
     def warm_up(self, names: Sequence[str], timeout: float) -> None:
-        """Until torch is there on all of them: its first import from a cold disk takes long."""
+        """Until torch is there on all of them."""
         import ray
 
         answers = [rank.ready.remote() for name in names for rank in self._of(name)]
@@ -149,13 +158,15 @@ def _slowest(speeds: Sequence[float | None] | None) -> float | None:
     return None if not speeds or None in speeds else min(one for one in speeds if one is not None)
 
 
-def examine(crowd: Crowd, names: Sequence[str], least: float) -> dict[str, Any]:
+def examine(
+    crowd: Crowd, names: Sequence[str], least: float, patience: float = WARM_UP_SECONDS
+) -> dict[str, Any]:
     """What all reach together, and the faults that pairs of them show. Where Ray does not start
-    the ranks of a node, that is the fault, and nothing is asked of the others."""
+    the ranks of a node within `patience`, that is the fault, and nothing is asked of the others."""
     began = time.monotonic()
-    if silent := crowd.unstarted(names):
-        return _row(names, None, least, suspects.without_ray(silent, crowd.timeout), began)
-    crowd.warm_up(names, WARM_UP_SECONDS)
+    if silent := crowd.unstarted(names, patience):
+        return _row(names, None, least, suspects.without_ray(silent, patience), began)
+    crowd.warm_up(names, max(0.0, began + patience - time.monotonic()))
     began = time.monotonic()
     together = crowd.all(names)
     if together is None or together < least:
@@ -220,6 +231,9 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=60.0, help="seconds to wait for them")
     parser.add_argument("--least", type=float, default=0.0, help="GB/s below which it is a fault")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds of one round")
+    parser.add_argument(
+        "--patience", type=float, default=WARM_UP_SECONDS, help="seconds for processes and torch"
+    )
     options = parser.parse_args()
     import ray
 
@@ -227,7 +241,7 @@ def main() -> int:
     ray.init(options.address, job_config=job_config(), **told)
     crowd = Crowd(options.timeout)
     names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
-    row = examine(crowd, names, options.least)
+    row = examine(crowd, names, options.least, options.patience)
     print(json.dumps(row), flush=True)
     for fault in row["faults"]:
         print(fault["sentence"], file=sys.stderr)

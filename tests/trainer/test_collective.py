@@ -1,16 +1,19 @@
-"""What the ranks of the collective check add up, and which sums of theirs are right."""
+"""What the ranks of the collective check add up, which sums of theirs are right, and which of them
+have not started."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 import torch.distributed as dist
 
-from trainer import all_reduce
+from trainer import all_reduce, collective
 
 CPU = torch.device("cpu")
 
@@ -45,3 +48,58 @@ def test_a_rank_that_is_left_out_or_counted_for_its_neighbour_makes_the_sum_wron
     brought = fills(world, monkeypatch)
     assert not is_right(world, brought[:-1], monkeypatch)
     assert not is_right(world, [*brought[:-1], brought[-2]], monkeypatch)
+
+
+class Ranks:
+    """One rank on each node: `up`, `died`, or `pending`; it stands for its own answer as well."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **states: str) -> None:
+        self.states = states
+        self.waited = 0.0
+        self.killed: list[str] = []
+        for name in ("wait", "get", "kill"):
+            monkeypatch.setattr(ray, name, getattr(self, name))
+        monkeypatch.setattr(collective.Crowd, "warm_up", lambda crowd, names, timeout: None)
+        monkeypatch.setattr(collective.Crowd, "all", lambda crowd, names: 5.0)
+
+    def examined(self) -> dict[str, Any]:
+        answers = {name: [name] for name in self.states}
+        crowd = collective.Crowd(60.0, _ranks=dict(answers), _up=answers)
+        return collective.examine(crowd, list(self.states), 0.0)
+
+    def wait(
+        self, refs: Sequence[str], *, num_returns: int, timeout: float
+    ) -> tuple[list[str], list[str]]:
+        pending = [ref for ref in refs if self.states[ref] == "pending"]
+        self.waited += timeout if pending else 0.0
+        return [ref for ref in refs if ref not in pending], pending
+
+    def get(self, refs: Sequence[str], timeout: float) -> list[None]:
+        if any(self.states[ref] == "died" for ref in refs):
+            raise ray.exceptions.ActorDiedError
+        if any(self.states[ref] == "pending" for ref in refs):
+            raise ray.exceptions.GetTimeoutError
+        return [None for _ in refs]
+
+    def kill(self, rank: str) -> None:
+        self.killed.append(rank)
+
+
+def test_a_rank_that_has_died_is_started_anew_and_not_called_unstarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = Ranks(monkeypatch, a="up", b="died")
+    row = ranks.examined()
+    assert (row["verdict"], row["faults"]) == ("pass", [])
+    assert ranks.killed == ["b"]
+
+
+def test_only_a_node_whose_process_is_still_to_come_has_started_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = Ranks(monkeypatch, a="up", b="died", c="pending")
+    row = ranks.examined()
+    assert [fault["nodes"] for fault in row["faults"]] == [("c",)]
+    assert row["faults"][0]["sentence"] == "Ray on c has started no process within 180 s"
+    assert row["faults"][0]["unstarted"]
+    assert ranks.waited == collective.WARM_UP_SECONDS

@@ -24,7 +24,7 @@ def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() 
         Path(sockets["b"]).unlink()
         check = [sys.executable, "-m", "trainer.collective", "--nodes", ",".join(NAMES)]
         done = subprocess.run(
-            [*check, "--address", cluster.address, "--timeout", "20"],
+            [*check, "--address", cluster.address, "--timeout", "20", "--patience", "20"],
             capture_output=True,
             text=True,
             timeout=200,
