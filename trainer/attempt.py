@@ -20,6 +20,7 @@ from trainer import (
     engine_choice,
     first_rows,
     hub,
+    hub_models,
     layout,
     loop,
     memory,
@@ -137,12 +138,18 @@ def _settled(config: Config, placed: Placement) -> Config:
 
 
 def _fetched(config: Config, placed: Placement) -> Config:
-    """With models of the hub on every node of the run, before any process asks for one."""
+    """With models of the hub on every node of the run, before any process asks for one.
+
+    Raises UnfitModelError for those that a directory of the user's would be refused for.
+    """
     names = hub.models(config)
     if not names:
         return config
     print(f"Fetching {', '.join(names)} where it is not yet.", flush=True)
-    found = list(placement.on_each_node(placed, hub.fetch_all, names).values())
+    found = list(placement.on_each_node(placed, hub_models.fetched, config).values())
+    here = hub.located(config, found[0])
+    if faults := engine_faults(here):
+        raise UnfitModelError("\n".join(faults))
     # Nodes whose caches lie elsewhere find their own by the name.
     same = all(directories == found[0] for directories in found)
-    return hub.located(config, found[0]) if same else config
+    return here if same else config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -182,6 +183,42 @@ def test_progress_that_cannot_be_written_is_the_run_directorys_fault(
     monkeypatch.setattr(placement, "join", go_on)
     assert end_of(tiny, run_dir) == ExitCode.RUN_DIR
     assert capsys.readouterr().err.endswith(f"{progress}: Is a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"vision_config": {}}, "a model of images and text (it has vision_config)"),
+        (
+            {"max_position_embeddings": 16, "rope_scaling": {"rope_type": "dynamic"}},
+            "beyond 16 tokens its positions are scaled by the longest sequence of a pass",
+        ),
+    ],
+)
+def test_a_model_of_the_hub_is_refused_as_a_directory_is(
+    tiny: Tiny,
+    run_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    said: str,
+) -> None:
+    model = tmp_path / "models--owner--model"
+    shutil.copytree(tiny.model, model)
+    content = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(content | more))
+    monkeypatch.setattr(hub, "prepare", lambda config: config)
+    monkeypatch.setattr(placement, "join", lambda layout: None)
+    monkeypatch.setattr(placement, "reserve", lambda layout: None)
+    monkeypatch.setattr(attempt, "_settled", lambda config, placed: config)
+    monkeypatch.setattr(hub, "fetch_all", lambda names: dict.fromkeys(names, str(model)))
+    monkeypatch.setattr(placement, "on_each_node", lambda placed, do, given: {"one": do(given)})
+    assert end_of(tiny, run_dir, pretrain="owner/model") == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert told.startswith("--pretrain")
+    assert str(model) in told
+    assert said in told
 
 
 LEAVES_SLOWLY = """
