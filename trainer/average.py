@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +25,10 @@ class MovingAverage:
         return self._averaged.state_dict(keep_vars=True)
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        averaged = list(self._averaged.parameters())
-        newest = [p.detach().to(a) for p, a in zip(model.parameters(), averaged, strict=True)]
-        self._toward(averaged, newest, 1)
+    def update(self, parameters: Iterable[Tensor]) -> None:
+        """`parameters`: the model's, in its order; each is asked for in its turn."""
+        for averaged, newest in zip(self._averaged.parameters(), parameters, strict=True):
+            self._toward([averaged], [newest.detach().to(averaged)], 1)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self._averaged.load_state_dict(tensors)

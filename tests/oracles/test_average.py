@@ -27,5 +27,5 @@ def test_the_moving_average_equals_openrlhf_s(
         updates[1:], peers.openrlhf("moving_averages", updates=updates, beta=beta), strict=True
     ):
         learn(update)
-        average.update(model)
+        average.update(model.parameters())
         same(average.tensors["weight"].numpy(), theirs)

@@ -153,6 +153,22 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters(tiny: Tiny, tmp_path: 
     assert second.mean() > 1.5 * first.mean()
 
 
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_moving_average_is_one_of_the_masters(tiny: Tiny, tmp_path: Path, stage: int) -> None:
+    """With all its weight on the newest, it is what the optimiser has, and not rounded to bf16."""
+    made = settings(tiny.model, Sharding(zero_stage=stage), mixed_precision=True, ema_beta=0.0)
+    schedule = replace(made.schedule, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
+    actor = policy(replace(made, schedule=schedule))
+    before = saved(actor, 0, tmp_path)
+    actor.update(experience(1), 1)
+    updated = saved(actor, 1, tmp_path)
+    averaged = state.load(tmp_path / "1", "policy").average
+    assert updated.keys() <= averaged.keys()
+    assert any(not torch.equal(before[name], updated[name]) for name in updated)
+    for name in updated:
+        torch.testing.assert_close(averaged[name], updated[name], rtol=0, atol=0)
+
+
 def test_what_a_bf16_policy_saved_it_goes_on_from(tiny: Tiny, tmp_path: Path) -> None:
     one, other = policy(bf16(tiny)), policy(bf16(tiny))
     one.update(experience(1), 1)

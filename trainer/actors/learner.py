@@ -146,7 +146,7 @@ class Training:
                 metrics[name] += value
         norm = self._strategy.step()
         if self._average:
-            self._average.update(self._model)
+            self._average.update(self._strategy.updated())
         if self._rank.leads:  # they are the same on all ranks
             metrics |= {"grad_norm": norm, "lr": learning_rate}
         return metrics

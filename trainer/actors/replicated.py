@@ -5,6 +5,7 @@ In bf16 the weights that are updated are not those that the model computes with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -60,6 +61,9 @@ class Replicated:
 
     def whole(self) -> dict[str, Tensor]:
         return self._model.state_dict(keep_vars=True)
+
+    def updated(self) -> Iterator[Tensor]:
+        return self._updated.parameters()
 
     def state(self, keep: Keep) -> State:
         tensors = trained(self._updated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -32,6 +33,10 @@ class Strategy(Protocol):
 
     def whole(self) -> dict[str, Tensor]:
         """Every tensor of the model by name; on ranks that do not lead possibly none."""
+
+    def updated(self) -> Iterator[Tensor]:
+        """The model's parameters in its order, each on all ranks as the optimiser has it: what the
+        model computes with may be rounded. Those that are frozen are what the model has."""
 
     def state(self, keep: Keep) -> State:
         """This rank's share of all that training goes on from, in no layout's form.

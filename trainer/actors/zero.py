@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import deepspeed
@@ -14,7 +15,7 @@ from trainer.actors import loading, masters
 from trainer.actors.base import LearnerSettings, Rank, Sharding
 from trainer.actors.lora import trained
 from trainer.actors.precision import to_bf16
-from trainer.actors.sharded import is_sharded, shape_of
+from trainer.actors.sharded import is_half, is_sharded, shape_of
 from trainer.checkpoint import state
 from trainer.checkpoint.snapshot import Keep
 from trainer.checkpoint.state import State
@@ -75,6 +76,10 @@ class ZeRO:
             if id(tensor) not in copies:
                 copies[id(tensor)] = masters.whole(tensor, keep=self._rank.leads)
         return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+
+    def updated(self) -> Iterator[Tensor]:
+        for one in self._model.parameters():
+            yield masters.weights(one) if one.requires_grad and is_half(one) else one
 
     def state(self, keep: Keep) -> State:
         tensors = trained(self._model)
