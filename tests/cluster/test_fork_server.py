@@ -13,7 +13,7 @@ from tests.cluster.harness import HEAD, Cluster, command_line, parent_of
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 STEPS = 100_000
 

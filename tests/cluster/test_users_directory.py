@@ -13,7 +13,7 @@ from entrypoint.port_block import PortBlock
 from tests.cluster.harness import HEAD, Cluster, result
 from tests.cluster.tiny import tiny_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 BROKEN = "raise RuntimeError('the user\\'s own package was imported')\n"
 REWARD = """

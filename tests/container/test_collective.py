@@ -15,7 +15,7 @@ from tests.container.cluster import Cluster
 from tests.container.podman import Container, podman
 
 pytestmark = [
-    pytest.mark.container,
+    pytest.mark.faults,
     pytest.mark.timeout(480),
     pytest.mark.skipif(not (shutil.which("tc") and shutil.which("nsenter")), reason="no tc here"),
 ]

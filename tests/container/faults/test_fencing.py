@@ -93,7 +93,7 @@ def training(tmp_path: Path) -> Iterator[TrainingRivals]:
             cluster.close()
 
 
-@pytest.mark.cluster
+@pytest.mark.faults
 def test_a_head_whose_machine_was_frozen_is_succeeded_and_writes_nothing_when_it_wakes_up(
     rivals: Rivals,
 ) -> None:
