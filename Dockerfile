@@ -38,6 +38,7 @@ RUN python3 -m venv /opt/venv \
 FROM cpu-venv AS cpu-source
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
+COPY contract contract
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
@@ -104,6 +105,7 @@ COPY --from=cuda-build /opt/venv /opt/venv
 FROM cuda-venv AS cuda-source
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
+COPY contract contract
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint

@@ -21,12 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.result import report
+from contract.progress import Progress
 from entrypoint import wait
 from entrypoint.demo import PORTS, Layout, inherited
 from entrypoint.port_block import PortBlock
 from entrypoint.process import NODE_MARK, Process, kill, marked
 from entrypoint.ray_node import ray_program
-from trainer.contract import Progress
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0

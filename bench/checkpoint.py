@@ -209,8 +209,8 @@ def dd(words: str, size: int) -> float:
 
 def loaded(directory: Path) -> Row:
     """Seconds to compare a checkpoint's checksums, and to copy its tensors into memory."""
+    from contract.manifest import fault_of
     from trainer.checkpoint import state
-    from trainer.manifest import fault_of
 
     began = time.perf_counter()
     assert fault_of(directory) is None

@@ -20,6 +20,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from bench.result import report
+from contract.journal import append_event, read_events
 from entrypoint import failures, hang, restart, wait
 from entrypoint.failures import Ending, FailureClass
 from entrypoint.journal import Journal
@@ -27,7 +28,6 @@ from entrypoint.report import Report, read
 from entrypoint.report_text import duration
 from entrypoint.restart import Replace, Stop, Track
 from entrypoint.signs import Signs
-from trainer.contract import append_event, read_events
 
 HOUR, DAY = 3600.0, 86_400.0
 RECORDED = Path(__file__).parents[1] / "tests/data/failures"
@@ -113,7 +113,7 @@ def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path)
     random.seed(seed)  # of the backoff's jitter
     world = World(inputs, mttf, random.Random(seed), Journal(path, "head"))
     track, answered = Track(max_restarts=3), True
-    with patch("trainer.contract.timestamp", world.timestamp):
+    with patch("contract.journal.timestamp", world.timestamp):
         world.journal.record("start", "this is the head")
         world.spend(inputs.replacement)
         while answered and world.now < seconds:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import report
+from contract.stop import StopRequest
 from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest, Score
 from trainer import data, loop, team
 from trainer.actors.group import LocalLauncher
 from trainer.config import parse
-from trainer.stop import StopRequest
 
 TARGET = 0.97
 """1.0, less noise: one trainer's areas differ between seeds by about 1 % (standard deviation)."""

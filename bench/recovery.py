@@ -34,11 +34,13 @@ from typing import NoReturn
 import psutil
 
 from bench.result import report
+from contract.journal import read_events
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint.process import NODE_MARK, kill, marked
 from tests.container.conftest import missing
 from tests.container.podman import IMAGE, Container, podman
 from tests.ray_workers import actor_of
-from trainer.contract import Progress, RunFiles, read_events
 
 REPOSITORY = Path(__file__).parents[1]
 WORKERS = ("worker-1", "worker-2")

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from contract.os_errors import to_a_reader
+from contract.run_dir import ExitCode
 from entrypoint import cli, programs
 from entrypoint.settings import Settings, SettingsError
-from trainer.contract import ExitCode
-from trainer.os_errors import to_a_reader
 
 
 def main() -> int:

@@ -10,6 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from contract.progress import Phase, Progress
+from contract.redaction import redact
+from contract.run_dir import RunFiles
 from entrypoint import beginning, oom_kills, process, stacks, wait
 from entrypoint.console import ProgressLine
 from entrypoint.failures import BESIDE_THE_DRIVER, Ending
@@ -22,8 +25,6 @@ from entrypoint.recipes.base import Command, Recipe
 from entrypoint.settings import Settings
 from entrypoint.signs import Signs, plain
 from entrypoint.told_steps import ToldSteps
-from trainer.contract import Phase, Progress, RunFiles
-from trainer.masks import redact
 
 log = logging.getLogger(__name__)
 

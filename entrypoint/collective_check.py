@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.run_dir import RunFiles
 from entrypoint import wait
 from entrypoint.failures import FailureClass
 from entrypoint.preflight import collective, versions
@@ -23,7 +24,6 @@ from entrypoint.process import Process, StartError, marks
 from entrypoint.programs import program
 from entrypoint.roll import Card
 from entrypoint.settings import PreflightMode, Settings
-from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 

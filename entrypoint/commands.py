@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import console, ended, run_token, wait
 from entrypoint.head_client import HeadClient, NoHeadError, WrongTokenError
 from entrypoint.role import host_to_ask
 from entrypoint.settings import Settings
-from trainer.contract import ExitCode, Progress, RunFiles
 
 TAIL_LINES = 20
 STOPS = "the head will save, stop and exit 143"

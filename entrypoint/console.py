@@ -10,10 +10,11 @@ import time
 from collections import Counter
 from typing import TextIO
 
+from contract.progress import Progress
+from contract.redaction import redact
+from contract.run_dir import RunFiles
 from entrypoint.preflight.check import Report
 from entrypoint.settings import Settings
-from trainer.contract import Progress, RunFiles
-from trainer.masks import redact
 
 log = logging.getLogger("rollcall")
 

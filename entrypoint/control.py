@@ -29,15 +29,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from contract import lease
+from contract.journal import event_of
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint import connections, gauges, storage_proof
 from entrypoint.bearer import BearerToken
 from entrypoint.register import Register
 from entrypoint.roll import QUESTION_SECONDS, Card, RollState
 from entrypoint.run_reads import RunReads
 from entrypoint.sockets import listen
-from trainer import fence
-from trainer.contract import Progress, RunFiles
-from trainer.journal import event_of
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class Control:
                 Route("/v1/leave", self._leave, methods=["POST"]),
             ],
             middleware=[Middleware(BearerToken, token=token)],
-            exception_handlers={OSError: self._not_now, fence.SupersededError: self._not_now},
+            exception_handlers={OSError: self._not_now, lease.SupersededError: self._not_now},
         )
 
     def _not_now(self, request: Request, error: Exception) -> Response:

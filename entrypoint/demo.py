@@ -20,12 +20,13 @@ from pathlib import Path
 
 import psutil
 
+from contract import private_dir
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import curve
 from entrypoint.port_block import PortBlock
 from entrypoint.process import Process, end, kill, marked
 from entrypoint.programs import program
-from trainer import private_dir
-from trainer.contract import ExitCode, Progress, RunFiles
 
 log = logging.getLogger("rollcall.demo")
 

@@ -10,13 +10,13 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from contract.run_dir import ExitCode
 from entrypoint import role, run_token, wait
 from entrypoint.head_client import HeadClient, WrongTokenError
 from entrypoint.preflight.check import Report
 from entrypoint.preflight.ports import living
 from entrypoint.preflight.run import run_checks
 from entrypoint.settings import PreflightMode, Settings
-from trainer.contract import ExitCode
 
 HEAD_SECONDS = 2.0
 """For the head's answer: no head is the usual case."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from contract import stored_json
+from contract.journal import read_events
+from contract.run_dir import RunFiles
 from entrypoint.report_text import counted
-from trainer import stored
-from trainer.contract import RunFiles
-from trainer.journal import read_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Ended:
         told = self.outcome if code is None else f"{self.outcome}, exit code {code}"
         yield f"the run has ended ({told}): {self.sentence}"
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
-        if stored.is_count(steps) and stored.is_count(attempts):
+        if stored_json.is_count(steps) and stored_json.is_count(attempts):
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
 
 
@@ -51,7 +51,7 @@ def read(run: RunFiles) -> Ended | None:
     if last is None or last["kind"] == "start":
         return None
     try:
-        result = stored.json_object(run.result) or {}
+        result = stored_json.json_object(run.result) or {}
     except FileNotFoundError:
         result = {}
     return Ended(last["details"]["outcome"], last["sentence"], result)

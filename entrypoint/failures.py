@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.contract import ExitCode
+from contract.run_dir import ExitCode
 
 
 class FailureClass(StrEnum):

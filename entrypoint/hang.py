@@ -14,8 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from contract.progress import Phase, Progress
 from entrypoint.settings import DebugRay, Settings
-from trainer.contract import Phase, Progress
 
 START_SECONDS = 1800.0
 """Until the first sign of life: models are loaded, perhaps from a slow disk."""

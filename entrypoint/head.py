@@ -8,6 +8,10 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
+from contract import lease as fence
+from contract.fd_store import Custody
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint import address as address_of
 from entrypoint import (
     process,
@@ -34,9 +38,6 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
-from trainer import fence
-from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
-from trainer.custody import Custody
 
 log = logging.getLogger(__name__)
 

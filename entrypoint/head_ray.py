@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from contract.run_dir import RunFiles
 from entrypoint import process, ray_node, wait
 from entrypoint.inbox import Inbox
 from entrypoint.programs import program
 from entrypoint.ray_node import RayNode
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
 
-from trainer.masks import redact
+from contract.redaction import redact
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer import fence
-from trainer.contract import append_event, read_events
+from contract import lease
+from contract.journal import append_event, read_events
 
 log = logging.getLogger("rollcall")
 
@@ -20,7 +20,7 @@ class Journal:
         self,
         path: Path,
         node: str,
-        claim: fence.Claim | None = None,
+        claim: lease.Claim | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
         """`claim`: the head's, under which all is written. `secrets`: masked in every event."""
@@ -37,7 +37,7 @@ class Journal:
         not be resumed, so the head must not go on. Raises SupersededError where a later head has
         the run.
         """
-        fence.check(self.claim)  # before the sentence is said
+        lease.check(self.claim)  # before the sentence is said
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         log.log(level, "%s", sentence)
         self.write(kind, sentence, **details)

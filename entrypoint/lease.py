@@ -1,7 +1,7 @@
 """One head at a time on a run directory, by a lease that survives a crash of its holder.
 
-Each head has a lease file of its own, numbered (trainer/fence.py says what the numbers are for), in
-which two proofs of its life lie together, since neither is enough on its own:
+Each head has a lease file of its own, numbered (contract/lease.py says what the numbers are for),
+in which two proofs of its life lie together, since neither is enough on its own:
 
 - an advisory lock (flock): the kernel drops it the moment that the holder dies, but a frozen holder
   keeps it, and some network file systems keep it to one machine;
@@ -30,9 +30,10 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from trainer import fence
-from trainer.contract import RunFiles, read_events
-from trainer.os_errors import named
+from contract import lease as fence
+from contract.journal import read_events
+from contract.os_errors import named
+from contract.run_dir import RunFiles
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from contract.redaction import MASK, redact
+from contract.run_dir import ExitCode
 from entrypoint import role
 from entrypoint.recipes import base as recipes
 from entrypoint.recipes.base import Recipe
@@ -16,8 +18,6 @@ from entrypoint.role import Head, Worker
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from entrypoint.variables import Fault, SettingsError
-from trainer.contract import ExitCode
-from trainer.masks import MASK, redact
 
 KEYS = (
     "role",

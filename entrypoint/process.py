@@ -15,8 +15,8 @@ from typing import IO
 
 import psutil
 
+from contract.os_errors import named
 from entrypoint import owner
-from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 

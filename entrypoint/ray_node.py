@@ -19,13 +19,13 @@ from pathlib import Path
 
 import httpx
 
+from contract import fd_store, private_dir
+from contract.run_dir import RunFiles
 from entrypoint import process, ray_files, wait
 from entrypoint.fork_server import node as fork_server
 from entrypoint.inbox import RayEnded
 from entrypoint.settings import DebugRay, Settings
 from entrypoint.signs import plain
-from trainer import custody, private_dir
-from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "ROLLCALL_NODE_NAME": settings.node_name,
         # The driver's output and its processes are looked for on the head's machine.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
-        **custody.environment(custody_of(settings)),
+        **fd_store.environment(custody_of(settings)),
     }
     if settings.wandb_api_key:
         ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.redaction import MASK, secret_texts
 from entrypoint.platforms.facts import Facts
 from entrypoint.variables import Fault, ParseError, Variable, shown
-from trainer.masks import MASK, secret_texts
 
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (

@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from contract.journal import read_events
+from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint import report, report_page, report_text
-from trainer.contract import ExitCode, RunFiles, read_events, write_atomically
 
 
 class _Parser(argparse.ArgumentParser):

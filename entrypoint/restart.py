@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from contract.run_dir import ExitCode
 from entrypoint.failures import FailureClass
 from entrypoint.preflight import collective
-from trainer.contract import ExitCode
 
 
 @dataclass(frozen=True, slots=True)

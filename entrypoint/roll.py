@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.assignment import Offer
+from contract.resources import Offer
 
 QUESTION_SECONDS = 5.0
 """A worker's question is answered after so long at the latest: where the other side vanished

@@ -8,14 +8,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contract import stored_json
+from contract.journal import timestamp
+from contract.redaction import redact_all
+from contract.run_dir import RunFiles, write_atomically
 from entrypoint import beginning
 from entrypoint.journal import Journal
 from entrypoint.preflight.versions import versions
 from entrypoint.recipes import base as recipes
 from entrypoint.settings import Settings
-from trainer import stored
-from trainer.contract import RunFiles, timestamp, write_atomically
-from trainer.masks import redact_all
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
 def _begun(run: RunFiles) -> dict[str, Any] | None:
     """What was written at the first start; None where it is not there, or damaged."""
     try:
-        row = stored.json_object(run.run)
+        row = stored_json.json_object(run.run)
     except FileNotFoundError:
         return None
     if row is None or not isinstance(row.get("fingerprint"), str):

@@ -8,11 +8,11 @@ import secrets
 import threading
 from pathlib import Path
 
+from contract.os_errors import named
+from contract.run_dir import RunFiles, write_atomically
 from entrypoint import wait
 from entrypoint.roll import STORAGE_GRACE_SECONDS
 from entrypoint.settings import Settings
-from trainer.contract import RunFiles, write_atomically
-from trainer.os_errors import named
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract import lease
+from contract.run_dir import RunFiles
 from entrypoint import process, wait
 from entrypoint.programs import unshadowed
 from entrypoint.settings import ServiceOn, Settings
-from trainer import fence
-from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Service:
             sentence = f"the {self.spec.name} server {ending}; starting it again in {pause:.1f} s"
             try:
                 self._tell(sentence)
-            except fence.SupersededError:  # this head ends, and says so itself
+            except lease.SupersededError:  # this head ends, and says so itself
                 return
             except OSError as error:
                 log.warning("%s (not in the journal: %s)", sentence, error.strerror or error)

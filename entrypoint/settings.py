@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from contract.redaction import redact, secret_texts
 from entrypoint import image, wandb_key
 from entrypoint import parsers as parse
 from entrypoint.choices import (
@@ -37,7 +38,6 @@ from entrypoint.variables import (
     Variable,
     variable,
 )
-from trainer.masks import redact, secret_texts
 
 __all__ = [
     "DebugRay",

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from contract.journal import timestamp
+from contract.run_dir import RunFiles
 from entrypoint import process, services
 from entrypoint.settings import Settings
-from trainer.contract import RunFiles, timestamp
 
 log = logging.getLogger(__name__)
 

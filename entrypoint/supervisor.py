@@ -6,6 +6,9 @@ import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from contract import lease
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint import beginning, failures, hang, restart, system_errors, wait
 from entrypoint.attempt import Attempt
 from entrypoint.control import Control
@@ -23,8 +26,6 @@ from entrypoint.journal import Journal
 from entrypoint.ray_node import RayFailedError
 from entrypoint.recipes.base import ArgumentsError, FilesGoneError, Recipe
 from entrypoint.settings import Settings
-from trainer import fence
-from trainer.contract import ExitCode, Progress, RunFiles, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Outcome:
         Raises SupersededError: the workers are the later head's.
         """
         match error:
-            case fence.SupersededError():
+            case lease.SupersededError():
                 raise error
             case wait.InterruptedWaitError():
                 return cls("stopped", ExitCode.STOPPED, str(error))
@@ -138,7 +139,7 @@ class Supervisor:
             resume_from=resume_from or 0,
         )
         command = self.recipe.command(job, resume_from)
-        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **fence.environment(self.journal.claim)}
+        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **lease.environment(self.journal.claim)}
         command = replace(command, env={**command.env, **of_attempt})
         attempt = Attempt(
             submission,
@@ -206,7 +207,7 @@ class Supervisor:
 
         def write() -> None:
             try:
-                fence.check(self.journal.claim)  # on the run's own storage
+                lease.check(self.journal.claim)  # on the run's own storage
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from trainer.contract import ExitCode
+from contract.run_dir import ExitCode
 
 OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What whichever file it happened to is not at fault for."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from contract.progress import Progress
 from entrypoint import console
 from entrypoint.journal import Journal
-from trainer.contract import Progress
 
 EVERY_SECONDS = 10.0
 

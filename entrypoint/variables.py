@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from trainer.masks import MASK, redact
+from contract.redaction import MASK, redact
 
 SHOWN_CHARACTERS = 120
 

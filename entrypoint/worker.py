@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from contract.fd_store import Custody
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import address as address_of
 from entrypoint import names, oom_kills, ray_node, run_token, stacks, system_errors, wait
 from entrypoint.fork_server.node import ForkServer
@@ -33,8 +35,6 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import PreflightMode, Settings
 from entrypoint.storage_proof import StorageProof
-from trainer.contract import ExitCode, RunFiles
-from trainer.custody import Custody
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint.settings import markdown
-from trainer.contract import ExitCode
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

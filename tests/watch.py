@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.contract import Progress, RunFiles, read_events
+from contract.journal import read_events
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 
 POLL_SECONDS = 0.1
 

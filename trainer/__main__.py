@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from threading import Timer
 
+from contract.os_errors import to_a_reader
+from contract.run_dir import ExitCode
 from trainer.checks import beginning_faults, engine_faults, model_faults
 from trainer.config import parse
-from trainer.contract import ExitCode
 from trainer.flags import ConfigError
-from trainer.os_errors import to_a_reader
 
 LEAVE_SECONDS = 5.0
 """For Ray, which takes leave of all processes as the driver exits: of those that a network was cut

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from contract.resources import Offer
 from trainer.layout import Layout, Pool
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -18,16 +19,6 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 
 Room = tuple[float, ...]
 """What a node has left: slots, then each custom resource that the layout asks for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What one node has."""
-
-    name: str
-    gpus: int = 0
-    cpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from contract.journal import append_event, teller
+from contract.lease import SupersededError
+from contract.progress import Progress
+from contract.run_dir import ExitCode
+from contract.stop import Stopped, StopRequest
 from env.prompts import PromptError
 from env.registry import (
     REWARDS,
@@ -33,13 +38,9 @@ from trainer.checkpoint.peers import Peers
 from trainer.checkpoint.resume import ResumeError
 from trainer.checks import engine_faults
 from trainer.config import Config
-from trainer.contract import ExitCode, Progress, append_event
-from trainer.events import teller
-from trainer.fence import SupersededError
 from trainer.model_reward import ModelReward
 from trainer.placement import Placement
 from trainer.reward_models import combination
-from trainer.stop import Stopped, StopRequest
 from trainer.team import Team
 from trainer.types import TrainingError, UnfitModelError
 

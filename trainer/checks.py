@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from contract.progress import Progress
 from env.prompts import PromptError, load_prompts
 from env.types import Prompt
 from trainer import first_rows, model_files, reward_models
 from trainer.config import Config
-from trainer.contract import Progress
-from trainer.manifest import checkpoint_path, fault_of, steps_on_disk
 
 
 def data_faults(config: Config) -> list[str]:

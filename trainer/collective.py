@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
+from contract.run_dir import ExitCode
 from trainer import suspects
 from trainer.all_reduce import Rank
-from trainer.contract import ExitCode
 from trainer.search_path import job_config
 
 POLL_SECONDS = 0.1

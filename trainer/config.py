@@ -10,12 +10,12 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from contract.os_errors import why_absent
+from contract.run_dir import RunFiles
 from trainer import layout
-from trainer.contract import RunFiles
 from trainer.contradictions import faults_between
 from trainer.flags import ConfigError, flags_of
 from trainer.idle import warnings_between
-from trainer.os_errors import why_absent
 from trainer.reading import read
 from trainer.table.inputs import DataFlags, ModelFlags, PreferenceFlags
 from trainer.table.learning import (

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from contract.os_errors import why_absent
 from trainer import kl_control, layout, reward_models, sync
 from trainer.flags import Fault, MissingFile
-from trainer.os_errors import why_absent
 from trainer.values import shown
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from contract.journal import Tell, aloud
 from trainer.actors.group import LOOK_SECONDS, Group, Pending
 from trainer.budget import Budget
 from trainer.engine_losses import ROLE, Loss, returned
 from trainer.engines.base import Engine, Request
-from trainer.events import Tell, aloud
 from trainer.pulse import Pulse
 from trainer.types import (
     BeyondRepairError,

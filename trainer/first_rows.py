@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from contract.os_errors import numbered
 from env.types import Prompt, RewardFunction, RewardRequest
-from trainer.os_errors import numbered
 
 if TYPE_CHECKING:
     from trainer.config import Config

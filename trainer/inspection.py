@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.contract import write_atomically
+from contract.run_dir import write_atomically
 from trainer.types import Sample
 
 

@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from contract.journal import teller
+from contract.manifest import checkpoint_path, fault_of
+from contract.run_dir import ExitCode
+from contract.stop import Stopped, StopRequest
 from env.types import Prompt, RewardFunction
 from trainer import (
     ahead,
@@ -33,19 +37,15 @@ from trainer.checkpoint import best, resume
 from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import ExitCode
 from trainer.data import Data
 from trainer.estimates import Estimates
 from trainer.evaluation import Evaluation
-from trainer.events import teller
 from trainer.in_flight import InFlight
 from trainer.kl_control import next_coefficient
-from trainer.manifest import checkpoint_path, fault_of
 from trainer.mending import Mending, WentBackError
 from trainer.record import Recorder, Stopwatch
 from trainer.repair import Disk, Memory, Repair, Source
 from trainer.rollouts import Rollouts
-from trainer.stop import Stopped, StopRequest
 from trainer.team import Team
 from trainer.types import (
     BeyondRepairError,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer import stored
+from contract import stored_json
+from contract.run_dir import write_atomically
 from trainer.config import Config
-from trainer.contract import write_atomically
 
 Row = Mapping[str, float]
 
@@ -34,10 +34,10 @@ def _drop_after(path: Path, step: int) -> None:
     kept, damaged = [], 0
     for line in path.read_bytes().splitlines():
         try:
-            row = stored.parsed(line)
+            row = stored_json.parsed(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or not stored.is_count(row.get("step")):
+        if not isinstance(row, dict) or not stored_json.is_count(row.get("step")):
             damaged += 1
         elif row["step"] <= step:
             kept.append(line.decode() + "\n")

@@ -15,7 +15,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from trainer.os_errors import NOT_THERE, named, numbered
+from contract.os_errors import NOT_THERE, named, numbered
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES = (

@@ -17,7 +17,8 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainer.assignment import Assignment, Offer, assign
+from contract.resources import Offer
+from trainer.assignment import Assignment, assign
 from trainer.layout import Layout, Pool
 from trainer.search_path import job_config
 from trainer.types import TrainingError

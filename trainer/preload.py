@@ -21,7 +21,7 @@ OF_ACTORS = (
 )
 OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES)
 OF_THE_DRIVER = (
-    *("trainer.checks", "trainer.data", "trainer.engine_choice", "trainer.events", "trainer.hub"),
+    *("trainer.checks", "trainer.data", "trainer.engine_choice", "contract.journal", "trainer.hub"),
     *("trainer.layout", "trainer.loop", "trainer.memory", "trainer.model_reward", "trainer.team"),
 )
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from trainer import fence
+from contract import lease
+from contract.journal import attempt_number, teller
+from contract.manifest import newest_checkpoint
+from contract.progress import Phase, PhaseFile, Progress
 from trainer.checkpoint.keeping import Saved
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.write import RunState
 from trainer.config import Config
-from trainer.contract import Phase, PhaseFile, Progress
 from trainer.evaluation import Evaluation
-from trainer.events import attempt_number, teller
-from trainer.manifest import newest_checkpoint
 from trainer.metrics import JsonLines, Row, TensorBoard, Wandb, connect
 
 
@@ -75,7 +75,7 @@ class Recorder:
 
     def made(self, state: RunState, step: Step) -> None:
         """A step is over, and counts once it is finished."""
-        fence.check(fence.mine())
+        lease.check(lease.mine())
         self._made = state, step
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from contract.journal import Tell
+from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.actors.base import Learner
 from trainer.actors.group import Group
 from trainer.budget import Budget
 from trainer.checkpoint.write import RunState
 from trainer.engine_losses import ROLE as ENGINE
 from trainer.engine_pool import Patience
-from trainer.events import Tell
-from trainer.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.team import Team
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 

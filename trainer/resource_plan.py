@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from contract.resources import Offer
 from trainer import layout, memory
-from trainer.assignment import Assignment, Offer, assign
+from trainer.assignment import Assignment, assign
 from trainer.layout import Group, Pool
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.contract import ExitCode
+from contract.run_dir import ExitCode
 from trainer.flags import ConfigError, Fault, flag
 from trainer.reading import read
 

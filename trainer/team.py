@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from contract.journal import teller
 from trainer import reward_models
 from trainer.actors.base import (
     CorrectionSettings,
@@ -26,7 +27,6 @@ from trainer.budget import Budget
 from trainer.config import Config
 from trainer.engine_pool import EnginePool, Patience
 from trainer.engines.base import EngineSettings, VLLMSettings
-from trainer.events import teller
 
 ENGINES = {
     "auto": "trainer.engines.hf:HFEngine",

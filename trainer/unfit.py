@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.os_errors import numbered
+from contract.os_errors import numbered
 from trainer.types import TrainingError, UnfitModelError
 
 MISSHAPEN = "ignore_mismatched_sizes"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 
+from contract.run_dir import RunFiles
 from entrypoint import head, process
 from entrypoint.control import Control
 from entrypoint.journal import Journal
 from entrypoint.roll import Card
-from trainer.contract import RunFiles
 
 POLL_SECONDS = 0.05
 

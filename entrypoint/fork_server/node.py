@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from contract import private_dir
+from contract.run_dir import RunFiles
 from entrypoint import process, wait
 from entrypoint.fork_server import shown
 from entrypoint.programs import program
 from entrypoint.settings import Settings
-from trainer import private_dir
-from trainer.contract import RunFiles
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.run_dir import ExitCode
 from entrypoint import process
 from entrypoint.preflight import amd_smi, interfaces, nvml
 from entrypoint.role import Head, Worker
 from entrypoint.settings import PreflightMode, Settings
-from trainer.contract import ExitCode
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from contract.resources import Offer
 from entrypoint.failures import FailureClass
 from entrypoint.settings import Settings
-from trainer.assignment import Offer
 
 
 @dataclass(frozen=True, slots=True)

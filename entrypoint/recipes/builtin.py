@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.journal import read_events
+from contract.manifest import newest_checkpoint
+from contract.resources import Offer
+from contract.run_dir import RunFiles
 from entrypoint import beginning
 from entrypoint.failures import FailureClass
 from entrypoint.fork_server import node as fork_server
 from entrypoint.programs import program
 from entrypoint.recipes.base import ArgumentsError, Command, FilesGoneError
 from entrypoint.settings import Settings
-from trainer.assignment import Offer
-from trainer.contract import RunFiles, read_events
 from trainer.flags import OVER
-from trainer.manifest import newest_checkpoint
 
 if TYPE_CHECKING:
     from trainer.config import Config

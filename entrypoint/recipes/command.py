@@ -7,13 +7,14 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from contract.progress import Progress
+from contract.resources import Offer
+from contract.run_dir import RunFiles
 from entrypoint.failures import FailureClass
 from entrypoint.parsers import BY_A_SHELL
 from entrypoint.programs import unshadowed
 from entrypoint.recipes.base import Command, FilesGoneError
 from entrypoint.settings import Settings
-from trainer.assignment import Offer
-from trainer.contract import Progress, RunFiles
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
 """A word that a shell would not have passed on as an argument, unless it was quoted."""

@@ -23,9 +23,9 @@ from pathlib import Path
 import httpx
 import psutil
 
+from contract import fd_store
 from tests.cluster.harness import HEAD, Cluster
 from tests.support.connections import is_closed
-from trainer import custody
 
 WORKER = 1
 DESCRIPTORS = 700
@@ -230,7 +230,7 @@ def directories(head: Head) -> Iterator[str]:
     for node in (HEAD, WORKER):
         for process in head.cluster.processes(node):
             try:
-                words = [process.environ().get(custody.VARIABLE, ""), *process.cmdline()[:3]]
+                words = [process.environ().get(fd_store.VARIABLE, ""), *process.cmdline()[:3]]
             except psutil.Error:
                 continue  # it has ended
             for path in map(Path, words):

@@ -16,7 +16,9 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainer.contract import ExitCode, Progress, RunFiles, append_event
+from contract.journal import append_event
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 
 SAVE_EVERY = 5
 STEP_SECONDS = 0.1

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.journal import read_events
 from entrypoint.process import kill
-from trainer.contract import read_events
 
 pytestmark = pytest.mark.cluster
 

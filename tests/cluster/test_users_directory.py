@@ -28,7 +28,7 @@ def reward_func(queries, prompts, labels):
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "users"
-    for name in ("entrypoint", "env", "trainer"):
+    for name in ("contract", "entrypoint", "env", "trainer"):
         (here / name).mkdir(parents=True)
         (here / name / "__init__.py").write_text(BROKEN)
     (here / "helper.py").write_text("WORTH = 0.25\n")

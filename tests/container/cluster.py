@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from contract.run_dir import RunFiles
 from tests.container.podman import IMAGE, Container, podman
 from tests.watch import Watch
-from trainer.contract import RunFiles
 
 HEAD_POD_ID = "abc123"
 REWARD_URL = "http://reward:5000/get_reward"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.manifest import newest_checkpoint
+from contract.run_dir import RunFiles
 from tests.container.cluster import SHORT, Cluster
 from tests.container.podman import IMAGE, Container, inspect, podman, run_once
 from tests.container.test_dockerfiles import ROOT, stages
-from trainer.contract import RunFiles
-from trainer.manifest import newest_checkpoint
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 

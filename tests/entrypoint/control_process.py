@@ -6,11 +6,11 @@ import resource
 import sys
 from pathlib import Path
 
+from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.control import Control
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from trainer.contract import RunFiles
 
 
 def main() -> None:

@@ -13,13 +13,14 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
+from contract.journal import append_event, read_events
+from contract.manifest import checkpoint_path, write_manifest
+from contract.run_dir import RunFiles
 from entrypoint import beginning, plan
 from entrypoint.recipes.builtin import RECIPE
 from entrypoint.settings import Settings
 from tests.entrypoint.models import write_files
 from trainer.config import Config, parse
-from trainer.contract import RunFiles, append_event, read_events
-from trainer.manifest import checkpoint_path, write_manifest
 
 Damage = Callable[[Path], object]
 

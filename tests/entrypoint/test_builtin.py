@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.resources import Offer
 from entrypoint.recipes.builtin import RECIPE
 from entrypoint.settings import Settings
-from trainer.assignment import Offer
 
 URL = "http://reward:5000/get_reward"
 

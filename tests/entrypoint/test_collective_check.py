@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint import collective_check, wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.failures import FailureClass
@@ -24,7 +25,6 @@ from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.world import DIED, FINISHED, World, ends
-from trainer.contract import ExitCode
 
 F = FailureClass
 H100 = {"gpu": "NVIDIA H100 80GB HBM3"}

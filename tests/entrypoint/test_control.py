@@ -13,6 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from contract.journal import append_event
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint.control import Control
 from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
 from entrypoint.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
@@ -20,7 +23,6 @@ from entrypoint.port_block import PortBlock
 from entrypoint.roll import Card
 from entrypoint.storage_proof import StorageProof
 from entrypoint.wait import NotYetError
-from trainer.contract import Progress, RunFiles, append_event
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
 TOKEN = "correct-horse-battery"

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract.journal import event_of, line_of
+from contract.progress import Phase, Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import (
     beginning,
     console,
@@ -31,8 +34,6 @@ from entrypoint.journal import Journal
 from entrypoint.lease import Lease
 from entrypoint.settings import Settings
 from tests.damage import damaged, flipped
-from trainer.contract import ExitCode, Phase, Progress, RunFiles
-from trainer.journal import event_of, line_of
 
 DETAILS: dict[str, dict[str, Any]] = {
     "start": {"incarnation": "a"},

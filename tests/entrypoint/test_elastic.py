@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from contract.progress import Progress
+from contract.resources import Offer
 from entrypoint.failures import Ending, FailureClass, classify
 from entrypoint.job import JobInfo
 from entrypoint.recipes.builtin import RECIPE
 from entrypoint.restart import Grow, History, decide, with_fewer
 from entrypoint.settings import Settings
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, Act, World, ends
-from trainer.assignment import Offer
 from trainer.config import parse
-from trainer.contract import Progress
 
 URL = "http://reward:5000/get_reward"
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import commands, head
 from entrypoint.journal import Journal
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.test_control import TOKEN, Head
-from trainer.contract import ExitCode, Progress, RunFiles
 
 FINISHED = Outcome("finished", ExitCode.FINISHED, "the job has finished")
 STOPPED = Outcome("stopped", ExitCode.STOPPED, "SIGTERM")

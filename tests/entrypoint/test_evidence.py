@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contract.run_dir import ExitCode
 from entrypoint import signs
 from entrypoint.job import JobInfo
 from tests.entrypoint.world import World, ends
-from trainer.contract import ExitCode
 
 
 def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after_it(

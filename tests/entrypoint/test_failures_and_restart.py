@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint.failures import (
     BESIDE_THE_DRIVER,
     Ending,
@@ -23,7 +24,6 @@ from entrypoint.failures import (
 from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
 from entrypoint.signs import PATTERNS, Signs, sign
 from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
-from trainer.contract import ExitCode
 
 F = FailureClass
 RECORDED = sorted((Path(__file__).parent.parent / "data/failures").glob("*.toml"))

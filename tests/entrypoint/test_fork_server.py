@@ -18,12 +18,12 @@ import psutil
 import pytest
 import torch
 
+from contract import private_dir
 from entrypoint.fork_server import node, shim, shown
 from entrypoint.fork_server.request import Request, UnlikeError, admitted
 from entrypoint.process import NODE_MARK, marked
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
-from trainer import private_dir
 
 WORKER = "ray/_private/workers/default_worker.py"
 TELL = """

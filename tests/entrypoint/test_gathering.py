@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from contract.resources import Offer
 from entrypoint.gathering import UnplaceableError
 from entrypoint.recipes.builtin import RECIPE, Builtin
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from tests.entrypoint.test_elastic import settings_of
 from tests.entrypoint.world import World
-from trainer.assignment import Offer
 
 ADDRESSES = {"a": "127.0.0.3", "b": "127.0.0.4"}
 BACK_AFTER_SECONDS = 0.5

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
 from entrypoint import beginning, process, stacks
 from entrypoint.hang import (
     COMPUTING_SECONDS,
@@ -23,7 +24,6 @@ from entrypoint.hang import (
 )
 from entrypoint.process import Process
 from entrypoint.settings import Settings
-from trainer.contract import PHASE_BYTES, Phase, PhaseFile, Progress
 
 PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 

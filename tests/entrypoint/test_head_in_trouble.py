@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import attempt, ray_node
 from entrypoint.head_ray import HeadRay
 from entrypoint.inbox import Inbox, RayEnded, StopAsked
@@ -20,7 +22,6 @@ from entrypoint.roll import Card
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, World, ends
-from trainer.contract import ExitCode, Progress, RunFiles
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from contract import lease as fence
+from contract.journal import read_events
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import head, lease, ray_node
 from entrypoint.inbox import Inbox
 from entrypoint.journal import Journal
 from entrypoint.role import Head
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
-from trainer import fence
-from trainer.contract import ExitCode, RunFiles, read_events
 
 
 @pytest.fixture

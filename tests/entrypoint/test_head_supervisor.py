@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.resources import Offer
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import supervisor, wait
 from entrypoint.head_client import HeadClient, RefusedError
 from entrypoint.inbox import RayEnded, StopAsked, WorkerLeaves
@@ -21,8 +23,6 @@ from entrypoint.recipes.command import AnyCommand
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
-from trainer.assignment import Offer
-from trainer.contract import ExitCode, RunFiles
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import head
 from entrypoint.job import JobInfo
 from entrypoint.recipes.base import FilesGoneError
@@ -18,7 +19,6 @@ from entrypoint.role import Head
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.world import DIED, FINISHED, Act, World, ends
-from trainer.contract import ExitCode, RunFiles
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from contract.redaction import MASK
 from entrypoint import job_log
 from entrypoint.job import JobClient
 from entrypoint.job_log import Copy
 from entrypoint.sockets import listen
 from tests.entrypoint.test_job import SECRET, TOKEN, FakeRay, client, ray
-from trainer.masks import MASK
 
 __all__ = ["ray"]
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import append_event, read_events, teller
+from contract.redaction import MASK
 from entrypoint import failures, report, report_page
 from entrypoint.failures import Ending, FailureClass
 from entrypoint.journal import Journal
 from entrypoint.settings import Settings
-from trainer.contract import append_event, read_events
-from trainer.events import teller
-from trainer.masks import MASK
 
 SECRET = "hf_nobody_may_read_this"
 

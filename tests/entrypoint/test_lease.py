@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from contract import lease as fence
+from contract.journal import append_event, read_events
+from contract.manifest import checkpoint_path, fault_of, write_manifest
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint import lease
 from entrypoint.lease import HeldError, Lease
-from trainer import fence
-from trainer.contract import Progress, RunFiles, append_event, read_events
-from trainer.manifest import checkpoint_path, fault_of, write_manifest
 
 HOLD = """
 import sys, time
@@ -192,8 +194,10 @@ def test_a_head_that_was_superseded_is_told_with_both_numbers(
 DRIVE = """
 import os, sys, time
 from pathlib import Path
-from trainer.contract import Progress, RunFiles, append_event
-from trainer.fence import SupersededError
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from contract.journal import append_event
+from contract.lease import SupersededError
 run = RunFiles(Path(sys.argv[1]))
 for step in range(1, 10_000):
     try:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from contract import lease as fence
+from contract.journal import append_event, read_events
+from contract.run_dir import RunFiles
 from entrypoint import lease
 from entrypoint.lease import HeldError, Lease
 from tests.entrypoint.test_lease import DRIVE
-from trainer import fence
-from trainer.contract import RunFiles, append_event, read_events
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ LIVE = """
 import sys, time
 from pathlib import Path
 from entrypoint import lease
-from trainer.contract import append_event, RunFiles
+from contract.journal import append_event
+from contract.run_dir import RunFiles
 lease.HEARTBEAT_SECONDS = 0.3
 run = RunFiles(Path(sys.argv[1]))
 own = lease.Lease(run.leases, lambda why: print("lost", flush=True)).acquire()

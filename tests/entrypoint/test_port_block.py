@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint import demo, port_block
 from entrypoint.port_block import SLOT_PORTS, PortBlock
-from trainer.contract import ExitCode
 
 HOLDER = """
 import sys

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from contract.run_dir import ExitCode
 from entrypoint.preflight import host
 from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
 from entrypoint.preflight.run import CHECKS, run_checks
 from entrypoint.role import Head
 from entrypoint.settings import PreflightMode, Settings, SettingsError
-from trainer.contract import ExitCode
 
 HEAD = Head(1, 1, "a test")
 PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import head, ray_node, wait, worker
 from entrypoint.head_ray import HeadRay
 from entrypoint.inbox import Inbox
@@ -22,7 +23,6 @@ from entrypoint.settings import Settings
 from tests.entrypoint.test_control import TOKEN
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
 from tests.entrypoint.test_storage_lost import settings as of_worker
-from trainer.contract import ExitCode, RunFiles
 
 __all__ = ["environ", "of_worker"]
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from contract.journal import append_event, read_events
+from contract.run_dir import ExitCode
 from entrypoint import report, report_command, report_page, report_text
 from entrypoint.report import Report
-from trainer.contract import ExitCode, append_event, read_events
 
 FOUR_FAULTS = Path(__file__).parent.parent / "data/journals/four-faults.jsonl"
 """A head and a worker: the driver killed, then frozen, then the worker killed, then the head."""

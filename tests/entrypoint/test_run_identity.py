@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from contract.run_dir import RunFiles
 from entrypoint.journal import Journal
 from entrypoint.run_identity import differences, identify
 from entrypoint.settings import Settings
 from tests.damage import damaged
-from trainer.contract import RunFiles
 
 BEGUN = ("--actor_learning_rate", "1e-6", "--save_steps=5", "--prompt_data", "a.jsonl")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from contract.lease import SupersededError
 from entrypoint import process
 from entrypoint.services import Service, Services, ServiceSpec, mark, specs
 from entrypoint.settings import Settings
 from entrypoint.wait import GaveUpError, answers_http
 from tests.entrypoint.test_control import eventually
-from trainer.fence import SupersededError
 
 SERVER = """
 import http.server, sys, time

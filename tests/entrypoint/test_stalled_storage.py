@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
+from contract.journal import append_event
+from contract.lease import SupersededError
+from contract.progress import Progress
 from entrypoint import run_reads
 from entrypoint.roll import Card
 from entrypoint.wait import NotYetError
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
-from trainer.contract import Progress, append_event
-from trainer.fence import SupersededError
 
 __all__ = ["head"]
 

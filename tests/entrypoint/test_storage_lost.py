@@ -16,6 +16,9 @@ from typing import NoReturn
 
 import pytest
 
+from contract import lease as fence
+from contract.lease import SupersededError
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import roll, wait, worker
 from entrypoint.control import Control
 from entrypoint.head import tell_end
@@ -29,9 +32,6 @@ from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 from tests.entrypoint.world import FINISHED, World
-from trainer import fence
-from trainer.contract import ExitCode, RunFiles
-from trainer.fence import SupersededError
 
 __all__ = ["head"]
 
@@ -249,7 +249,7 @@ def test_a_full_disk_is_named_by_the_file_that_it_does_not_take(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     world = World(tmp_path, lambda world: FINISHED)
-    monkeypatch.setattr(f"trainer.contract.os.{broken}", full)
+    monkeypatch.setattr(f"contract.run_dir.os.{broken}", full)
     outcome = world.lives()
     why = f"{world.run.journal}: No space left on device"
     assert outcome == Outcome("failed", ExitCode.RUN_DIR, why)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import append_event
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint import report, told_steps
 from entrypoint.job import JobInfo
 from entrypoint.journal import Journal
 from entrypoint.told_steps import ToldSteps
 from tests.entrypoint.world import DIED, FINISHED, Act, World
-from trainer.contract import Progress, RunFiles, append_event
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

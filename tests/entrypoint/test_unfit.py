@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint import doctor, worker
 from entrypoint.control import Control
 from entrypoint.preflight.check import Check, Finding, Verdict
@@ -20,7 +21,6 @@ from entrypoint.preflight.run import run_checks
 from entrypoint.role import Worker
 from entrypoint.roll import Card
 from entrypoint.settings import Settings
-from trainer.contract import RunFiles
 
 TOKEN = "correct-horse-battery"
 ROLE = Worker("127.0.0.1", "a test")

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import read_events
+from contract.run_dir import RunFiles
 from entrypoint.control import Control
 from entrypoint.lease import Lease
 from entrypoint.process import marked
 from entrypoint.roll import Card
 from tests.entrypoint.models import write_files
 from tests.support.ports import BLOCK_PORTS
-from trainer.contract import RunFiles, read_events
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 OTHER_SECRET = "60303ae22b998861bce3b28f33eec1be"

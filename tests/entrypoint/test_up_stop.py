@@ -127,7 +127,7 @@ SPEAKS_ON = """
 import logging, os, signal, sys
 from entrypoint import console
 from entrypoint.settings import Settings
-from trainer.contract import Progress
+from contract.progress import Progress
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 console.set_up(Settings.read(os.environ))

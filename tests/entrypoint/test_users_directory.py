@@ -17,7 +17,7 @@ BROKEN = "raise RuntimeError('the user\\'s own package was imported')\n"
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a user's; it is the working directory."""
-    for name in ("trainer", "env"):
+    for name in ("contract", "trainer", "env"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(BROKEN)
     (tmp_path / "entrypoint").mkdir()  # a package too, though it has no such file

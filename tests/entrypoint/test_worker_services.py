@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint import wait, worker
 from entrypoint.control import Control
 from entrypoint.inbox import HeadSaid, Inbox, StopAsked
@@ -16,7 +17,6 @@ from entrypoint.settings import Settings
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.test_services import SERVER
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
-from trainer.contract import ExitCode
 
 __all__ = ["environ"]
 

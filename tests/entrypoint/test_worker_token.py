@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import ray_node, run_token, wait
 from entrypoint.inbox import Inbox, StopAsked
 from entrypoint.settings import Settings
 from tests.entrypoint.test_control import TOKEN, eventually
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
-from trainer.contract import ExitCode, RunFiles
 
 __all__ = ["environ"]
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint import wait
 from entrypoint.collective_check import CollectiveCheck
 from entrypoint.control import Control
@@ -21,7 +23,6 @@ from entrypoint.roll import Card
 from entrypoint.services import Services
 from entrypoint.settings import Settings
 from entrypoint.supervisor import Outcome, Supervisor
-from trainer.contract import ExitCode, Progress, RunFiles
 
 TOKEN = "correct-horse-battery"
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)

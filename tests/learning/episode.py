@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import train
 from trainer.config import Config
-from trainer.stop import Stopped, StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

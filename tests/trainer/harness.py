@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.journal import read_events
+from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from trainer import data, loop, team
 from trainer.actors.group import LocalLauncher
 from trainer.checkpoint.write import RunState
 from trainer.config import Config, parse
-from trainer.contract import read_events
-from trainer.stop import StopRequest
 
 
 @dataclass(frozen=True)

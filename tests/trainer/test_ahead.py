@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from contract.manifest import checkpoint_path
+from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from tests.trainer.test_engine import settings
@@ -22,9 +24,7 @@ from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft
 from trainer.engines.hf import HFEngine
 from trainer.in_flight import FILE, InFlight
-from trainer.manifest import checkpoint_path
 from trainer.rollouts import Rollouts
-from trainer.stop import Stopped, StopRequest
 from trainer.types import BeyondRepairError, Completion, LostWorkerError, Sample
 
 STEPS = 4

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from contract.manifest import checkpoint_path
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, metric_rows, to_argv
 from tests.trainer.test_on_ray import flags, process_of, wait_until
 from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory
 from trainer.config import Config, parse
-from trainer.contract import ExitCode
 from trainer.in_flight import FILE, Group, InFlight
-from trainer.manifest import checkpoint_path
 
 __all__ = ["begin", "flags", "ray_directory"]
 

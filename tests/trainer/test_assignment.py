@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.resources import Offer
 from tests.trainer.harness import Tiny, to_argv
 from trainer import layout
-from trainer.assignment import Assignment, Offer, assign
+from trainer.assignment import Assignment, assign
 from trainer.config import Config, parse
 from trainer.layout import Group, Layout, Pool
 

@@ -14,14 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from tests.trainer.harness import Tiny, dying_at, events, metric_rows, train
-from trainer import manifest
-from trainer.checkpoint import export, keeping, retention, state
-from trainer.checkpoint.resume import ResumeError
-from trainer.checkpoint.retention import OnDisk, Retention
-from trainer.config import Config
-from trainer.contract import read_events
-from trainer.manifest import (
+from contract import manifest
+from contract.journal import read_events
+from contract.manifest import (
     MANIFEST,
     Written,
     checkpoint_path,
@@ -31,6 +26,11 @@ from trainer.manifest import (
     steps_on_disk,
     write_manifest,
 )
+from tests.trainer.harness import Tiny, dying_at, events, metric_rows, train
+from trainer.checkpoint import export, keeping, retention, state
+from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.retention import OnDisk, Retention
+from trainer.config import Config
 
 ON_DISK = st.dictionaries(st.integers(1, 30), st.builds(OnDisk, st.booleans(), st.integers(1, 9)))
 

@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contract import fd_store
+from contract.fd_store import Custody, Deposit
 from tests.trainer.test_snapshots import of
-from trainer import custody
 from trainer.checkpoint.holder import Holder, view
 from trainer.checkpoint.kept import Kept
-from trainer.custody import Custody, Deposit
 from trainer.shared import Segment
 from trainer.stream import Server
 
 DEPOSITS = """
 import os
-from trainer import custody
+from contract import fd_store as custody
 descriptor = os.memfd_create("one")
 os.write(descriptor, b"what was there")
 custody.deposit("a run", b"label", {"one": descriptor})
@@ -36,7 +36,7 @@ os.kill(os.getpid(), 9)
 @pytest.fixture
 def custodian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Custody]:
     path = tmp_path / "kept" / "socket"
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     with Custody(path) as found:
         yield found
     assert not path.parent.exists()
@@ -68,24 +68,24 @@ def test_memory_outlives_the_process_that_had_it() -> None:
     ended = subprocess.run([sys.executable, "-c", DEPOSITS], check=False)
     assert ended.returncode == -signal.SIGKILL
     for _ in range(2):  # it stays
-        found = custody.withdraw("a run")
+        found = fd_store.withdraw("a run")
         assert found.label == b"label"
         assert contents(found) == [b"what was there"]
-    assert custody.withdraw("another run") == Deposit()
+    assert fd_store.withdraw("another run") == Deposit()
 
 
 @pytest.mark.usefixtures("custodian")
 def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
     before, segments = open_files(), [memory(b"%d" % number) for number in range(40)]
     label = bytes(300_000)
-    custody.deposit("a run", b"older", named(segments[:1]))
-    custody.deposit("a run", label, named(segments))
-    found = custody.withdraw("a run")
+    fd_store.deposit("a run", b"older", named(segments[:1]))
+    fd_store.deposit("a run", label, named(segments))
+    found = fd_store.withdraw("a run")
     assert found.label == label
     assert contents(found) == [b"%d" % number for number in range(40)]
-    custody.deposit("another run", b"", named(segments[:2]))
-    assert custody.withdraw("a run") == Deposit(), "a node is one run's at a time"
-    custody.deposit("another run", b"", {})
+    fd_store.deposit("another run", b"", named(segments[:2]))
+    assert fd_store.withdraw("a run") == Deposit(), "a node is one run's at a time"
+    fd_store.deposit("another run", b"", {})
     Deposit(descriptors=tuple(segments)).close()
     deadline = time.monotonic() + 10
     while open_files() > before:  # connections that were answered are closed by threads
@@ -94,15 +94,15 @@ def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
 
 
 def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Custody) -> None:
-    custody.deposit("a run", b"whole", {"one": (one := memory(b"kept"))})
+    fd_store.deposit("a run", b"whole", {"one": (one := memory(b"kept"))})
     before = open_files()
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(os.environ[custody.VARIABLE])
+        client.connect(os.environ[fd_store.VARIABLE])
         socket.send_fds(client, [b'{"owner": "a r'], [one])
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(os.environ[custody.VARIABLE])
+        client.connect(os.environ[fd_store.VARIABLE])
     os.close(one)
-    assert contents(custody.withdraw("a run")) == [b"kept"]
+    assert contents(fd_store.withdraw("a run")) == [b"kept"]
     deadline = time.monotonic() + 10
     while open_files() >= before:
         assert time.monotonic() < deadline
@@ -113,28 +113,28 @@ def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Cu
 def test_a_custodian_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(custody, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(fd_store, "PATIENCE_SECONDS", 0.2)
     path = tmp_path / "socket"
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     with socket.socket(socket.AF_UNIX) as stopped:
         stopped.bind(str(path))
         stopped.listen()
         with pytest.raises(TimeoutError):
-            custody.deposit("a run", b"", {"one": 0})
+            fd_store.deposit("a run", b"", {"one": 0})
         with pytest.raises(TimeoutError):
-            custody.withdraw("a run")
+            fd_store.withdraw("a run")
 
 
 def test_without_a_custodian_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(custody.VARIABLE, raising=False)
-    custody.deposit("a run", b"", {"one": 0})
-    assert custody.withdraw("a run") == Deposit()
-    monkeypatch.setenv(custody.VARIABLE, str(tmp_path / "nobody"))
-    assert custody.withdraw("a run") == Deposit()
+    monkeypatch.delenv(fd_store.VARIABLE, raising=False)
+    fd_store.deposit("a run", b"", {"one": 0})
+    assert fd_store.withdraw("a run") == Deposit()
+    monkeypatch.setenv(fd_store.VARIABLE, str(tmp_path / "nobody"))
+    assert fd_store.withdraw("a run") == Deposit()
     with pytest.raises(FileNotFoundError):
-        custody.deposit("a run", b"", {"one": 0})
+        fd_store.deposit("a run", b"", {"one": 0})
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_what_two_nodes_held_as_they_ended_is_found_in_files(
 def test_a_share_that_a_node_has_written_is_not_written_by_the_next(
     custodian: Custody, tmp_path: Path
 ) -> None:
-    custody.deposit("a run", b"sheets", {"share": memory(b"the same")})
+    fd_store.deposit("a run", b"sheets", {"share": memory(b"the same")})
     custodian.save(tmp_path, "one")
     written = (tmp_path / "a run" / "share").stat().st_mtime_ns
     custodian.save(tmp_path, "two")
@@ -198,8 +198,8 @@ def test_a_share_that_a_node_has_written_is_not_written_by_the_next(
 
 def test_who_has_nothing_writes_nothing(custodian: Custody, tmp_path: Path) -> None:
     custodian.save(tmp_path / "run", "one")
-    custody.deposit("a run", b"sheets", {"share": memory(b"bytes")})
-    custody.deposit("a run", b"", {})
+    fd_store.deposit("a run", b"sheets", {"share": memory(b"bytes")})
+    fd_store.deposit("a run", b"", {})
     custodian.save(tmp_path / "run", "one")
     assert not (tmp_path / "run").exists()
 
@@ -210,7 +210,7 @@ def test_storage_that_takes_no_more_is_told_of_and_leaves_no_half_of_a_share(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    custody.deposit("a run", b"sheets", {"share": memory(b"bytes")})
+    fd_store.deposit("a run", b"sheets", {"share": memory(b"bytes")})
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -225,6 +225,6 @@ def test_files_of_another_version_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a run").mkdir()
-    (tmp_path / "a run" / f"one{custody.LABEL}").write_bytes(b"of another kind")
+    (tmp_path / "a run" / f"one{fd_store.LABEL}").write_bytes(b"of another kind")
     assert Kept(tmp_path, "a run").sheets() == []
     assert "cannot be read and is left out" in caplog.text

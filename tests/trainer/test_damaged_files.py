@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
+from contract.run_dir import ExitCode, RunFiles
 from tests.damage import damaged
 from tests.trainer.harness import Tiny
 from trainer.__main__ import main
 from trainer.checkpoint import openrlhf, ring
 from trainer.config import Config
-from trainer.contract import ExitCode, RunFiles
-from trainer.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
 from trainer.metrics import JsonLines
 
 FUZZED = settings(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from contract.resources import Offer
 from tests.trainer.harness import Tiny
 from trainer import checks, engine_choice, layout
-from trainer.assignment import Offer, assign
+from trainer.assignment import assign
 from trainer.config import Config
 
 CPUS = [Offer(name="here", cpus=8)]

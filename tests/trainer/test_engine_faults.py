@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.checks import engine_faults
-from trainer.contract import ExitCode
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from contract.resources import Offer
 from tests.trainer.harness import Tiny
 from trainer import layout
 from trainer.actors import seating
 from trainer.actors.seating import Seating
-from trainer.assignment import Offer, assign
+from trainer.assignment import assign
 from trainer.config import Config
 from trainer.placement import Placement
 

@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tensorboardX.proto.event_pb2 import Event
 
+from contract.manifest import checkpoint_path, newest_checkpoint
 from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, train
@@ -25,7 +26,6 @@ from trainer.actors.base import CriticObjective
 from trainer.actors.critic import CriticActor
 from trainer.checkpoint.resume import ResumeError
 from trainer.flags import ConfigError
-from trainer.manifest import checkpoint_path, newest_checkpoint
 from trainer.types import TrainingError, UnfitModelError
 
 

@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from contract.progress import Progress
 from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
@@ -20,7 +21,6 @@ from tests.trainer.test_resume_to_the_bit import leaves_of
 from trainer.checkpoint import peers, state
 from trainer.checkpoint.write import DriverState
 from trainer.config import Config
-from trainer.contract import Progress
 
 FLAGS = {**LEAN, "max_steps": 4, "save_steps": 9, "load_checkpoint": True}
 

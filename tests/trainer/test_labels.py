@@ -15,9 +15,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract import fd_store
+from contract.fd_store import Custody
 from tests.damage import damaged, flipped
 from tests.trainer.test_snapshots import of, sheet
-from trainer import custody
 from trainer.actors.base import Schedule
 from trainer.checkpoint import labels
 from trainer.checkpoint.holder import Holder
@@ -25,7 +26,6 @@ from trainer.checkpoint.kept import Kept
 from trainer.checkpoint.labels import LabelError
 from trainer.checkpoint.sheet import Contents, Sheet, newest_whole
 from trainer.checkpoint.write import RunState
-from trainer.custody import Custody
 from trainer.optimiser import scheduler_of
 from trainer.shared import Entry, Segment
 
@@ -97,7 +97,7 @@ def test_a_label_of_any_shape_is_read_or_left_out(
     directory = tmp_path_factory.getbasetemp() / "kept" / "a run"
     directory.mkdir(parents=True, exist_ok=True)
     body = b"[%s]" % row if whole else row
-    (directory / f"one{custody.LABEL}").write_bytes(forged(body))
+    (directory / f"one{fd_store.LABEL}").write_bytes(forged(body))
     found = Kept(directory.parent, "a run")
     for one in found.sheets():
         assert (directory / one.name).parent == directory
@@ -120,8 +120,8 @@ def test_a_pickle_in_the_run_directory_is_not_run(
 ) -> None:
     went_off, kept = tmp_path / "went off", tmp_path / "a run"
     kept.mkdir()
-    (kept / f"one{custody.LABEL}").write_bytes(pickle.dumps([Bomb(went_off)]))
-    (kept / f"two{custody.LABEL}").write_bytes(labels.dump([full()]))
+    (kept / f"one{fd_store.LABEL}").write_bytes(pickle.dumps([Bomb(went_off)]))
+    (kept / f"two{fd_store.LABEL}").write_bytes(labels.dump([full()]))
     with caplog.at_level(logging.WARNING):
         assert Kept(tmp_path, "a run").sheets() == [full()]
     assert not went_off.exists()
@@ -132,7 +132,7 @@ def test_a_pickle_in_custody_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     went_off, path = tmp_path / "went off", tmp_path / "custody" / "socket"
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     segment = Segment(9)
     with Custody(path):
         for label in (
@@ -140,7 +140,7 @@ def test_a_pickle_in_custody_is_not_run(
             labels.dump([of(Segment(99), 1)]),  # more than there is
             labels.dump([]),
         ):
-            custody.deposit("a run", label, {"one": segment.descriptor})
+            fd_store.deposit("a run", label, {"one": segment.descriptor})
             caplog.clear()
             assert Holder(1000, "a run", goes_on=True).sheets() == []
             assert "what a Ray before this one has left is left out" in caplog.text

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import wandb
 
+from contract.manifest import newest_checkpoint
+from contract.progress import Phase
+from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
-from trainer.contract import Phase
-from trainer.manifest import newest_checkpoint
 from trainer.record import beginning
-from trainer.stop import Stopped, StopRequest
 from trainer.types import TrainingError
 
 BANDIT: dict[str, Any] = {

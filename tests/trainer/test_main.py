@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from contract.journal import read_events
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
+from contract.stop import Stopped
 from tests.trainer.harness import Tiny, to_argv
 from trainer import attempt, hub, placement
 from trainer.__main__ import main
-from trainer.contract import ExitCode, Progress, RunFiles, read_events
 from trainer.layout import Layout
-from trainer.stop import Stopped
 from trainer.types import TrainingError, UnfitModelError
 
 

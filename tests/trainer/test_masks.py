@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainer.masks import MASK, redact, redact_all
+from contract.redaction import MASK, redact, redact_all
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from contract.resources import Offer
 from tests.trainer.harness import Tiny
 from trainer import layout, memory, model_size, resource_plan
-from trainer.assignment import Offer
 from trainer.config import Config
 from trainer.model_size import ModelSize
 

@@ -14,6 +14,10 @@ from typing import Any, cast
 
 import pytest
 
+from contract.journal import append_event
+from contract.manifest import Written, checkpoint_path, newest_checkpoint
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from tests.trainer.harness import Tiny, dying_at, events, train
 from tests.trainer.test_checkpoint import flip_a_bit
 from tests.trainer.test_resume_to_the_bit import leaves_of
@@ -25,8 +29,6 @@ from trainer.checkpoint.peers import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import Progress, RunFiles, append_event
-from trainer.manifest import Written, checkpoint_path, newest_checkpoint
 from trainer.repair import Memory
 from trainer.team import Team
 from trainer.types import NoSeatError, SnapshotLostError

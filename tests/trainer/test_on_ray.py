@@ -17,11 +17,11 @@ import psutil
 import pytest
 import torch
 
+from contract.manifest import checkpoint_path, newest_checkpoint
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import short_directory, workers_of
 from trainer.config import Config, parse
-from trainer.contract import ExitCode
-from trainer.manifest import checkpoint_path, newest_checkpoint
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, get_scheduler
 
+from contract.manifest import checkpoint_path
 from tests.trainer.harness import Tiny, events, train
 from trainer.actors import rendezvous
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError
 from trainer.config import Config
-from trainer.manifest import checkpoint_path
 
 Tensors = dict[str, torch.Tensor]
 UPDATES = 3

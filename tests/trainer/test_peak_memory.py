@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
 from tests.trainer.nodes import short_directory
 from trainer import layout, memory
 from trainer.config import Config
-from trainer.contract import ExitCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -18,12 +18,12 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
+from contract.manifest import checkpoint_path
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, workers_of
 from trainer.checkpoint.peers import LOOK_SECONDS, Peers
 from trainer.config import Config, parse
-from trainer.contract import ExitCode
-from trainer.manifest import checkpoint_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, to_argv
 from tests.trainer.nodes import cluster_of, land
 from trainer import layout, placement
 from trainer.config import parse
-from trainer.contract import ExitCode
 from trainer.placement import LayoutError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

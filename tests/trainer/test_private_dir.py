@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from contract import fd_store, private_dir
+from contract.fd_store import Custody
 from entrypoint import ray_node
 from entrypoint.fork_server import node
 from entrypoint.settings import Settings
 from tests.support.other_user import as_nobody
-from trainer import custody, private_dir
-from trainer.custody import Custody
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ray_node.custody_of(settings)
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     memory = os.memfd_create("memory")
     os.write(memory, b"weights")
 
@@ -80,8 +80,8 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
 
     with Custody(path):
         attacked = as_nobody(attack)
-        custody.deposit("a run", b"label", {"one": memory})
-        (found,) = custody.withdraw("a run").descriptors
+        fd_store.deposit("a run", b"label", {"one": memory})
+        (found,) = fd_store.withdraw("a run").descriptors
         assert os.pread(found, 99, 0) == b"weights"
     os.close(found)
     os.close(memory)
@@ -105,7 +105,7 @@ def test_a_directory_that_another_user_has_made_is_refused_by_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = ray_node.custody_of(settings)
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     with node.ForkServer(settings, os.environ), Custody(path):
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
         assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
@@ -117,7 +117,7 @@ def test_what_answers_in_a_directory_of_another_user_is_not_asked(
     settings: Settings, squatted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = squatted / "socket"
-    monkeypatch.setenv(custody.VARIABLE, str(path))
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
     listener = socket.socket(socket.AF_UNIX)
 
     def listen() -> None:
@@ -126,7 +126,7 @@ def test_what_answers_in_a_directory_of_another_user_is_not_asked(
 
     assert as_nobody(listen) == ""
     with listener, pytest.raises(PermissionError, match=f"{squatted} is another user's"):
-        custody.withdraw("a run")
+        fd_store.withdraw("a run")
     path.unlink()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from contract.stop import StopRequest
 from tests.trainer.harness import Tiny, events, metric_rows, rollouts_have_ended, share_of
 from tests.trainer.judges import write_reward_model
 from tests.trainer.test_repair import Dead
@@ -23,7 +24,6 @@ from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending, buil
 from trainer.config import Config
 from trainer.model_reward import ModelReward
 from trainer.reward_models import combination
-from trainer.stop import StopRequest
 from trainer.types import BeyondRepairError, Experience, LostWorkerError
 
 STEPS = 4

@@ -11,6 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+from contract.journal import read_events
+from contract.run_dir import ExitCode
+from contract.stop import StopRequest
 from entrypoint.process import kill
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
@@ -23,8 +26,6 @@ from trainer.checkpoint.keeping import Keeping
 from trainer.checkpoint.peers import Peers
 from trainer.checkpoint.write import DriverState
 from trainer.config import Config, parse
-from trainer.contract import ExitCode, read_events
-from trainer.stop import StopRequest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

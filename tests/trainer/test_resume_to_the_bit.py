@@ -23,10 +23,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.journal import read_events
+from contract.manifest import checkpoint_path, fault_of
 from tests.trainer.harness import Tiny, metric_rows, train
 from trainer.config import Config
-from trainer.contract import read_events
-from trainer.manifest import checkpoint_path, fault_of
 
 STEPS = 5
 OPERATIONS = 155

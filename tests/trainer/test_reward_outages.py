@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from contract.journal import teller
 from env.registry import reward_function
 from tests.env.conftest import ScriptedServer
 from tests.trainer.harness import Tiny, events, train
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer.events import teller
 
 FAULTS: list[tuple[int, Any] | None] = [
     (500, b"out of memory"),

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, of_the_samples
 from trainer import data, loop, team
 from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending
 from trainer.config import Config
-from trainer.stop import StopRequest
 
 
 class Watched(LocalGroup[Any]):

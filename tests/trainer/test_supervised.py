@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny
-from trainer.contract import ExitCode
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.supervised import main

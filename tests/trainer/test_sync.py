@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from contract.resources import Offer
 from tests.trainer.harness import Tiny
 from trainer import engine_choice, layout, sync
-from trainer.assignment import Offer, assign
+from trainer.assignment import assign
 from trainer.config import Config
 from trainer.flags import ConfigError
 from trainer.sync import Member, Seat

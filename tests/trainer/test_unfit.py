@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from contract.run_dir import ExitCode
 from env.prompts import PromptError
 from tests.trainer.harness import Tiny, train
 from trainer import attempt, unfit
-from trainer.contract import ExitCode
 from trainer.engines.base import EngineSettings, Request
 from trainer.engines.hf import HFEngine
 from trainer.types import Sampling, UnfitModelError

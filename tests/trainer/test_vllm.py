@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
 from trainer import publish, weights
 from trainer.actors.group import LocalGroup
 from trainer.actors.policy import PolicyActor
-from trainer.contract import ExitCode
 from trainer.engine_pool import EnginePool
 from trainer.engines.base import Draft, EngineSettings, Key, Request, VLLMSettings
 from trainer.engines.hf import HFEngine

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from contract.manifest import Written
 from env.types import RewardRequest, Score
-from trainer.manifest import Written
 from trainer.shared import Lent, Parcel, Part
 from trainer.sync import Meeting, Member
 from trainer.types import Experience, FloatArray, Sequences, Weights

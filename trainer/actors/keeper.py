@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from contract.manifest import Written
 from trainer.actors.learner import Training
-from trainer.manifest import Written
 
 if TYPE_CHECKING:
     from trainer.actors.base import Source

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from contract.manifest import Written
 from trainer import shares
 from trainer.actors.base import LearnerSettings, Metrics, Rank
 from trainer.actors.lora import trained
@@ -27,7 +28,6 @@ from trainer.checkpoint.openrlhf import OpenRLHF, Position
 from trainer.checkpoint.snapshot import Copies, Keep, room
 from trainer.checkpoint.state import State
 from trainer.losses import Loss
-from trainer.manifest import Written
 from trainer.packing import Cut
 from trainer.seeds import derive
 from trainer.types import Experience, FloatArray, IntArray, TrainingError

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from contract.manifest import Written
 from trainer import losses, shared
 from trainer import weights as weight_transfer
 from trainer.actors import loading, lora
@@ -23,7 +24,6 @@ from trainer.actors.scorer import Scorer
 from trainer.actors.sending import Broadcaster, Lender, Offered
 from trainer.checkpoint import export
 from trainer.losses import Loss, PolicyInputs
-from trainer.manifest import Written
 from trainer.seeds import derive
 from trainer.shared import Lent, Parcel, Part
 from trainer.sync import Meeting, Member

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from contract.manifest import checkpoint_path
 from trainer.actors.base import Policy
 from trainer.actors.group import Group
-from trainer.manifest import checkpoint_path
 
 
 def keep(policy: Group[Policy], directory: Path, step: int) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from trainer.contract import sync_directory
-from trainer.manifest import Written, sha256
+from contract.manifest import Written, sha256
+from contract.run_dir import sync_directory
 
 
 def write(

@@ -22,7 +22,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from trainer import custody, shared
+from contract import fd_store
+from trainer import shared
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.sheet import Key, Sheet
@@ -163,7 +164,7 @@ class Holder:
         segments = {share.sheet.name: share.segment.descriptor for share in shares}
         try:
             label = labels.dump(share.sheet for share in shares)
-            custody.deposit(self._owner, label, segments)
+            fd_store.deposit(self._owner, label, segments)
         except (OSError, TypeError) as error:  # training can do without
             log.warning("what this node holds would not outlive its Ray: %s", error)
 
@@ -180,7 +181,7 @@ class Holder:
 def _left(owner: str) -> dict[Key, _Share]:
     """What is in custody, of a Ray before this one."""
     try:
-        found = custody.withdraw(owner)
+        found = fd_store.withdraw(owner)
     except OSError as error:
         log.warning("what a Ray before this one has left cannot be had: %s", error)
         return {}

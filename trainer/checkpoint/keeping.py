@@ -18,7 +18,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from trainer import fence
+from contract import lease
+from contract.manifest import Written
 from trainer.actors.base import Learner, Policy
 from trainer.actors.group import Pending
 from trainer.checkpoint import write
@@ -26,7 +27,6 @@ from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
 from trainer.in_flight import InFlight
-from trainer.manifest import Written
 from trainer.team import Team
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Keeping:
         return self._copied.seconds
 
     def _begin(self, driver: DriverState, since: float, *, to_disk: bool) -> None:
-        fence.check(fence.mine())  # a later head's checkpoint may lie there
+        lease.check(lease.mine())  # a later head's checkpoint may lie there
         directory, shares, exported = None, [], []
         if self._config.save_hf_ckpt:
             self._team.policy.together(Policy.hold).result()

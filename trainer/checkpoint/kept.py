@@ -1,7 +1,7 @@
 """Snapshots in files: what was in the nodes' memory when those ended.
 
-Entrypoints write them (`trainer.custody`), each what its own node held. The next attempt finds them
-as it finds what holders have, and deletes them once a newer step is held.
+Entrypoints write them (`contract.fd_store`), each what its own node held. The next attempt finds
+them as it finds what holders have, and deletes them once a newer step is held.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.fd_store import LABEL
 from trainer.checkpoint import labels
 from trainer.checkpoint.sheet import Sheet
 from trainer.checkpoint.write import RunState
-from trainer.custody import LABEL
 
 log = logging.getLogger(__name__)
 

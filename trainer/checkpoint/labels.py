@@ -15,7 +15,7 @@ from typing import Any
 
 import xxhash
 
-from trainer import stored
+from contract import stored_json
 from trainer.checkpoint.sheet import Contents, Sheet
 from trainer.shared import Entry
 
@@ -50,7 +50,7 @@ def parse(label: bytes) -> list[Sheet]:
     if digest != _digest(body):
         raise LabelError("its checksum differs")
     try:
-        rows = stored.parsed(body)
+        rows = stored_json.parsed(body)
         if not isinstance(rows, list):
             raise LabelError("it has no list of sheets")
         return [_sheet(row) for row in rows]
@@ -86,7 +86,9 @@ def _sheet(row: dict[str, Any]) -> Sheet:
     size, ranks, in_flight = row["bytes"], row["ranks"], row["in_flight"]
     _expect(all(isinstance(row[key], str) for key in ("attempt", "role", "run_state")), "a text")
     _expect(all(NAME.fullmatch(name) for name in (row["attempt"], *ranks)), "a name")
-    _expect(all(map(stored.is_count, (row["step"], row["rank"], size, *ranks.values()))), "a count")
+    _expect(
+        all(map(stored_json.is_count, (row["step"], row["rank"], size, *ranks.values()))), "a count"
+    )
     _expect(row["rank"] < ranks[row["role"]], "a rank of its role")
     _expect(isinstance(row["scheduler"], dict), "a scheduler's state")
     _expect(all(isinstance(digest, str) for digest in row["digests"]), "checksums")
@@ -109,7 +111,7 @@ def _sheet(row: dict[str, Any]) -> Sheet:
 def _entry(entry: list[Any], size: int) -> Entry:
     name, dtype, shape, offset = entry
     _expect(isinstance(name, str) and name.count("/") >= 2, "a tensor's name")
-    _expect(all(map(stored.is_count, (offset, *shape))), "a tensor's place")
+    _expect(all(map(stored_json.is_count, (offset, *shape))), "a tensor's place")
     _expect(offset + math.prod(shape) * DTYPES[dtype] <= size, "a tensor among its bytes")
     return Entry(name, dtype, tuple(shape), offset)
 

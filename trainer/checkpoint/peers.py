@@ -1,7 +1,7 @@
 """Snapshots in the memory of other nodes: the loss of a node loses no finished step.
 
 On every node lives a Holder: a detached actor, which outlives the job; what it holds outlives Ray,
-too, where our entrypoint has started that (`trainer.custody`), and then its node, in files
+too, where our entrypoint has started that (`contract.fd_store`), and then its node, in files
 (`trainer.checkpoint.kept`). After a step each rank has a copy of its share of the training state
 (`trainer.checkpoint.snapshot`). In the background it gives that
 copy to the holder of its own node, which maps it, and sends it to the holder of the next node. So
@@ -26,6 +26,9 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from contract.journal import read_events, teller
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from trainer import shared
 from trainer.actors.base import Learner
 from trainer.actors.group import Group, Pending
@@ -36,8 +39,6 @@ from trainer.checkpoint.ring import Ring
 from trainer.checkpoint.sheet import Sheet, newest_whole
 from trainer.checkpoint.write import DriverState, RunState
 from trainer.config import Config
-from trainer.contract import Progress, RunFiles, read_events
-from trainer.events import teller
 from trainer.types import SnapshotLostError
 
 if TYPE_CHECKING:

@@ -7,17 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from env.prompts import PromptStream
-from trainer.actors.base import Learner
-from trainer.checkpoint import openrlhf
-from trainer.checkpoint.openrlhf import OpenRLHF
-from trainer.checkpoint.write import DriverState, RunState
-from trainer.config import Config
-from trainer.contract import Progress, append_event, read_events
-from trainer.events import attempt_number
-from trainer.in_flight import FILE, InFlight
-from trainer.journal import newest_finished
-from trainer.manifest import (
+from contract.journal import append_event, attempt_number, newest_finished, read_events
+from contract.manifest import (
     MANIFEST,
     checkpoint_path,
     fault_of,
@@ -26,6 +17,14 @@ from trainer.manifest import (
     put_aside,
     steps_on_disk,
 )
+from contract.progress import Progress
+from env.prompts import PromptStream
+from trainer.actors.base import Learner
+from trainer.checkpoint import openrlhf
+from trainer.checkpoint.openrlhf import OpenRLHF
+from trainer.checkpoint.write import DriverState, RunState
+from trainer.config import Config
+from trainer.in_flight import FILE, InFlight
 from trainer.team import Team
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
 

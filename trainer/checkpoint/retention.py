@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.contract import sync_directory
-from trainer.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
+from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
+from contract.run_dir import sync_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.run_dir import write_atomically
 from trainer.checkpoint.holder import Holder
 from trainer.checkpoint.sheet import Sheet
 from trainer.config import Config
-from trainer.contract import write_atomically
 from trainer.stream import Source
 
 MARK = re.compile(rb"[0-9a-f]{32}")

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contract.manifest import Written
 from trainer import packing
 from trainer.actors.base import Rank
-from trainer.manifest import Written
 from trainer.types import ModelMismatchError
 
 

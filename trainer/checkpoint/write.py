@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import stored
+from contract import stored_json
+from contract.manifest import Written, checkpoint_path, write_manifest
+from contract.run_dir import write_atomically
 from trainer.checkpoint import retention
 from trainer.checkpoint.retention import Retention
-from trainer.contract import write_atomically
 from trainer.in_flight import FILE
-from trainer.manifest import Written, checkpoint_path, write_manifest
 from trainer.shaping import RunningMoments
 
 RUN_STATE = "run.json"
@@ -59,11 +59,11 @@ class RunState:
     def parse(cls, text: str) -> RunState:
         """Raises ValueError for a text of another shape."""
         try:
-            row = stored.parsed(text.encode())
+            row = stored_json.parsed(text.encode())
             state = cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"it is no state of a run: {error!r}") from None
-        if not stored.is_count(state.step) or not isinstance(state.prompts, dict):
+        if not stored_json.is_count(state.step) or not isinstance(state.prompts, dict):
             raise ValueError("it is no state of a run: its step or its prompts are missing")
         return state
 

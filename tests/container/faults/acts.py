@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from contract.manifest import MANIFEST
+from contract.progress import Progress
+from contract.run_dir import ExitCode, write_atomically
 from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
-from trainer.contract import ExitCode, Progress, write_atomically
-from trainer.manifest import MANIFEST
 
 Act = Callable[[Stage], object]
 

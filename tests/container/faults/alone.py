@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from contract.run_dir import RunFiles
 from tests.container.faults.reward import TASK
 from tests.container.faults.stage import LEARNING, SAVING, data_flags, numbers
-from trainer.contract import RunFiles
 
 
 def train_alone(data: Path, run: Path, steps: int) -> dict[str, bytes]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint.failures import FailureClass
-from trainer.contract import Progress, RunFiles
-from trainer.manifest import checkpoint_path, fault_of, steps_on_disk
 
 Event = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from trainer.contract import timestamp
+from contract.journal import timestamp
 
 
 class Scene(Protocol):

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import psutil
 
+from contract.journal import timestamp
+from contract.manifest import MANIFEST
+from contract.run_dir import RunFiles
 from entrypoint.demo import WORKERS
 from tests.cluster.harness import HEAD, Cluster, command_line, signalled
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
 from tests.container.faults.reward import RewardServer
-from trainer.contract import RunFiles, timestamp
-from trainer.manifest import MANIFEST
 
 BOOT_SECONDS = 120
 MAX_RESTARTS = 5

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from contract.manifest import MANIFEST, checkpoint_path, write_manifest
+from contract.progress import Progress
+from contract.run_dir import RunFiles
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
-from trainer.contract import Progress, RunFiles
-from trainer.manifest import MANIFEST, checkpoint_path, write_manifest
 
 
 class Told:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from contract.manifest import newest_checkpoint
 from tests.container.clock import WrongClock
 from tests.container.cluster import ENDLESS, HEAD_POD_ID, SHORT, Cluster
 from tests.container.conftest import missing
@@ -19,7 +20,6 @@ from tests.container.faults import checker, results
 from tests.container.faults.fault import DIED, HUNG, LOST, Fault, undergo
 from tests.container.faults.machine import do
 from tests.container.podman import IMAGE, Container, podman
-from trainer.manifest import newest_checkpoint
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.journal import timestamp
 from tests.cluster.harness import HEAD, Cluster, signalled
 from tests.container.faults import checker
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data
 from tests.watch import Watch
-from trainer.contract import timestamp
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from trainer.os_errors import named
+from contract.os_errors import named
 
 LARGEST = 2**53
 """Counts are at most that: JSON of other programs is exact up to there."""

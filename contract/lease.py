@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import stored
+from contract import stored_json
 
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 VARIABLE, HOLDER_VARIABLE = "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER"
@@ -112,6 +112,6 @@ def _superseded(claim: Claim, by: Path) -> SupersededError:
 def read(lease: Path) -> dict[str, object]:
     """What its holder has written into it; nothing where that is torn, or not there yet."""
     try:
-        return stored.json_object(lease) or {}
+        return stored_json.json_object(lease) or {}
     except OSError:
         return {}

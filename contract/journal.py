@@ -1,18 +1,21 @@
-"""The run's journal, read again: events of its lines, damaged ones passed over. Torch-free."""
+"""The run's journal: events are appended, and read again, damaged lines passed over."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainer import stored
-from trainer.os_errors import named
+from contract import lease, stored_json
+from contract.os_errors import named
+from contract.redaction import redact, redact_all, secret_texts
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ def event_of(line: bytes) -> dict[str, Any] | None:
         if zlib.crc32(line) != int(seal[1], 16):
             return None
     try:
-        event = stored.parsed(line)
+        event = stored_json.parsed(line)
     except ValueError:
         return None
     return event if _is_event(event) else None
@@ -101,11 +104,11 @@ def _is_moment(value: object) -> bool:
 
 
 def _is_epoch(value: object) -> bool:
-    return value is None or (stored.is_count(value) and value in range(1, NEWEST_EPOCH + 1))
+    return value is None or (stored_json.is_count(value) and value in range(1, NEWEST_EPOCH + 1))
 
 
 def _is_attempt(value: object) -> bool:
-    return value is None or stored.is_count(value)
+    return value is None or stored_json.is_count(value)
 
 
 Fits = Callable[[object], bool]
@@ -117,10 +120,10 @@ FIELDS: Mapping[str, Fits] = {
     "sentence": _is_text,
 }
 DETAILS: Mapping[str, Fits] = {
-    "step": stored.is_count,
-    "steps": stored.is_count,
-    "resume_from": stored.is_count,
-    "silent_seconds": stored.is_number,
+    "step": stored_json.is_count,
+    "steps": stored_json.is_count,
+    "resume_from": stored_json.is_count,
+    "silent_seconds": stored_json.is_number,
     "failure": _is_text,
     "outcome": _is_text,
     "answer": _is_text,
@@ -147,3 +150,78 @@ def _is_event(event: object) -> bool:
         return False
     needed = NEEDED.get(event["kind"])
     return needed is None or needed in details
+
+
+Tell = Callable[..., None]
+"""Called with an event's kind and sentence, and its details by name."""
+
+
+def attempt_number() -> int:
+    return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
+
+
+def teller(journal: Path) -> Tell:
+    def tell(kind: str, sentence: str, **details: Any) -> None:
+        print(sentence, flush=True)
+        append_event(journal, kind, sentence, details, attempt=attempt_number())
+
+    return tell
+
+
+def aloud(kind: str, sentence: str, **details: Any) -> None:
+    """For a run that keeps no journal."""
+    print(sentence, flush=True)
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """Now, or so many seconds after the epoch: UTC, ISO 8601 with milliseconds."""
+    at = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds")
+
+
+def append_event(
+    journal: Path,
+    kind: str,
+    sentence: str,
+    details: Mapping[str, Any] | None = None,
+    *,
+    attempt: int | None = None,
+    node: str | None = None,
+    claim: lease.Claim | None = None,
+    secrets: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Append one event to the run's journal, durably, and return it.
+
+    One `write` of one line on an O_APPEND descriptor: head and driver, which run on one machine,
+    may both write without a lock. `claim`: the head's; a driver has it in its environment. Masked
+    are `secrets`, and those that this process has in its environment: an error may quote either.
+
+    Raises SupersededError where a later head has the run, OSError.
+    """
+    claim = claim or lease.mine()
+    hidden = secret_texts(os.environ).union(secrets)
+    event = {
+        "at": timestamp(),
+        "node": node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
+        "epoch": claim.epoch if claim else None,
+        "attempt": attempt,
+        "kind": kind,
+        "sentence": redact(sentence, hidden),
+        "details": redact_all(details or {}, hidden),
+    }
+    lease.check(claim)
+    descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        with named(journal):
+            # A line that a crash tore has no end: it must not take this one with it.
+            start = b"\n" if _is_torn(descriptor) else b""
+            os.write(descriptor, start + line_of(event) + b"\n")
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return event
+
+
+def _is_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

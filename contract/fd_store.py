@@ -25,7 +25,7 @@ from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import IO
 
-from trainer import private_dir
+from contract import private_dir
 
 log = logging.getLogger(__name__)
 

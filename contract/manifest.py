@@ -15,9 +15,9 @@ from itertools import starmap
 from pathlib import Path, PurePath
 from typing import Any
 
-from trainer import fence, stored
-from trainer.contract import sync_directory, write_atomically
-from trainer.os_errors import named
+from contract import lease, stored_json
+from contract.os_errors import named
+from contract.run_dir import sync_directory, write_atomically
 
 MANIFEST = "MANIFEST.json"
 BROKEN = "MANIFEST.broken.json"
@@ -53,7 +53,7 @@ def write_manifest(directory: Path, step: int, written: Iterable[Written] = ()) 
         if path.is_file() and path.name != MANIFEST
     )
     files = {name: known.get(name) or _entry(directory / name) for name in names}
-    fence.check(fence.mine())
+    lease.check(lease.mine())
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
 
 
@@ -83,7 +83,7 @@ def _rename_manifest(directory: Path, name: str) -> None:
 def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
     """What is wrong with the checkpoint in `directory`, in words; None where it is whole."""
     try:
-        manifest = stored.json_object(directory / MANIFEST)
+        manifest = stored_json.json_object(directory / MANIFEST)
     except FileNotFoundError:
         return _without_manifest(directory)
     files = (manifest or {}).get("files")
@@ -123,7 +123,7 @@ def _is_entry(name: str, entry: Any) -> bool:
     return (
         bool(below and fits)
         and isinstance(entry, dict)
-        and stored.is_count(entry.get("bytes"))
+        and stored_json.is_count(entry.get("bytes"))
         and isinstance(entry.get("sha256"), str)
     )
 

@@ -1,0 +1,132 @@
+"""How far a run is, and its driver's newest sign of life."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from contract import lease, stored_json
+from contract.journal import timestamp
+from contract.run_dir import write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is; `RUN/progress.json`, replaced after every step.
+
+    Of a command that is not ours any field but `step` may be absent.
+    """
+
+    step: int
+    """Finished optimiser steps of the whole run, over all attempts."""
+    total_steps: int = 0
+    """0: unknown."""
+    samples: int = 0
+    """Completions trained on so far."""
+    attempt: int = 0
+    reward: float | None = None
+    """Mean reward of the step's samples."""
+    reward_first: float | None = None
+    """Mean reward of the run's first step."""
+    kl: float | None = None
+    """Mean KL divergence of the policy from the reference, nats a token."""
+    eval: float | None = None
+    """Newest held-out accuracy, 0 to 1."""
+    eval_before: float | None = None
+    """Held-out accuracy before the first step."""
+    tokens_per_second: float = 0.0
+    step_seconds: float = 0.0
+    eta_seconds: float = 0.0
+    checkpoint: int | None = None
+    """Step of the newest whole checkpoint."""
+    in_memory: int | None = None
+    """The newest step that two nodes are known to hold in memory; one after it may be there."""
+    at: str = field(default_factory=lambda: timestamp())
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def write(self, path: Path) -> None:
+        """Raises SupersededError where a later head has the run, OSError."""
+        lease.check(lease.mine())
+        write_atomically(path, json.dumps(self.as_dict()) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Progress | None:
+        """The progress in `path`; None where there is none yet, or none that can be understood.
+
+        A field that is damaged counts as absent; for `at` the file's own time stands then. Raises
+        OSError.
+        """
+        try:
+            row = stored_json.json_object(path)
+            written = path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        if row is None or not stored_json.is_count(row.get("step")):
+            return None
+        fitting = {
+            one.name: row[one.name]
+            for one in fields(cls)
+            if one.name in row and _FITS[str(one.type)](row[one.name])
+        }
+        return cls(**{"at": timestamp(written), **fitting})
+
+
+_FITS: Mapping[str, Callable[[object], bool]] = {
+    "int": stored_json.is_count,
+    "int | None": stored_json.is_count,
+    "float": stored_json.is_number,
+    "float | None": stored_json.is_number,
+    "str": lambda value: isinstance(value, str),
+}
+"""Type of a field of Progress → whether a value from a file is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The driver's newest sign of life; `RUN/.phase`, written over after each part of a step."""
+
+    attempt: int
+    step: int
+    """The step that it belongs to, which need not be finished."""
+    done: str
+    """The part that is over: generate, reward, forward, update, publish, step, eval, checkpoint; or
+    repair, which begins."""
+
+    @classmethod
+    def read(cls, path: Path) -> Phase | None:
+        """None where there is none yet, one just being written, or none that can be understood."""
+        try:
+            row = stored_json.json_object(path) or {}
+        except OSError:
+            return None
+        attempt, step, done = (row.get(name) for name in ("attempt", "step", "done"))
+        if stored_json.is_count(attempt) and stored_json.is_count(step) and isinstance(done, str):
+            return cls(attempt, step, done)
+        return None
+
+
+PHASE_BYTES = 128
+
+
+class PhaseFile:
+    """Takes a sign of life in microseconds: one write in place, of fixed length, not synced.
+
+    Whoever reads it runs on the same machine, hence sees what the kernel has; nothing that
+    outlives the machine depends on it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+    def write(self, phase: Phase) -> None:
+        text = json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n"
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,127 @@
+"""Exit codes, the files of a run directory, and how they are replaced."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from contract.os_errors import about, named
+
+
+class ExitCode(IntEnum):
+    """What a process of this product ends with; a platform's restart rule can use them."""
+
+    FINISHED = 0
+    USAGE = 64
+    UNREACHABLE = 69
+    JOB_FAILED = 70
+    RUN_DIR = 73
+    RETRY = 75
+    UNFIT = 76
+    NOT_ALLOWED = 77
+    STOPPED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Where the files of one run lie, below its run directory."""
+
+    root: Path
+
+    def has(self, file: object) -> bool:
+        """Whether the run itself writes this file, or one below it."""
+        paths = (self.journal, self.metrics, self.progress, self.phase, self.leases, self.peers)
+        own = (*paths, self.kept, self.checkpoints)
+        return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def progress(self) -> Path:
+        return self.root / "progress.json"
+
+    @property
+    def phase(self) -> Path:
+        return self.root / ".phase"
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def exported(self) -> Path:
+        return self.root / "hf"
+
+    @property
+    def best(self) -> Path:
+        """Holds the policy that was best on held-out prompts, under its step."""
+        return self.root / "best"
+
+    @property
+    def token(self) -> Path:
+        return self.root / ".token"
+
+    @property
+    def leases(self) -> Path:
+        return self.root / ".leases"
+
+    @property
+    def peers(self) -> Path:
+        """What tells this run's snapshots in memory from those of another in the same place."""
+        return self.root / ".peers"
+
+    @property
+    def kept(self) -> Path:
+        """Snapshots that were in memory as all nodes ended: the next attempt goes on from them."""
+        return self.root / ".kept"
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace `path` so that a reader, or a crash, sees the old text or the new one, whole.
+
+    Raises OSError about `path` where the directory is missing, full or read-only; `path` is then
+    untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with about(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename inside `directory` survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with named(directory):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
