@@ -45,7 +45,7 @@ COPY entrypoint entrypoint
 # Nodes compare this digest of source and locks at the roll call: one image everywhere.
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
- && mv /tmp/digest entrypoint/image.digest \
+ && mv /tmp/digest entrypoint/config/image.digest \
  && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
 
 FROM cpu-venv AS cpu
@@ -112,7 +112,7 @@ COPY entrypoint entrypoint
 # Nodes compare this digest of source and locks at the roll call: one image everywhere.
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
- && mv /tmp/digest entrypoint/image.digest \
+ && mv /tmp/digest entrypoint/config/image.digest \
  && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
 
 FROM cuda-venv AS cuda

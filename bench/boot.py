@@ -22,11 +22,11 @@ from pathlib import Path
 
 from bench.result import report
 from contract.progress import Progress
-from entrypoint import wait
-from entrypoint.demo import PORTS, Layout, inherited
-from entrypoint.port_block import PortBlock
-from entrypoint.process import NODE_MARK, Process, kill, marked
-from entrypoint.ray_node import ray_program
+from entrypoint.commands.demo import PORTS, Layout, inherited
+from entrypoint.net import wait
+from entrypoint.net.port_block import PortBlock
+from entrypoint.node.ray_node import ray_program
+from entrypoint.processes.process import NODE_MARK, Process, kill, marked
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0

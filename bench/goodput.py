@@ -21,13 +21,14 @@ from unittest.mock import patch
 
 from bench.result import report
 from contract.journal import append_event, read_events
-from entrypoint import failures, hang, restart, wait
-from entrypoint.failures import Ending, FailureClass
-from entrypoint.journal import Journal
-from entrypoint.report import Report, read
-from entrypoint.report_text import duration
-from entrypoint.restart import Replace, Stop, Track
-from entrypoint.signs import Signs
+from entrypoint.job.failures import classes, hang, policy
+from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.job.failures.log_patterns import Signs
+from entrypoint.job.failures.policy import Replace, Stop, Track
+from entrypoint.net import wait
+from entrypoint.run.flight_record.record import Report, read
+from entrypoint.run.flight_record.text import duration
+from entrypoint.run.journal import Journal
 
 HOUR, DAY = 3600.0, 86_400.0
 RECORDED = Path(__file__).parents[1] / "tests/data/failures"
@@ -161,13 +162,13 @@ def _answer(world: World, track: Track, *, gained: bool) -> bool:
         world.tell("step")
         world.tell("checkpoint")
     world.now += silent
-    failure = failures.classify(ending)
-    sentence = f"{failure}: {failures.evidence(ending, failure)}"
+    failure = classes.classify(ending)
+    sentence = f"{failure}: {classes.evidence(ending, failure)}"
     world.journal.record("failure", sentence, failure=failure, silent_seconds=silent)
     history = track.after(failure, gained=gained)
-    sign = failures.sign_of(ending, failure)
+    sign = classes.sign_of(ending, failure)
     faulty = f"worker at {sign.address}" if sign and sign.address else None
-    decision = restart.decide(failure, history, world.saved, faulty)
+    decision = policy.decide(failure, history, world.saved, faulty)
     if isinstance(decision, Stop):
         return False
     world.journal.record("decision", decision.sentence, answer=type(decision).__name__.lower())

@@ -6,9 +6,9 @@ looks up, unless it is the head, too) and 12 x layers x hidden x length for atte
 al. 2022, appendix B; halved, as each token sees those before it only). What is computed anew by
 gradient checkpointing does not count. The policy's own update is timed, with its optimiser.
 
-It needs one GPU of 40 GB and more that `entrypoint.preflight.models` knows. Without a GPU the same
-is done with a tiny model on a CPU, against a matrix product measured there, to see that it works:
-nothing is judged by that.
+It needs one GPU of 40 GB and more that `entrypoint.machine.gpus.models` knows. Without a GPU the
+same is done with a tiny model on a CPU, against a matrix product measured there, to see that it
+works: nothing is judged by that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.sides import models
 TARGET = 0.45
 WARM, UPDATES = 2, 5
 NO_GPU = "a GPU: this is a tiny model on a CPU, which shows that the benchmark runs and no more"
-UNKNOWN = "the peak of this GPU in entrypoint.preflight.models; it was measured instead"
+UNKNOWN = "the peak of this GPU in entrypoint.machine.gpus.models; it was measured instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def main() -> int:
 
 def peak_of(torch: Any) -> tuple[str, float, str]:
     """The device, its 10^12 operations a second, and what is lacking for them to be its maker's."""
-    from entrypoint.preflight.models import find
+    from entrypoint.machine.gpus.models import find
     from trainer.burn import burn
 
     if not torch.cuda.is_available():

@@ -26,8 +26,8 @@ import httpx
 
 from bench.boot import under_tini
 from bench.result import report
-from entrypoint.demo import inherited
-from entrypoint.port_block import PortBlock
+from entrypoint.commands.demo import inherited
+from entrypoint.net.port_block import PortBlock
 
 TARGET_SECONDS = 3.0
 ROLLS = (64, 1000)

@@ -37,7 +37,7 @@ from bench.result import report
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.process import NODE_MARK, kill, marked
+from entrypoint.processes.process import NODE_MARK, kill, marked
 from tests.container.conftest import missing
 from tests.container.podman import IMAGE, Container, podman
 from tests.ray_workers import actor_of

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from contract.os_errors import to_a_reader
 from contract.run_dir import ExitCode
-from entrypoint import cli, programs
-from entrypoint.settings import Settings, SettingsError
+from entrypoint.commands import cli
+from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.processes import programs
 
 
 def main() -> int:
@@ -32,15 +33,15 @@ def _run() -> int:
         case "prepare":
             os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
         case "demo":
-            from entrypoint import demo
+            from entrypoint.commands import demo
 
             return demo.main(call.arguments)
         case "report":
-            from entrypoint import report_command
+            from entrypoint.commands import report as report_command
 
             return report_command.main(call.arguments)
         case "plan":
-            from entrypoint import plan
+            from entrypoint.commands import plan
 
             return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
     try:
@@ -53,11 +54,12 @@ def _run() -> int:
 
 def _up(settings: Settings) -> int:
     """A node's whole life."""
-    from entrypoint import console, head, worker
-    from entrypoint.inbox import Inbox
+    from entrypoint import console
+    from entrypoint.config.role import Head, Worker, decide
+    from entrypoint.job.recipes import base as recipes
+    from entrypoint.node import head, worker
     from entrypoint.preflight.run import run_checks
-    from entrypoint.recipes import base as recipes
-    from entrypoint.role import Head, Worker, decide
+    from entrypoint.processes.inbox import Inbox
 
     role = decide(settings)
     is_head = isinstance(role, Head)
@@ -86,13 +88,13 @@ def _up(settings: Settings) -> int:
 
 def _ask(call: cli.Invocation, settings: Settings) -> int:
     """A command that reads the run or the machine."""
-    from entrypoint import commands, doctor
+    from entrypoint.commands import doctor, remote
 
     answers = {
         "doctor": doctor.main,
-        "status": commands.status,
-        "logs": commands.logs,
-        "stop": commands.stop,
+        "status": remote.status,
+        "logs": remote.logs,
+        "stop": remote.stop,
     }
     return answers[call.command](settings, call.as_json)
 

@@ -13,8 +13,8 @@ from typing import TextIO
 from contract.progress import Progress
 from contract.redaction import redact
 from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
 from entrypoint.preflight.check import Report
-from entrypoint.settings import Settings
 
 log = logging.getLogger("rollcall")
 
@@ -23,7 +23,7 @@ PLAIN_PROGRESS_SECONDS = 10.0
 
 
 REPEATED_SECONDS = 60.0
-REPEATING = ("asyncio", "uvicorn.error", "entrypoint.connections")
+REPEATING = ("asyncio", "uvicorn.error", "entrypoint.cluster.connections")
 """Loggers of what anyone who reaches the control port can make it say."""
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.settings import markdown
+from entrypoint.config.settings import markdown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from entrypoint.recipes.base import Recipe
+from entrypoint.job.recipes.base import Recipe
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 
 from contract.run_dir import RunFiles
-from entrypoint import head, process
-from entrypoint.control import Control
-from entrypoint.journal import Journal
-from entrypoint.roll import Card
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.node import head
+from entrypoint.processes import process
+from entrypoint.run.journal import Journal
 
 POLL_SECONDS = 0.05
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract.run_dir import ExitCode
-from entrypoint import process
-from entrypoint.preflight import amd_smi, interfaces, nvml
-from entrypoint.role import Head, Worker
-from entrypoint.settings import PreflightMode, Settings
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.machine import interfaces
+from entrypoint.machine.gpus import amd_smi, nvml
+from entrypoint.processes import process
 
 if TYPE_CHECKING:
     from rich.table import Table

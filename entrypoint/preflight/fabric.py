@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from entrypoint.preflight import gpu, infiniband
+from entrypoint.machine import infiniband
+from entrypoint.machine.infiniband import ROCE_V2, Port
+from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
-from entrypoint.preflight.infiniband import ROCE_V2, Port
 
 NO_FABRIC = "no InfiniBand or RoCE device on this machine"
 WATCH_SECONDS = 0.5
@@ -134,7 +135,7 @@ def mtus(context: Context, found: list[Port]) -> Finding:
 
 
 def gpudirect(context: Context, found: list[Port]) -> Finding:
-    if why := gpu.why_none(context):
+    if why := each_gpu.why_none(context):
         return Finding(Verdict.SKIP, why)
     modules = ("nvidia_peermem", "nv_peer_mem", "ib_peer_mem")
     loaded = [name for name in modules if (context.sys / "module" / name).exists()]
@@ -165,7 +166,7 @@ def errors(context: Context, found: list[Port]) -> Finding:
 
 def verbs(context: Context, found: list[Port]) -> Finding:
     """May NCCL open the ports? In a container without their files it takes sockets, silently."""
-    if why := gpu.why_none(context):
+    if why := each_gpu.why_none(context):
         return Finding(Verdict.SKIP, why)
     if infiniband.disabled(context.environ):
         return Finding(Verdict.SKIP, "NCCL_IB_DISABLE leaves the ports unused")

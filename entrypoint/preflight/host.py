@@ -8,10 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from entrypoint import process
-from entrypoint.preflight import gpu, infiniband, limits
+from entrypoint.machine import infiniband, limits
+from entrypoint.machine.limits import GIB, MIB, sized
+from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
-from entrypoint.preflight.limits import GIB, MIB, sized
+from entrypoint.processes import process
 
 OBJECT_STORE_SHARE = 0.3
 """Of the memory: what Ray gives its object store, which lies in /dev/shm."""
@@ -30,7 +31,7 @@ REAP_SECONDS = 2.0
 def shm(context: Context) -> Finding:
     volume = os.statvfs(context.shm)
     memory = limits.memory_limit(context.proc, context.cgroup)
-    gpus = gpu.of_node(context.settings, context.dev)
+    gpus = each_gpu.of_node(context.settings, context.dev)
     return judge_shm(volume.f_frsize * volume.f_blocks, memory, len(gpus))
 
 
@@ -68,7 +69,7 @@ def memlock(context: Context) -> Finding:
     """RDMA pins the memory that it sends from."""
     if not infiniband.ports(context.sys):
         return Finding(Verdict.SKIP, "no InfiniBand or RoCE device on this machine")
-    if why := gpu.why_none(context):
+    if why := each_gpu.why_none(context):
         return Finding(Verdict.SKIP, f"{why}, so nothing is sent by RDMA")
     if infiniband.disabled(context.environ):
         return Finding(Verdict.SKIP, "NCCL_IB_DISABLE is set, so nothing is sent by RDMA")

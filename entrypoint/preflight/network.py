@@ -6,11 +6,11 @@ import socket
 from concurrent.futures import Future
 from threading import Thread
 
-from entrypoint import address
-from entrypoint.preflight import gpu, interfaces
+from entrypoint.config.role import Head, Worker, head_address
+from entrypoint.machine import address, interfaces
+from entrypoint.machine.interfaces import Interface
+from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
-from entrypoint.preflight.interfaces import Interface
-from entrypoint.role import Head, Worker, head_address
 
 LOOKUP_SECONDS = 1.0
 """For a name; a slower answer is none."""
@@ -87,7 +87,7 @@ def chosen(context: Context) -> Finding:
             return finding
     if given:
         return Finding(Verdict.PASS, ", ".join(f"{name}={one}" for name, one in given.items()))
-    gpus = gpu.of_node(context.settings, context.dev)
+    gpus = each_gpu.of_node(context.settings, context.dev)
     return judge_unset(own, everything, gpus=len(gpus))
 
 

@@ -6,13 +6,14 @@ import threading
 
 import psutil
 
-from entrypoint import process, services, wait
-from entrypoint.fork_server import node as fork_server
-from entrypoint.port_block import why_not
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.net.port_block import why_not
+from entrypoint.node.ray_node import DAEMON_PORTS
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
-from entrypoint.ray_node import DAEMON_PORTS
-from entrypoint.role import Head
-from entrypoint.settings import Settings
+from entrypoint.processes import process, services
+from entrypoint.processes.fork_server import client as fork_server
 
 FEWEST_WORKER_PORTS = 16
 ENDING_SECONDS = 2.0

@@ -5,31 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from entrypoint.cluster import differences
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.preflight import (
-    burn,
-    driver,
     fabric,
-    health,
+    gpu_burn,
+    gpu_driver,
+    gpu_health,
     host,
     network,
-    nodes,
     ports,
+    software,
     storage,
-    versions,
 )
 from entrypoint.preflight.check import Check, Context, Report, Result, Verdict
-from entrypoint.role import Head, Worker
-from entrypoint.settings import PreflightMode, Settings
 
 CHECKS: tuple[Check, ...] = (
     *host.CHECKS,
     *storage.CHECKS,
     *ports.CHECKS,
     *network.CHECKS,
-    *versions.CHECKS,
-    *health.CHECKS,
-    *driver.CHECKS,
-    *burn.CHECKS,
+    *software.CHECKS,
+    *gpu_health.CHECKS,
+    *gpu_driver.CHECKS,
+    *gpu_burn.CHECKS,
     *fabric.CHECKS,
 )
 
@@ -70,4 +70,4 @@ def _at_once(checks: Sequence[Check], context: Context) -> dict[str, Result]:
 
 def names() -> list[str]:
     """What ROLLCALL_PREFLIGHT_SKIP may name."""
-    return [*(check.name for check in CHECKS), *(check.name for check in nodes.CHECKS)]
+    return [*(check.name for check in CHECKS), *(check.name for check in differences.CHECKS)]

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from contract.run_dir import ExitCode, sync_directory
+from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
-from entrypoint.preflight.limits import GIB, MIB, sized
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from entrypoint.demo import PORTS, WORKERS, Layout, inherited
-from entrypoint.port_block import PortBlock
-from entrypoint.process import Process, kill, marked
-from entrypoint.programs import program
+from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
+from entrypoint.net.port_block import PortBlock
+from entrypoint.processes.process import Process, kill, marked
+from entrypoint.processes.programs import program
 from tests.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("job.py")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from contract.journal import read_events
-from entrypoint.process import kill
+from entrypoint.processes.process import kill
 
 pytestmark = pytest.mark.cluster
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from entrypoint.process import kill
+from entrypoint.processes.process import kill
 from tests.cluster.harness import HEAD, Cluster, result
 from tests.watch import assert_no_step_is_lost_or_done_twice
 

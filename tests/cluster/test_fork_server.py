@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from entrypoint.process import kill, marked
+from entrypoint.processes.process import kill, marked
 from tests.cluster.harness import HEAD, Cluster, command_line, parent_of
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice

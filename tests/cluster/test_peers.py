@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.process import kill
+from entrypoint.processes.process import kill
 from tests.cluster.harness import HEAD, Cluster
 from tests.cluster.tiny import tiny_job
 from tests.watch import assert_no_step_is_lost_or_done_twice

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.port_block import PortBlock
+from entrypoint.net.port_block import PortBlock
 from tests.cluster.harness import HEAD, Cluster, result
 from tests.cluster.tiny import tiny_job
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from entrypoint.demo import Layout, data_flags, job_flags, warm_up_flags
+from entrypoint.commands.demo import Layout, data_flags, job_flags, warm_up_flags
 from tests.container.podman import CONFIGURATION, IMAGE, podman
 
 ROOT = Path(__file__).parents[2]

@@ -82,7 +82,7 @@ def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
     assert json.loads(said.stdout)["role"] == "head"
 
 
-DIGEST = "from entrypoint.settings import Settings; print(Settings.read({}).image)"
+DIGEST = "from entrypoint.config.settings import Settings; print(Settings.read({}).image)"
 
 
 def digest(image: str) -> str:
@@ -97,7 +97,7 @@ def built(context: Path) -> str:
     options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=host", "--quiet")
     made = podman("build", *options, f"--file={recipe}", context, within=120).stdout.strip()
     try:
-        read = ("--entrypoint=cat", made, "/build/entrypoint/image.digest")
+        read = ("--entrypoint=cat", made, "/build/entrypoint/config/image.digest")
         return run_once("--network=none", *read).stdout.strip()
     finally:
         podman("rmi", "--force", made)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import wait
+from entrypoint.net import wait
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.control import Control
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.config.settings import Settings
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from entrypoint.preflight.nvml import Nvml
+from entrypoint.machine.gpus.nvml import Nvml
 
 DATA = Path(__file__).parent.parent / "data"
 CONSTANTS = {

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from entrypoint import address
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.machine import address
+from entrypoint.machine.interfaces import Interface
 from entrypoint.preflight.check import Context, Result, Verdict
-from entrypoint.preflight.interfaces import Interface
 from entrypoint.preflight.network import own_address
 from entrypoint.preflight.run import CHECKS
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(2, 2, "a test")
@@ -139,9 +139,9 @@ ip link set v0 up; ip link set v1 up
 """
 OF_HEAD = """
 import json, sys
-from entrypoint import address
-from entrypoint.role import head_address
-from entrypoint.settings import Settings
+from entrypoint.machine import address
+from entrypoint.config.role import head_address
+from entrypoint.config.settings import Settings
 settings = Settings.read(json.loads(sys.argv[1]))
 told = head_address(settings)
 print(json.dumps(address.of_head(settings, told.value if told else None)))

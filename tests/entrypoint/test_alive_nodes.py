@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from entrypoint.ray_node import Alive, alive_nodes
-from entrypoint.wait import NotYetError
+from entrypoint.net.wait import NotYetError
+from entrypoint.node.ray_node import Alive, alive_nodes
 
 ROWS = [
     {"node_id": f"{n:x}", "node_name": f"w-{n}", "node_ip": f"10.0.0.{n}", "state": state}

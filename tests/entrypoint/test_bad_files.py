@@ -16,9 +16,10 @@ from pyarrow import parquet
 from contract.journal import append_event, read_events
 from contract.manifest import checkpoint_path, write_manifest
 from contract.run_dir import RunFiles
-from entrypoint import beginning, plan
-from entrypoint.recipes.builtin import RECIPE
-from entrypoint.settings import Settings
+from entrypoint.commands import plan
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import resume_check
+from entrypoint.job.recipes.builtin import RECIPE
 from tests.entrypoint.models import write_files
 from trainer.config import Config, parse
 
@@ -267,14 +268,14 @@ def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     wanted = (False, 0) if "false" in given else (True, 3)
     assert (config.load_checkpoint, config.load_step) == wanted
     assert RECIPE.begins_at(settings) == (wanted[1] or None)
-    command = beginning.fingerprint(settings)
+    command = resume_check.fingerprint(settings)
     journal = RunFiles(root / "run").journal
     journal.parent.mkdir()
     append_event(journal, "attempt", "attempt 1 starts", {"command": command}, attempt=1)
-    assert not beginning.has_begun(read_events(journal), command)
+    assert not resume_check.has_begun(read_events(journal), command)
     append_event(journal, "resume", "Training starts", {"step": wanted[1]}, attempt=1)
     (journal.parent / "progress.json").write_text('{"step": 5}')
-    assert beginning.has_begun(read_events(journal), command)
+    assert resume_check.has_begun(read_events(journal), command)
     assert problems(root, *given) == []
     later = flags_of(RECIPE.going_on(settings))
     assert (later.load_checkpoint, later.load_step) == (True, 0)

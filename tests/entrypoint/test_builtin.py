@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from contract.resources import Offer
-from entrypoint.recipes.builtin import RECIPE
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.builtin import RECIPE
 
 URL = "http://reward:5000/get_reward"
 

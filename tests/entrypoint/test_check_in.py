@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from entrypoint.check_in import MOST_BYTES, CheckIn
-from entrypoint.preflight.versions import of_collectives
-from entrypoint.roll import Card
+from entrypoint.cluster.check_in import MOST_BYTES, CheckIn
+from entrypoint.cluster.roll import Card
+from entrypoint.preflight.software import of_collectives
 from tests.entrypoint.test_control import Head, card, head
 
 __all__ = ["head"]

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from entrypoint import cli
-from entrypoint.cli import COMMANDS, Invocation, UsageError, parse
+from entrypoint.commands import cli
+from entrypoint.commands.cli import COMMANDS, Invocation, UsageError, parse
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint import collective_check, wait
-from entrypoint.collective_check import CollectiveCheck
-from entrypoint.failures import FailureClass
-from entrypoint.inbox import StopAsked
-from entrypoint.preflight import collective
+from entrypoint.cluster.roll import Card
+from entrypoint.config.settings import Settings
+from entrypoint.job import collective, collective_check
+from entrypoint.job.collective import Answer
+from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
+from entrypoint.net import wait
 from entrypoint.preflight.check import Verdict
-from entrypoint.preflight.collective import Answer
-from entrypoint.process import NODE_MARK, marked
-from entrypoint.restart import Replace, Resume, Stop, unreachable
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
+from entrypoint.processes.inbox import StopAsked
+from entrypoint.processes.process import NODE_MARK, marked
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.world import DIED, FINISHED, World, ends
 

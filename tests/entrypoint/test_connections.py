@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from entrypoint import connections
-from entrypoint.connections import owner_of
-from entrypoint.head_client import HeadClient
-from entrypoint.inbox import Message
-from entrypoint.port_block import PortBlock
+from entrypoint.cluster import connections
+from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.connections import owner_of
+from entrypoint.net.port_block import PortBlock
+from entrypoint.processes.inbox import Message
 from tests.entrypoint.test_control import TOKEN, Head, answers, asking, card, eventually, head
 from tests.support.connections import is_closed
 

@@ -16,13 +16,13 @@ import pytest
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.control import Control
-from entrypoint.head_client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
-from entrypoint.port_block import PortBlock
-from entrypoint.roll import Card
-from entrypoint.storage_proof import StorageProof
-from entrypoint.wait import NotYetError
+from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.cluster.storage_proof import StorageProof
+from entrypoint.net.port_block import PortBlock
+from entrypoint.net.wait import NotYetError
+from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
 TOKEN = "correct-horse-battery"

@@ -16,23 +16,19 @@ from hypothesis import strategies as st
 from contract.journal import event_of, line_of
 from contract.progress import Phase, Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import (
-    beginning,
-    console,
-    ended,
-    gauges,
-    head,
-    lease,
-    report,
-    report_command,
-    report_page,
-    report_text,
-    run_token,
-)
-from entrypoint.hang import HangWatch
-from entrypoint.journal import Journal
-from entrypoint.lease import Lease
-from entrypoint.settings import Settings
+from entrypoint import console
+from entrypoint.cluster import metrics
+from entrypoint.commands import report as report_command
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import resume_check
+from entrypoint.job.failures.hang import HangWatch
+from entrypoint.node import head
+from entrypoint.run import lease
+from entrypoint.run import token as run_token
+from entrypoint.run.flight_record import ended, html, text
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.journal import Journal
+from entrypoint.run.lease import Lease
 from tests.damage import damaged, flipped
 
 DETAILS: dict[str, dict[str, Any]] = {
@@ -74,9 +70,9 @@ def read_by_everyone(journal: Journal) -> report.Report:
     """What a head, an attempt and `report` make of the events."""
     assert journal.attempts() >= 1
     head._finished_before(journal, "f00d")
-    beginning.fault(3, [event for event in journal.events() if event["attempt"] == 1], 4)
+    resume_check.fault(3, [event for event in journal.events() if event["attempt"] == 1], 4)
     record = report.read(journal.events())
-    assert "".join([*report_text.lines(record), report_page.page(record, "a run")]).encode()
+    assert "".join([*text.lines(record), html.page(record, "a run")]).encode()
     return record
 
 
@@ -133,7 +129,7 @@ def test_a_progress_file_that_is_damaged_is_shown_as_far_as_it_is_whole(
         assert json.dumps(progress.as_dict(), allow_nan=False).encode()
         assert console.sentence(progress).encode()
         state = {"progress": progress.as_dict(), "expected_workers": 0, "present": 0}
-        assert gauges.text({**state, "outcome": None, "phase": "training", "nodes": []})
+        assert metrics.text({**state, "outcome": None, "phase": "training", "nodes": []})
         assert progress.step + (progress.checkpoint or 0) + (progress.in_memory or 0) >= 0
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import doctor
+from entrypoint.commands import doctor
+from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.preflight.check import Check, Finding, Verdict
 from entrypoint.preflight.run import run_checks
-from entrypoint.settings import Settings, SettingsError
 
 FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 UNFIT = Check("t.unfit", "?", lambda _: Finding(Verdict.FAIL, "broken", "mend it"))

@@ -10,11 +10,11 @@ import pytest
 
 from contract.progress import Progress
 from contract.resources import Offer
-from entrypoint.failures import Ending, FailureClass, classify
-from entrypoint.job import JobInfo
-from entrypoint.recipes.builtin import RECIPE
-from entrypoint.restart import Grow, History, decide, with_fewer
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures.classes import Ending, FailureClass, classify
+from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.recipes.builtin import RECIPE
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, Act, World, ends
 from trainer.config import parse
 

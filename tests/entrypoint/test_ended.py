@@ -10,10 +10,11 @@ import pytest
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import commands, head
-from entrypoint.journal import Journal
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome
+from entrypoint.commands import remote
+from entrypoint.config.settings import Settings
+from entrypoint.job.supervisor import Outcome
+from entrypoint.node import head
+from entrypoint.run.journal import Journal
 from tests.entrypoint.test_control import TOKEN, Head
 
 FINISHED = Outcome("finished", ExitCode.FINISHED, "the job has finished")
@@ -46,7 +47,7 @@ def settings(run: RunFiles, port: int = 9) -> Settings:
     )
 
 
-@pytest.mark.parametrize("command", [commands.status, commands.stop])
+@pytest.mark.parametrize("command", [remote.status, remote.stop])
 @pytest.mark.parametrize("outcome", [FINISHED, STOPPED])
 def test_status_and_stop_tell_the_outcome(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, outcome: Outcome
@@ -70,10 +71,10 @@ def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, None)
-    assert commands.logs(settings(run), False) == 0
+    assert remote.logs(settings(run), False) == 0
     assert capsys.readouterr().out == "==> head.log\na line\n\n"
     lived(run, FINISHED)
-    assert commands.logs(settings(run), False) == 0
+    assert remote.logs(settings(run), False) == 0
     said = capsys.readouterr().out
     assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended (finished")
 
@@ -84,7 +85,7 @@ def test_a_run_that_was_started_again_since_or_has_no_outcome_has_not_ended(
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, *lives)
-    assert commands.status(settings(run), False) == ExitCode.UNREACHABLE
+    assert remote.status(settings(run), False) == ExitCode.UNREACHABLE
     assert "no head answers" in capsys.readouterr().err
 
 
@@ -98,7 +99,7 @@ def test_the_head_of_another_run_on_the_port_hides_no_outcome(
     with other.control:
         mine = settings(run, other.port)
         asked = Settings.read({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
-        assert commands.status(asked, False) == 0
+        assert remote.status(asked, False) == 0
     assert "finished" in capsys.readouterr().out
 
 
@@ -108,5 +109,5 @@ def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
     run = RunFiles(tmp_path)
     lived(run, FINISHED)
     run.result.write_bytes(b"\xff")
-    assert commands.status(settings(run), False) == 0
+    assert remote.status(settings(run), False) == 0
     assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from contract.run_dir import ExitCode
-from entrypoint import signs
-from entrypoint.job import JobInfo
+from entrypoint.job.failures import log_patterns
+from entrypoint.job.ray_jobs import JobInfo
 from tests.entrypoint.world import World, ends
 
 
@@ -25,4 +25,4 @@ def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after
 
 def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:
     """Its search took minutes, in which the head answered nobody."""
-    assert signs.own_error("a" * 10**6) == "a" * signs.LONGEST_LINE
+    assert log_patterns.own_error("a" * 10**6) == "a" * log_patterns.LONGEST_LINE

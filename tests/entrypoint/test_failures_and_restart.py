@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.failures import (
+from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
     Ending,
     FailureClass,
@@ -21,9 +21,9 @@ from entrypoint.failures import (
     evidence,
     sign_of,
 )
-from entrypoint.restart import History, Replace, Resume, Stop, Track, decide
-from entrypoint.signs import PATTERNS, Signs, sign
-from entrypoint.xid import ACTIONS, CATALOGUE, XidAction, action
+from entrypoint.job.failures.log_patterns import PATTERNS, Signs, sign
+from entrypoint.job.failures.policy import History, Replace, Resume, Stop, Track, decide
+from entrypoint.machine.xid import ACTIONS, CATALOGUE, XidAction, action
 
 F = FailureClass
 RECORDED = sorted((Path(__file__).parent.parent / "data/failures").glob("*.toml"))

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from contract import private_dir
-from entrypoint.fork_server import node, shim, shown
-from entrypoint.fork_server.request import Request, UnlikeError, admitted
-from entrypoint.process import NODE_MARK, marked
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.processes.fork_server import client, proc_view, shim
+from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
+from entrypoint.processes.process import NODE_MARK, marked
 from tests.entrypoint.test_control import eventually
 
 WORKER = "ray/_private/workers/default_worker.py"
@@ -96,7 +96,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     path = tmp_path_factory.mktemp("f")
     (path / WORKER).parent.mkdir(parents=True)
     (path / "forked_from.py").write_text("import numpy, torch")
-    node.write_shim(path)
+    client.write_shim(path)
     ray = {"SPT_NOENV": "1", "RAY_CLIENT_MODE": "0"}  # the second is set by Ray's import
     env = {**ray, **os.environ, "PYTHONPATH": f"{Path.cwd()}:{path}"}
     server = serve(path, env, "forked_from")
@@ -110,10 +110,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def serve(home: Path, env: dict[str, str], module: str) -> subprocess.Popen[str]:
-    argv = [str(home), str(os.getpid()), module, shown.room(node.TITLE_BYTES)]
+    argv = [str(home), str(os.getpid()), module, proc_view.room(client.TITLE_BYTES)]
     return subprocess.Popen(
-        [sys.executable, "-m", "entrypoint.fork_server.server", *argv],
-        env=env | {NODE_MARK: "the server's", shown.ROOM: shown.room(node.ROOM_BYTES)},
+        [sys.executable, "-m", "entrypoint.processes.fork_server.server", *argv],
+        env=env | {NODE_MARK: "the server's", proc_view.ROOM: proc_view.room(client.ROOM_BYTES)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -241,7 +241,7 @@ def test_all_else_becomes_python_itself(home: Home) -> None:
 
 
 def test_without_a_server_a_process_is_started(home: Home, tmp_path: Path) -> None:
-    node.write_shim(tmp_path)
+    client.write_shim(tmp_path)
     (tmp_path / WORKER).parent.mkdir(parents=True)
     told = json.loads(Home(tmp_path, home.env).run(TELL).stdout)
     assert not told["forked"]
@@ -269,16 +269,16 @@ def test_a_server_that_is_not_fit_to_fork_does_not_serve(
 def test_a_server_that_is_killed_too_often_is_said_once_with_what_it_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node, "PRELOADED", "json")
-    monkeypatch.setattr(node, "PAUSES_SECONDS", (0.01, 0.01))
-    mark, words = node.mark(of(tmp_path)), "killed too often.* starts some 4 s slower"
+    monkeypatch.setattr(client, "PRELOADED", "json")
+    monkeypatch.setattr(client, "PAUSES_SECONDS", (0.01, 0.01))
+    mark, words = client.mark(of(tmp_path)), "killed too often.* starts some 4 s slower"
 
     def kill_it() -> None:
         (server,) = marked(mark)
         server.kill()
         eventually(lambda: not server.is_running(), seconds=60)
 
-    with node.ForkServer(of(tmp_path), os.environ):
+    with client.ForkServer(of(tmp_path), os.environ):
         for _ in range(3):
             assert "no fork server" not in caplog.text
             eventually(lambda: bool(marked(mark)), seconds=60)
@@ -292,8 +292,8 @@ def test_the_server_ends_with_its_node(tmp_path: Path) -> None:
     settings = of(tmp_path)
     program = f"""
 import dataclasses, os, pathlib, time
-from entrypoint.fork_server import node
-from entrypoint.settings import Settings
+from entrypoint.processes.fork_server import client as node
+from entrypoint.config.settings import Settings
 node.PRELOADED = "json"
 settings = Settings.read({dict(settings.environ)!r})
 settings = dataclasses.replace(settings, ray_temp_dir=pathlib.Path({str(tmp_path)!r}))
@@ -307,8 +307,8 @@ time.sleep(60)
         try:
             assert entrypoint.stdout is not None
             assert entrypoint.stdout.readline() == "begun\n"
-            eventually(lambda: bool(marked(node.mark(settings))))
-            (server,) = marked(node.mark(settings))
+            eventually(lambda: bool(marked(client.mark(settings))))
+            (server,) = marked(client.mark(settings))
         finally:
             entrypoint.kill()
     server.wait(10)
@@ -317,7 +317,7 @@ time.sleep(60)
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     yield
-    private_dir.remove(node.home_of(of(tmp_path)))
+    private_dir.remove(client.home_of(of(tmp_path)))
 
 
 def of(root: Path, **environ: str) -> Settings:
@@ -333,11 +333,11 @@ def of(root: Path, **environ: str) -> Settings:
 def test_the_shim_is_used_where_it_is_wanted_and_can_run(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    assert node.with_python(of(tmp_path), "ray") == ["ray"]  # it is not there
-    node.write_shim(node.home_of(of(tmp_path)))
-    shim = str(node.home_of(of(tmp_path)) / "python")
-    assert shim in node.with_python(of(tmp_path), "ray")
-    assert node.python(of(tmp_path, **environ)) == sys.executable
+    assert client.with_python(of(tmp_path), "ray") == ["ray"]  # it is not there
+    client.write_shim(client.home_of(of(tmp_path)))
+    shim = str(client.home_of(of(tmp_path)) / "python")
+    assert shim in client.with_python(of(tmp_path), "ray")
+    assert client.python(of(tmp_path, **environ)) == sys.executable
 
 
 @pytest.mark.parametrize("python", ["/opt/my python", f"/opt/{'x' * 120}/python"])
@@ -346,7 +346,7 @@ def test_no_shim_is_written_that_the_system_could_not_run(
 ) -> None:
     monkeypatch.setattr(sys, "executable", python)
     with pytest.raises(OSError, match="first line"):
-        node.write_shim(tmp_path)
+        client.write_shim(tmp_path)
 
 
 ASKED = Request(("/r/_private/workers/default_worker.py", "--x"), {"A": "1"}, "/", 0o22, ())

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from contract.resources import Offer
-from entrypoint.gathering import UnplaceableError
-from entrypoint.recipes.builtin import RECIPE, Builtin
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
+from entrypoint.cluster.roll import Card
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.builtin import RECIPE, Builtin
+from entrypoint.job.rendezvous import UnplaceableError
 from tests.entrypoint.test_elastic import settings_of
 from tests.entrypoint.world import World
 

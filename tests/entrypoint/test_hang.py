@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
-from entrypoint import beginning, process, stacks
-from entrypoint.hang import (
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import resume_check
+from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
     SHORTEST_SECONDS,
     START_SECONDS,
@@ -22,8 +23,8 @@ from entrypoint.hang import (
     given_timeout,
     limit,
 )
-from entrypoint.process import Process
-from entrypoint.settings import Settings
+from entrypoint.processes import process, stacks
+from entrypoint.processes.process import Process
 
 PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 
@@ -236,7 +237,7 @@ def event(kind: str, step: int) -> dict[str, Any]:
 def test_an_attempt_that_begins_elsewhere_than_at_its_checkpoint_is_named(
     resume_from: int, events: list[dict[str, Any]], first: int, told: str | None
 ) -> None:
-    assert beginning.fault(resume_from, events, first) == told
+    assert resume_check.fault(resume_from, events, first) == told
 
 
 @pytest.fixture

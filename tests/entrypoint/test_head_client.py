@@ -9,12 +9,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from entrypoint import commands, doctor, roll, wait
-from entrypoint.head_client import HeadClient
-from entrypoint.inbox import HeadLost, Message
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
-from entrypoint.wait import NotYetError
+from entrypoint.cluster import roll
+from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.roll import Card
+from entrypoint.commands import doctor, remote
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.net.wait import NotYetError
+from entrypoint.processes.inbox import HeadLost, Message
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 
 __all__ = ["head"]
@@ -55,7 +57,7 @@ NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"d
 
 
 @pytest.mark.parametrize(("status", "body"), NO_HEAD)
-@pytest.mark.parametrize("command", [commands.status, commands.stop])
+@pytest.mark.parametrize("command", [remote.status, remote.stop])
 def test_a_command_says_that_what_answers_is_no_head(
     stranger: Stranger,
     capsys: pytest.CaptureFixture[str],

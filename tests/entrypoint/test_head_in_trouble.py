@@ -13,13 +13,14 @@ import pytest
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import attempt, ray_node
-from entrypoint.head_ray import HeadRay
-from entrypoint.inbox import Inbox, RayEnded, StopAsked
-from entrypoint.job import JobInfo
-from entrypoint.restart import Replace
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
+from entrypoint.cluster.roll import Card
+from entrypoint.config.settings import Settings
+from entrypoint.job import attempt
+from entrypoint.job.failures.policy import Replace
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.node import ray_node
+from entrypoint.node.ray_head import HeadRay
+from entrypoint.processes.inbox import Inbox, RayEnded, StopAsked
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, World, ends
 
@@ -98,7 +99,7 @@ def test_a_word_to_ray_whose_log_is_gone_is_missed_in_one_line(
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{gone}"\n')
     program.chmod(0o755)
-    monkeypatch.setattr("entrypoint.programs.sys.executable", str(program))
+    monkeypatch.setattr("entrypoint.processes.programs.sys.executable", str(program))
     assert cluster.bury("a", "a asks to join again")
     eventually(lambda: len(caplog.messages) == 1)
     assert caplog.messages[0].startswith("Ray is not told that a asks to join again: [Errno 2]")

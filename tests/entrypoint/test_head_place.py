@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from entrypoint import lease, names
-from entrypoint.head_place import HeadPlace
-from entrypoint.lease import Lease
-from entrypoint.wait import NotYetError
+from entrypoint.net import dns
+from entrypoint.net.wait import NotYetError
+from entrypoint.node.find_head import HeadPlace
+from entrypoint.run import lease
+from entrypoint.run.lease import Lease
 
 NAMELESS = "no-such-head.invalid"
 
@@ -27,14 +28,14 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         answers.wait(20)
         return asked("127.0.0.5", None, type=socket.SOCK_STREAM)
 
-    monkeypatch.setattr(names, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(names.socket, "getaddrinfo", late)
+    monkeypatch.setattr(dns, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(dns.socket, "getaddrinfo", late)
     return answers
 
 
 def test_a_name_that_does_not_resolve_is_named() -> None:
     with pytest.raises(NotYetError, match=r"no-such-head\.invalid does not resolve"):
-        names.resolve(NAMELESS)
+        dns.resolve(NAMELESS)
 
 
 def test_a_name_server_that_is_silent_keeps_nobody_and_is_asked_once_at_a_time(
@@ -43,40 +44,40 @@ def test_a_name_server_that_is_silent_keeps_nobody_and_is_asked_once_at_a_time(
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(NotYetError, match="no name server answers for head yet"):
-            names.resolve("head")
+            dns.resolve("head")
     assert time.monotonic() - began < 5
     assert sum(thread.name == "name" for thread in threading.enumerate()) == 1
     silent.set()
-    assert names.resolve("head") == "127.0.0.5"
-    assert names.addresses("head") == ["127.0.0.5"]
+    assert dns.resolve("head") == "127.0.0.5"
+    assert dns.addresses("head") == ["127.0.0.5"]
 
 
 def test_an_answer_that_comes_too_late_is_for_the_next_who_asks(silent: threading.Event) -> None:
     with pytest.raises(NotYetError):
-        names.resolve("slow-head")
+        dns.resolve("slow-head")
     silent.set()
     while any(thread.name == "name" for thread in threading.enumerate()):
         time.sleep(0.01)
-    assert names.resolve("slow-head") == "127.0.0.5"
+    assert dns.resolve("slow-head") == "127.0.0.5"
 
 
 def test_an_answer_of_long_ago_is_not_taken(
     silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NotYetError):
-        names.resolve("moved-head")
-    first = names._under_way["moved-head"]
+        dns.resolve("moved-head")
+    first = dns._under_way["moved-head"]
     silent.set()
     first.answer.result(5)
-    monkeypatch.setattr(names, "HOLDS_SECONDS", 0.0)
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: [(*"1234", ("127.0.0.6", 0))])
-    assert names.resolve("moved-head") == "127.0.0.6"
+    monkeypatch.setattr(dns, "HOLDS_SECONDS", 0.0)
+    monkeypatch.setattr(dns.socket, "getaddrinfo", lambda *_, **__: [(*"1234", ("127.0.0.6", 0))])
+    assert dns.resolve("moved-head") == "127.0.0.6"
 
 
 def test_the_head_is_at_each_of_its_names_addresses_and_believed_there_while_nobody_can_tell(
     tmp_path: Path,
 ) -> None:
-    assert HeadPlace("localhost", tmp_path).is_at(names.resolve("localhost"))
+    assert HeadPlace("localhost", tmp_path).is_at(dns.resolve("localhost"))
     assert not HeadPlace("127.0.0.1", tmp_path).is_at("127.0.0.9")
     assert HeadPlace(NAMELESS, tmp_path).is_at("127.0.0.9")
 

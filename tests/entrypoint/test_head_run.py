@@ -15,12 +15,13 @@ import pytest
 from contract import lease as fence
 from contract.journal import read_events
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import head, lease, ray_node
-from entrypoint.inbox import Inbox
-from entrypoint.journal import Journal
-from entrypoint.role import Head
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.job.supervisor import Outcome
+from entrypoint.node import head, ray_node
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run import lease
+from entrypoint.run.journal import Journal
 
 
 @pytest.fixture

@@ -13,15 +13,16 @@ import pytest
 
 from contract.resources import Offer
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import supervisor, wait
-from entrypoint.head_client import HeadClient, RefusedError
-from entrypoint.inbox import RayEnded, StopAsked, WorkerLeaves
-from entrypoint.job import JobClient, JobInfo, JobRefusedError
-from entrypoint.journal import Journal
-from entrypoint.process import NODE_MARK, Process
-from entrypoint.recipes.command import AnyCommand
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome
+from entrypoint.cluster.client import HeadClient, RefusedError
+from entrypoint.config.settings import Settings
+from entrypoint.job import supervisor
+from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
+from entrypoint.job.recipes.command import AnyCommand
+from entrypoint.job.supervisor import Outcome
+from entrypoint.net import wait
+from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves
+from entrypoint.processes.process import NODE_MARK, Process
+from entrypoint.run.journal import Journal
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from entrypoint import job
-from entrypoint.job import JobClient, JobInfo, JobRefusedError, command_line
-from entrypoint.wait import GaveUpError, InterruptedWaitError, NotYetError
+from entrypoint.job import ray_jobs
+from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError, command_line
+from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
 
 TOKEN = "correct-horse-battery"
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -122,7 +122,7 @@ def test_what_ray_refuses_is_not_tried_again(ray: FakeRay) -> None:
 
 
 def test_a_submission_is_given_up_in_time(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "SUBMIT_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(ray_jobs, "SUBMIT_TIMEOUT_SECONDS", 0.3)
     ray.refusals = [NO_AGENT] * 100
     with pytest.raises(GaveUpError, match="No available agent"):
         submit(ray)

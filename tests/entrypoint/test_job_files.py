@@ -11,13 +11,13 @@ from typing import NoReturn
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import head
-from entrypoint.job import JobInfo
-from entrypoint.recipes.base import FilesGoneError
-from entrypoint.recipes.builtin import RECIPE
-from entrypoint.role import Head
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.recipes.base import FilesGoneError
+from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.supervisor import Outcome
+from entrypoint.node import head
 from tests.entrypoint.world import DIED, FINISHED, Act, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

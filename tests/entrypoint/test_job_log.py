@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from contract.redaction import MASK
-from entrypoint import job_log
-from entrypoint.job import JobClient
-from entrypoint.job_log import Copy
-from entrypoint.sockets import listen
+from entrypoint.job import job_log
+from entrypoint.job.job_log import Copy
+from entrypoint.job.ray_jobs import JobClient
+from entrypoint.net.sockets import listen
 from tests.entrypoint.test_job import SECRET, TOKEN, FakeRay, client, ray
 
 __all__ = ["ray"]

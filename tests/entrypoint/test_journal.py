@@ -11,10 +11,12 @@ import pytest
 
 from contract.journal import append_event, read_events, teller
 from contract.redaction import MASK
-from entrypoint import failures, report, report_page
-from entrypoint.failures import Ending, FailureClass
-from entrypoint.journal import Journal
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import classes
+from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.run.flight_record import html
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.journal import Journal
 
 SECRET = "hf_nobody_may_read_this"
 
@@ -107,7 +109,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     settings = Settings.read({"HF_TOKEN": SECRET})
     journal = Journal(tmp_path / "journal.jsonl", "head", secrets=settings.secrets)
     ending = Ending(status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n")
-    evidence = failures.evidence(ending, FailureClass.UNKNOWN)
+    evidence = classes.evidence(ending, FailureClass.UNKNOWN)
     assert SECRET in evidence
     journal.record("attempt", "attempt 1 starts", resume_from=0)
     journal.record("failure", f"unknown: {evidence}", failure="unknown", seen=[{"by": evidence}])
@@ -115,7 +117,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     (failed,) = journal.events("failure")
     assert failed["sentence"] == f"unknown: 401: bearer {MASK}"
     assert failed["details"] == {"failure": "unknown", "seen": [{"by": f"401: bearer {MASK}"}]}
-    assert SECRET not in report_page.page(report.read(journal.events()), "a run")
+    assert SECRET not in html.page(report.read(journal.events()), "a run")
 
 
 def test_the_driver_masks_what_its_environment_keeps_secret(

@@ -19,13 +19,13 @@ from contract.journal import append_event, read_events
 from contract.manifest import checkpoint_path, fault_of, write_manifest
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint import lease
-from entrypoint.lease import HeldError, Lease
+from entrypoint.run import lease
+from entrypoint.run.lease import HeldError, Lease
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from entrypoint.lease import Lease
+from entrypoint.run.lease import Lease
 Lease(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 time.sleep(60)

@@ -15,8 +15,8 @@ import pytest
 from contract import lease as fence
 from contract.journal import append_event, read_events
 from contract.run_dir import RunFiles
-from entrypoint import lease
-from entrypoint.lease import HeldError, Lease
+from entrypoint.run import lease
+from entrypoint.run.lease import HeldError, Lease
 from tests.entrypoint.test_lease import DRIVE
 
 
@@ -48,7 +48,7 @@ def test_where_leases_are_lost_a_new_number_is_above_all_of_the_journal(
 LIVE = """
 import sys, time
 from pathlib import Path
-from entrypoint import lease
+from entrypoint.run import lease
 from contract.journal import append_event
 from contract.run_dir import RunFiles
 lease.HEARTBEAT_SECONDS = 0.3

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import owner, process, ray_node, services
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
+from entrypoint.node import ray_node
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context, Finding, Verdict
-from entrypoint.role import Head, Worker
-from entrypoint.services import Services
-from entrypoint.settings import Settings
+from entrypoint.processes import identity, process, services
+from entrypoint.processes.services import Services
 from tests.entrypoint.test_control import eventually
 
 HEAD = Head(1, 1, "a test")
@@ -24,9 +25,9 @@ WORKER = Worker("head", "a test")
 LISTENER = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); {}"
 NODE = """
 import os, sys, time
-from entrypoint import ray_node
-from entrypoint.services import Services
-from entrypoint.settings import Settings
+from entrypoint.node import ray_node
+from entrypoint.processes.services import Services
+from entrypoint.config.settings import Settings
 
 settings = Settings.read(os.environ)
 ray_node.ray_program = lambda: sys.argv[1]
@@ -198,7 +199,7 @@ def test_a_second_node_ends_with_76_and_so_nothing_of_the_first(machine: Machine
 
 
 def test_a_number_that_came_again_is_another_process() -> None:
-    number, _, started = str(owner.identity(os.getpid())).partition(":")
+    number, _, started = str(identity.identity(os.getpid())).partition(":")
     assert number == str(os.getpid())
     other = {process.NODE_MARK: f"again-{number}", process.NODE_OWNER: f"1:{int(started) + 1}"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | other) as left:
@@ -212,7 +213,9 @@ def test_a_number_that_came_again_is_another_process() -> None:
 
 def test_a_process_is_called_alike_in_its_container_and_outside_of_it() -> None:
     alone = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
-    code = "import sys; from entrypoint import owner; print(owner.identity(), flush=True); input()"
+    code = (
+        "from entrypoint.processes import identity; print(identity.identity(), flush=True); input()"
+    )
     with subprocess.Popen(
         [*alone, sys.executable, "-c", code],
         stdin=subprocess.PIPE,
@@ -225,5 +228,5 @@ def test_a_process_is_called_alike_in_its_container_and_outside_of_it() -> None:
         if not (name := inside.stdout.readline().strip()):
             pytest.skip("no namespaces here")
         assert name.startswith("1:")
-        assert name in owner.others()
+        assert name in identity.others()
         inside.stdin.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import oom_kills
+from entrypoint.machine import oom_kills
 from tests.entrypoint.test_control import Head, asking, card, eventually, head
 
 __all__ = ["head"]

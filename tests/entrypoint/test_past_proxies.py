@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import wait
-from entrypoint.ray_node import alive_nodes
+from entrypoint.net import wait
+from entrypoint.node.ray_node import alive_nodes
 from tests.entrypoint.test_alive_nodes import dashboard
 from tests.entrypoint.test_control import Head, card
 from tests.entrypoint.test_job import NEVER, FakeRay, client, ray, submit

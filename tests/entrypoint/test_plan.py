@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import plan
-from entrypoint.settings import Settings, SettingsError
+from entrypoint.commands import plan
+from entrypoint.config.settings import Settings, SettingsError
 from tests.entrypoint.models import write_files
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import plan
-from entrypoint.platforms.detect import detect
-from entrypoint.platforms.slurm import first_host
-from entrypoint.settings import Settings, SettingsError
+from entrypoint.commands import plan
+from entrypoint.config.platforms.detect import detect
+from entrypoint.config.platforms.slurm import first_host
+from entrypoint.config.settings import Settings, SettingsError
 
 RUNPOD_POD = {"RUNPOD_POD_ID": "xyz789", "RUNPOD_GPU_COUNT": "8", "RUNPOD_DC_ID": "EU-RO-1"}
 INSTANT_CLUSTER = {

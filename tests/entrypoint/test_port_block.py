@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint import demo, port_block
-from entrypoint.port_block import SLOT_PORTS, PortBlock
+from entrypoint.commands import demo
+from entrypoint.net import port_block
+from entrypoint.net.port_block import SLOT_PORTS, PortBlock
 
 HOLDER = """
 import sys
-from entrypoint import port_block
+from entrypoint.net import port_block
 port_block.LOCKS, port_block.FIRST, port_block.END = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 block = port_block.PortBlock()
 print(block.first, flush=True)

@@ -11,13 +11,21 @@ from typing import cast
 
 import pytest
 
-from entrypoint import inbox as inboxes
-from entrypoint.head_client import HeadClient
-from entrypoint.inbox import STOPPING, HeadLost, HeadSaid, Inbox, Message, StacksAsked, StopAsked
-from entrypoint.role import Worker
-from entrypoint.services import Services
-from entrypoint.settings import Settings
-from entrypoint.worker import _Membership
+from entrypoint.cluster.client import HeadClient
+from entrypoint.config.role import Worker
+from entrypoint.config.settings import Settings
+from entrypoint.node.worker import _Membership
+from entrypoint.processes import inbox as inboxes
+from entrypoint.processes.inbox import (
+    STOPPING,
+    HeadLost,
+    HeadSaid,
+    Inbox,
+    Message,
+    StacksAsked,
+    StopAsked,
+)
+from entrypoint.processes.services import Services
 from tests.entrypoint.test_up_stop import worker_that_waits
 
 

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from contract.run_dir import ExitCode
+from entrypoint.config.role import Head
+from entrypoint.config.settings import PreflightMode, Settings, SettingsError
 from entrypoint.preflight import host
 from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
 from entrypoint.preflight.run import CHECKS, run_checks
-from entrypoint.role import Head
-from entrypoint.settings import PreflightMode, Settings, SettingsError
 
 HEAD = Head(1, 1, "a test")
 PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))

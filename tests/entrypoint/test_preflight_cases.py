@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import burn, fabric, gpu, host, limits, network, ports, storage, versions
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
+from entrypoint.machine import limits
+from entrypoint.machine.limits import GIB, MIB
+from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
 from entrypoint.preflight.check import Check, Context, Finding, Verdict
-from entrypoint.preflight.limits import GIB, MIB
 from entrypoint.preflight.run import CHECKS
-from entrypoint.role import Head, Worker
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD, WORKER = Head(1, 1, "a test"), Worker("abc.runpod.internal", "a test")
@@ -115,8 +116,8 @@ def burning(*rows: dict[str, Any]) -> Build:
     """What the burn's process prints; the real one runs in test_preflight_burn."""
 
     def build(root: Path, patch: pytest.MonkeyPatch) -> Context:
-        told = [burn.judge(index, row) for index, row in enumerate(rows)]
-        patch.setattr(burn, "run", lambda *_: burn.worst(told))
+        told = [gpu_burn.judge(index, row) for index, row in enumerate(rows)]
+        patch.setattr(gpu_burn, "run", lambda *_: gpu_burn.worst(told))
         return context(dev=machines.nvidia_dev(root, len(rows)))
 
     return build
@@ -224,10 +225,10 @@ CASES = {
         lambda *_: context(role=WORKER),
         "warn",
     ),
-    "versions.ray": Case(lambda *_: context(), patched(versions, "installed", lambda _: "")),
+    "versions.ray": Case(lambda *_: context(), patched(software, "installed", lambda _: "")),
     "versions.torch": Case(
-        patched(versions, "installed", lambda _: "2.13.0"),
-        patched(versions, "installed", lambda _: ""),
+        patched(software, "installed", lambda _: "2.13.0"),
+        patched(software, "installed", lambda _: ""),
     ),
     "gpu.present": Case(nvidia(), lambda root, _: context(dev=root), "skip"),
     "gpu.count": Case(nvidia(), nvidia("h100-bad")),
@@ -245,7 +246,7 @@ CASES = {
     "gpu.driver": Case(
         nvidia(),
         lambda root, patch: (
-            patch.setattr(versions, "cuda", lambda: "14.0.1"),
+            patch.setattr(software, "cuda", lambda: "14.0.1"),
             nvidia()(root, patch),
         )[1],
     ),
@@ -337,7 +338,7 @@ def test_a_probe_that_hangs_fails_its_check_in_the_time_that_the_check_has(
 
 @pytest.mark.parametrize(
     "check",
-    [one for one in CHECKS if one.timeout == gpu.NVML_TIMEOUT and one.name.startswith("gpu.")],
+    [one for one in CHECKS if one.timeout == each_gpu.NVML_TIMEOUT and one.name.startswith("gpu.")],
     ids=lambda check: check.name,
 )
 def test_a_driver_that_does_not_answer_fails_each_check_that_asks_it(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import fabric, infiniband, interfaces, network
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
+from entrypoint.machine import infiniband, interfaces
+from entrypoint.machine.interfaces import Interface
+from entrypoint.preflight import fabric, network
 from entrypoint.preflight.check import Context, Result, Verdict
-from entrypoint.preflight.interfaces import Interface
 from entrypoint.preflight.run import CHECKS
-from entrypoint.role import Head, Worker
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

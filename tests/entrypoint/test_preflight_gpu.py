@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import gpu, nvml, run
-from entrypoint.preflight.amd_smi import AmdSmi
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.machine.gpus import nvml
+from entrypoint.machine.gpus.amd_smi import AmdSmi
+from entrypoint.preflight import each_gpu, run
 from entrypoint.preflight.check import Check, Context, Result, Verdict
 from entrypoint.preflight.run import CHECKS
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")
@@ -113,7 +114,7 @@ def test_without_a_gpu_nothing_is_loaded_for_it(tmp_path: Path) -> None:
 
     told = asked(context(dev=tmp_path, nvml=load, amdsmi=load))
     assert {one.verdict for one in told.values()} == {Verdict.SKIP}
-    assert {one.evidence for one in told.values()} == {gpu.NO_GPU}
+    assert {one.evidence for one in told.values()} == {each_gpu.NO_GPU}
 
 
 def test_fewer_gpus_than_asked_fail_though_there_is_none(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
     class Left:
         pid = 4242
 
-    monkeypatch.setattr("entrypoint.process.ours", lambda _: [Left])
+    monkeypatch.setattr("entrypoint.processes.process.ours", lambda _: [Left])
     dev = machines.nvidia_dev(tmp_path)
     told = named("gpu.memory").run(context(dev=dev, nvml=lambda: machines.nvml("h100-bad")))
     # GPU 3 of that machine is lost, which fails whatever holds the memory of the others.
@@ -328,7 +329,7 @@ def test_every_name_of_nvml_is_in_the_installed_package() -> None:
 
 def test_every_recovery_action_of_the_package_has_words() -> None:
     package = pytest.importorskip("pynvml")
-    from entrypoint.preflight.nvidia import RECOVERY_ACTIONS
+    from entrypoint.machine.gpus.nvidia import RECOVERY_ACTIONS
 
     prefix = "NVML_GPU_RECOVERY_ACTION_"
     numbers = {value for name, value in vars(package).items() if name.startswith(prefix)}

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.preflight import gpu, health, host, limits, versions
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.machine import limits
+from entrypoint.machine.limits import GIB, MIB
+from entrypoint.preflight import each_gpu, gpu_health, host, software
 from entrypoint.preflight.check import Context, Verdict
-from entrypoint.preflight.limits import GIB, MIB
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")
@@ -25,8 +26,8 @@ import json, sys
 {before}
 from entrypoint.preflight import host
 from entrypoint.preflight.check import Context
-from entrypoint.role import Head
-from entrypoint.settings import Settings
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
 finding = host.{name}(Context(Head(1, 1, "a test"), Settings.read({{}})))
 print(json.dumps([finding.verdict, finding.evidence, finding.remedy]))
 """
@@ -217,30 +218,30 @@ def test_orphans_that_are_reaped_pass() -> None:
 
 
 def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
-    assert gpu.count(tmp_path) == 0
-    assert health.present(context(dev=tmp_path)).verdict is Verdict.SKIP
+    assert each_gpu.count(tmp_path) == 0
+    assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.SKIP
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert gpu.count(tmp_path) == 2
-    assert health.present(context(dev=tmp_path)).verdict is Verdict.PASS
+    assert each_gpu.count(tmp_path) == 2
+    assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.PASS
 
 
 def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
     (tmp_path / "dri").mkdir()
     (tmp_path / "dri" / "renderD128").touch()
-    assert gpu.count(tmp_path) == 0  # a display, without ROCm's driver
+    assert each_gpu.count(tmp_path) == 0  # a display, without ROCm's driver
     (tmp_path / "kfd").touch()
-    assert gpu.count(tmp_path) == 1
+    assert each_gpu.count(tmp_path) == 1
 
 
 def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
     settings = Settings.read({"ROLLCALL_IMAGE": "sha256:12", "ROLLCALL_NUM_CPUS": "3"})
-    told = versions.versions(settings)
+    told = software.versions(settings)
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     assert told["ray"]
     assert told["image"] == "sha256:12"
     assert all(isinstance(one, str) for one in told.values())
-    inventory = versions.inventory(settings)
+    inventory = software.inventory(settings)
     assert inventory["cpus"] == 3
     assert inventory["memory_bytes"] > 0
     assert set(inventory) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
@@ -248,27 +249,27 @@ def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
 
 def test_amds_gpus_and_libraries_are_told_by_their_files(tmp_path: Path) -> None:
     sys = machines.amd_sys(tmp_path)
-    assert versions.gpu_model(tmp_path, sys) == "AMD Instinct MI300X OAM"
-    assert versions.gpu_model(tmp_path, tmp_path) == ""
+    assert software.gpu_model(tmp_path, sys) == "AMD Instinct MI300X OAM"
+    assert software.gpu_model(tmp_path, tmp_path) == ""
     library = tmp_path / "lib" / "librccl.so"
-    assert versions.rccl(tmp_path) == ""
+    assert software.rccl(tmp_path) == ""
     machines.write(tmp_path / "lib", {"librccl.so.1.0.70200": ""})
     library.symlink_to("librccl.so.1.0.70200")
-    assert versions.rccl(tmp_path) == "1.0.70200"
+    assert software.rccl(tmp_path) == "1.0.70200"
 
 
 def test_another_ray_than_the_pinned_one_is_a_warning_and_none_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert versions.ray(context()).verdict is Verdict.PASS
-    monkeypatch.setattr(versions, "installed", lambda _: "2.0.0")
-    assert versions.ray(context()).verdict is Verdict.WARN
-    monkeypatch.setattr(versions, "installed", lambda _: "")
-    assert versions.ray(context()).verdict is Verdict.FAIL
+    assert software.ray(context()).verdict is Verdict.PASS
+    monkeypatch.setattr(software, "installed", lambda _: "2.0.0")
+    assert software.ray(context()).verdict is Verdict.WARN
+    monkeypatch.setattr(software, "installed", lambda _: "")
+    assert software.ray(context()).verdict is Verdict.FAIL
 
 
 def test_torch_is_needed_by_the_builtin_recipe_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert versions.torch(context()).verdict is Verdict.PASS
-    monkeypatch.setattr(versions, "installed", lambda _: "")
-    assert versions.torch(context()).verdict is Verdict.FAIL
-    assert versions.torch(context({"ROLLCALL_RECIPE": "command"})).verdict is Verdict.SKIP
+    assert software.torch(context()).verdict is Verdict.PASS
+    monkeypatch.setattr(software, "installed", lambda _: "")
+    assert software.torch(context()).verdict is Verdict.FAIL
+    assert software.torch(context({"ROLLCALL_RECIPE": "command"})).verdict is Verdict.SKIP

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from entrypoint.preflight import burn, driver, models
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.machine.gpus import models
+from entrypoint.preflight import gpu_burn, gpu_driver
 from entrypoint.preflight.check import Context, Verdict
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")
@@ -55,7 +56,7 @@ def test_no_model_of_the_table_is_hidden_by_one_before_it() -> None:
     ],
 )
 def test_an_xid_is_judged_by_what_the_catalogue_asks_for(lines: list[str], verdict: str) -> None:
-    finding = driver.judge_xids("\n".join(f"4,77,1234,-;{line}" for line in lines))
+    finding = gpu_driver.judge_xids("\n".join(f"4,77,1234,-;{line}" for line in lines))
     assert finding.verdict == verdict
     assert ("Xid 79 on 0000:1b:00 (2 times)" in finding.evidence) == (verdict == "fail")
 
@@ -79,7 +80,7 @@ def test_an_xid_is_judged_by_what_the_catalogue_asks_for(lines: list[str], verdi
 def test_variables_that_hide_gpus_are_judged_together(
     environ: dict[str, str], is_amd: bool, verdict: str
 ) -> None:
-    assert driver.judge_visible(environ, 8, is_amd=is_amd).verdict == verdict
+    assert gpu_driver.judge_visible(environ, 8, is_amd=is_amd).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_variables_that_hide_gpus_are_judged_together(
 def test_a_driver_runs_any_cuda_of_its_major_version(
     can: tuple[int, int], built: str, verdict: str
 ) -> None:
-    assert driver.judge_cuda("580.95", can, built).verdict == verdict
+    assert gpu_driver.judge_cuda("580.95", can, built).verdict == verdict
 
 
 ROW = {"model": "NVIDIA H100 80GB HBM3", "tflops": 700.0, "copy_gbs": 2900.0, "correct": True}
@@ -109,7 +110,7 @@ ROW = {"model": "NVIDIA H100 80GB HBM3", "tflops": 700.0, "copy_gbs": 2900.0, "c
 def test_a_burn_is_judged_against_the_models_peaks(
     changes: dict[str, Any], verdict: str, says: str
 ) -> None:
-    finding = burn.judge(0, ROW | changes)
+    finding = gpu_burn.judge(0, ROW | changes)
     assert finding.verdict == verdict
     assert says in finding.evidence
 
@@ -119,7 +120,7 @@ PART = {"model": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "tflops": 90.0, "copy_gbs"
 
 @pytest.mark.parametrize(("correct", "verdict"), [(True, "pass"), (False, "fail")])
 def test_of_a_part_of_a_gpu_the_product_is_judged_and_no_speed(correct: bool, verdict: str) -> None:
-    finding = burn.judge(0, ROW | PART | {"correct": correct})
+    finding = gpu_burn.judge(0, ROW | PART | {"correct": correct})
     assert finding.verdict == verdict
     assert ("only the product is judged" in finding.evidence) == correct
 
@@ -137,7 +138,7 @@ def test_a_part_of_amds_gpu_has_the_name_of_the_whole(
         amdsmi=lambda: None,
     )
     said = [sys.executable, "-S", "-c", f"print({json.dumps([row])!r})"]
-    assert burn.run(said, where).verdict == verdict
+    assert gpu_burn.run(said, where).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -149,14 +150,14 @@ def test_a_part_of_amds_gpu_has_the_name_of_the_whole(
     ],
 )
 def test_what_the_burns_process_prints_is_its_finding(script: str, verdict: str, says: str) -> None:
-    finding = burn.run([sys.executable, "-S", "-c", script], context())
+    finding = gpu_burn.run([sys.executable, "-S", "-c", script], context())
     assert finding.verdict == verdict
     assert says in finding.evidence
 
 
 def test_a_burn_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burn, "TIMEOUT", 5.1)
-    finding = burn.run(["sleep", "60"], context())
+    monkeypatch.setattr(gpu_burn, "TIMEOUT", 5.1)
+    finding = gpu_burn.run(["sleep", "60"], context())
     assert (finding.verdict, finding.evidence) == (Verdict.FAIL, "the burn hangs")
 
 
@@ -169,4 +170,4 @@ def test_the_burn_itself_computes_right_and_tells_its_rates() -> None:
     assert row["correct"]
     assert row["tflops"] > 0
     assert row["copy_gbs"] > 0
-    assert burn.judge(0, row).verdict is Verdict.PASS
+    assert gpu_burn.judge(0, row).verdict is Verdict.PASS

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
 from entrypoint.preflight.check import Context, Result, Verdict
 from entrypoint.preflight.run import CHECKS
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint.preflight import nodes
+from entrypoint.cluster import differences
+from entrypoint.cluster.roll import Card, Seen, other_storage, refusal
+from entrypoint.config.settings import Settings
 from entrypoint.preflight.run import names
-from entrypoint.roll import Card, Seen, other_storage, refusal
-from entrypoint.settings import Settings
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 
@@ -25,7 +25,7 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -
 
 def told(*changed: Seen, left_out: frozenset[str] = frozenset()) -> list[str]:
     """The differences of a head, two workers like it, and `changed`."""
-    return nodes.differences([node("head"), node("a"), node("b"), *changed], left_out)
+    return differences.differences([node("head"), node("a"), node("b"), *changed], left_out)
 
 
 def test_nodes_that_are_alike_give_no_sentence() -> None:
@@ -67,19 +67,21 @@ def test_a_difference_names_who_differs_from_the_majority(
 def test_the_head_itself_may_be_the_one_that_differs() -> None:
     other = VERSIONS | {"torch": "2.12.0", "gpu": "NVIDIA H100 80GB HBM3"}
     seen = [node("head", versions=other), node("a"), node("b")]
-    assert nodes.differences(seen) == [
+    assert differences.differences(seen) == [
         "nodes.software: head: torch is 2.12.0, on 2 of 3 nodes 2.13.0"
     ]
 
 
 def test_of_two_that_differ_the_head_counts_as_right() -> None:
-    assert nodes.minority("torch", {"head": "1", "a": "2"}) == ["a: torch is 2, on 1 of 2 nodes 1"]
+    assert differences.minority("torch", {"head": "1", "a": "2"}) == [
+        "a: torch is 2, on 1 of 2 nodes 1"
+    ]
 
 
 def test_many_that_differ_are_counted() -> None:
     values = {f"n{number}": "1" for number in range(20)}
     values |= {f"n{number}": "2" for number in range(7)}
-    (sentence,) = nodes.minority("torch", values)
+    (sentence,) = differences.minority("torch", values)
     assert sentence.startswith("n0, n1, n2, n3, n4 and 2 more: torch is 2")
 
 
@@ -99,18 +101,18 @@ def test_a_check_between_nodes_can_be_left_out() -> None:
     [
         ({}, set()),
         ({"ROLLCALL_PREFLIGHT_SKIP": "nodes.clock"}, {"nodes.clock"}),
-        ({"ROLLCALL_PREFLIGHT": "warn"}, {check.name for check in nodes.CHECKS}),
-        ({"ROLLCALL_PREFLIGHT": "off"}, {check.name for check in nodes.CHECKS}),
+        ({"ROLLCALL_PREFLIGHT": "warn"}, {check.name for check in differences.CHECKS}),
+        ({"ROLLCALL_PREFLIGHT": "off"}, {check.name for check in differences.CHECKS}),
     ],
 )
 def test_the_head_asks_what_its_settings_leave_in(
     environ: dict[str, str], left_out: set[str]
 ) -> None:
-    assert nodes.left_out(Settings.read(environ)) == left_out
+    assert differences.left_out(Settings.read(environ)) == left_out
 
 
 def test_every_check_between_nodes_can_be_named_to_be_left_out() -> None:
-    assert {check.name for check in nodes.CHECKS} < set(names())
+    assert {check.name for check in differences.CHECKS} < set(names())
 
 
 HEAD = Card(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from entrypoint import process
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context, Finding, Verdict
-from entrypoint.role import Head, Worker
-from entrypoint.settings import Settings
+from entrypoint.processes import process
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")

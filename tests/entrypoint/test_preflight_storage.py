@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context, Finding, Verdict
 from entrypoint.preflight.run import run_checks
-from entrypoint.role import Head
-from entrypoint.settings import Settings
 
 HEAD = Head(1, 1, "a test")
 NOBODY = 65534

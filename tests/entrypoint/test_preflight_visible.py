@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from entrypoint import ray_node
-from entrypoint.preflight import burn, gpu, health, visible
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.machine.gpus import visible
+from entrypoint.node import ray_node
+from entrypoint.preflight import each_gpu, gpu_burn, gpu_health
 from entrypoint.preflight.check import Context, Report, Result, Verdict
 from entrypoint.preflight.run import CHECKS
-from entrypoint.preflight.versions import inventory
-from entrypoint.role import Head
-from entrypoint.settings import Settings
+from entrypoint.preflight.software import inventory
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")
@@ -80,7 +81,7 @@ def test_a_node_of_cpus_asks_nothing_of_the_machines_gpus(
     def load() -> None:
         raise AssertionError
 
-    monkeypatch.setattr(burn, "run", lambda *_: load())
+    monkeypatch.setattr(gpu_burn, "run", lambda *_: load())
     where = machine(tmp_path, {"ROLLCALL_NUM_GPUS": "0"}, nvml=load)
     told = [check.run(where) for check in CHECKS if check.name.startswith("gpu.")]
     assert {one.verdict for one in told} == {Verdict.SKIP}
@@ -178,7 +179,7 @@ def test_of_a_divided_gpu_the_memory_of_the_nodes_own_part_counts(tmp_path: Path
         {"CUDA_VISIBLE_DEVICES": MIG},
         nvml=lambda: machines.nvml("h100-good", devices),
     )
-    told = health.held_memory(where)
+    told = gpu_health.held_memory(where)
     assert (told.verdict, told.evidence) == (Verdict.PASS, "GPU 3: less than 1.0 GiB is held")
 
 
@@ -197,7 +198,7 @@ def test_amds_variables_apply_as_ray_reads_them(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
     assert visible.names(environ, 8, is_amd=True) == names
-    assert gpu.of_node(Settings.read(environ), machines.amd_dev(tmp_path)) == names
+    assert each_gpu.of_node(Settings.read(environ), machines.amd_dev(tmp_path)) == names
 
 
 def test_hips_variable_means_nothing_to_nvidias_gpus() -> None:

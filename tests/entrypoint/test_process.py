@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from entrypoint import process
-from entrypoint.process import NODE_MARK, Process, StartError
+from entrypoint.processes import process
+from entrypoint.processes.process import NODE_MARK, Process, StartError
 
 
 def start(tmp_path: Path, code: str, **env: str) -> Process:
@@ -122,7 +122,7 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_children(tmp_path: Path) -> N
 
 def test_no_process_is_started_anywhere_else() -> None:
     """The entrypoint's modules start processes through `process` alone; the fork server forks."""
-    root = Path(process.__file__).parent
+    root = Path(process.__file__).parents[1]
     starters = [
         path.name
         for path in sorted(root.rglob("*.py"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.programs import unshadowed
+from entrypoint.processes.programs import unshadowed
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from entrypoint import ray_files, ray_node
-from entrypoint.inbox import RayEnded
-from entrypoint.process import marked, ours
-from entrypoint.ray_node import RayNode
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.node import ray_files, ray_node
+from entrypoint.node.ray_node import RayNode
+from entrypoint.processes.inbox import RayEnded
+from entrypoint.processes.process import marked, ours
 from tests.entrypoint.test_control import eventually
 
 NEEDED = ("raylet", "plasma_store", "logs", "python")

@@ -14,12 +14,13 @@ from typing import NoReturn
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import head, ray_node, wait, worker
-from entrypoint.head_ray import HeadRay
-from entrypoint.inbox import Inbox
-from entrypoint.role import Head
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
+from entrypoint.cluster.roll import Card
+from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.node import head, ray_node, worker
+from entrypoint.node.ray_head import HeadRay
+from entrypoint.processes.inbox import Inbox
 from tests.entrypoint.test_control import TOKEN
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
 from tests.entrypoint.test_storage_lost import settings as of_worker
@@ -96,6 +97,6 @@ def test_storage_that_knows_no_locks_is_a_fault_of_the_run_directory(
     def no_locks(*_: object) -> NoReturn:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("entrypoint.lease.fcntl.flock", no_locks)
+    monkeypatch.setattr("entrypoint.run.lease.fcntl.flock", no_locks)
     assert head.serve(of_head, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RUN_DIR
     assert caplog.messages[-1] == f"{RunFiles(of_head.run_dir).leases / '1'}: No locks available"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import ray_node
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.node import ray_node
 
 ADDRESS = "10.0.0.2"
 

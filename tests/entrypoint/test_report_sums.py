@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import report
-from entrypoint.report import Report
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.flight_record.record import Report
 from tests.entrypoint.test_report import Clock
 
 

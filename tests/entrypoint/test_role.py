@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import role
-from entrypoint.role import Head, Worker, decide
-from entrypoint.settings import Settings, SettingsError
+from entrypoint.config import role
+from entrypoint.config.role import Head, Worker, decide
+from entrypoint.config.settings import Settings, SettingsError
 
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
 RANK_0 = {

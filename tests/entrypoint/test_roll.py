@@ -2,8 +2,8 @@
 
 import pytest
 
-from entrypoint.register import Register
-from entrypoint.roll import SILENT_SECONDS, Card, Entry, call, name_taken, refusal
+from entrypoint.cluster.registry import Register
+from entrypoint.cluster.roll import SILENT_SECONDS, Card, Entry, call, name_taken, refusal
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from contract.run_dir import RunFiles
-from entrypoint.journal import Journal
-from entrypoint.run_identity import differences, identify
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.run_identity import differences, identify
+from entrypoint.run.journal import Journal
 from tests.damage import damaged
 
 BEGUN = ("--actor_learning_rate", "1e-6", "--save_steps=5", "--prompt_data", "a.jsonl")

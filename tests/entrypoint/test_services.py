@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from contract.lease import SupersededError
-from entrypoint import process
-from entrypoint.services import Service, Services, ServiceSpec, mark, specs
-from entrypoint.settings import Settings
-from entrypoint.wait import GaveUpError, answers_http
+from entrypoint.config.settings import Settings
+from entrypoint.net.wait import GaveUpError, answers_http
+from entrypoint.processes import process
+from entrypoint.processes.services import Service, Services, ServiceSpec, mark, specs
 from tests.entrypoint.test_control import eventually
 
 SERVER = """
@@ -84,7 +84,7 @@ def failing(log_to: Path, tell: Callable[[str], None]) -> Service:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("entrypoint.wait.backoff", lambda failures: 0.01)
+    monkeypatch.setattr("entrypoint.net.wait.backoff", lambda failures: 0.01)
 
 
 @pytest.mark.usefixtures("short_pauses")

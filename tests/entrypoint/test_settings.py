@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entrypoint import plan
-from entrypoint.reader import FOR_CHILDREN
-from entrypoint.settings import (
+from entrypoint.commands import plan
+from entrypoint.config.read import FOR_CHILDREN
+from entrypoint.config.settings import (
     DebugRay,
     PortRange,
     PreflightMode,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint.recipes import base as recipes
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
 
 
 def test_shell_syntax_in_quotes_is_text() -> None:

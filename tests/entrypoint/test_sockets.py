@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint.sockets import told_by
+from entrypoint.net.sockets import told_by
 
 
 @pytest.mark.parametrize(

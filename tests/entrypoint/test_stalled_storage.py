@@ -18,9 +18,9 @@ import pytest
 from contract.journal import append_event
 from contract.lease import SupersededError
 from contract.progress import Progress
-from entrypoint import run_reads
-from entrypoint.roll import Card
-from entrypoint.wait import NotYetError
+from entrypoint.cluster.roll import Card
+from entrypoint.net.wait import NotYetError
+from entrypoint.run import reads
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 
 __all__ = ["head"]
@@ -63,8 +63,8 @@ def ask(head: Head, path: str, times: int = 1) -> list[httpx.Response]:
 def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
     head: Head, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("entrypoint.control.QUESTION_SECONDS", 0.3)
-    monkeypatch.setattr(run_reads, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr("entrypoint.cluster.server.QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr(reads, "PATIENCE_SECONDS", 60.0)
     head.client().check_in(card("a"), joined=True)
     with stalled(head.run.progress):
         answers = ask(head, path)
@@ -81,7 +81,7 @@ def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
 def test_a_worker_is_answered_while_a_page_waits_for_the_journal(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("entrypoint.control.QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr("entrypoint.cluster.server.QUESTION_SECONDS", 0.3)
     head.client().check_in(card("a"), joined=True)
     url = f"http://127.0.0.1:{head.port}/v1/events?token={TOKEN}"
     with httpx.stream("GET", url, timeout=20) as stream:
@@ -96,12 +96,12 @@ def test_a_worker_is_answered_while_a_page_waits_for_the_journal(
 def test_reads_that_stall_do_not_pile_up_and_are_given_up_in_time(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_reads, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(reads, "PATIENCE_SECONDS", 0.5)
     with stalled(head.run.progress):
         for turn in range(3):
-            answers = ask(head, "/v1/state", times=run_reads.MOST_AT_ONCE)
-            eventually(lambda: len(answers) == run_reads.MOST_AT_ONCE)  # noqa: B023
-            assert reading() == run_reads.MOST_AT_ONCE, turn
+            answers = ask(head, "/v1/state", times=reads.MOST_AT_ONCE)
+            eventually(lambda: len(answers) == reads.MOST_AT_ONCE)  # noqa: B023
+            assert reading() == reads.MOST_AT_ONCE, turn
         assert {answer.status_code for answer in answers} == {503}
         assert answers[0].json()["error"].endswith(": storage has not answered for 0.5 s")
     Progress(step=3).write(head.run.progress)

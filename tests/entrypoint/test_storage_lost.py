@@ -19,17 +19,19 @@ import pytest
 from contract import lease as fence
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import roll, wait, worker
-from entrypoint.control import Control
-from entrypoint.head import tell_end
-from entrypoint.inbox import HeadSaid, Inbox, Message
-from entrypoint.journal import Journal
-from entrypoint.lease import Lease
-from entrypoint.preflight.versions import versions
-from entrypoint.role import Worker
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome
+from entrypoint.cluster import roll
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.config.role import Worker
+from entrypoint.config.settings import Settings
+from entrypoint.job.supervisor import Outcome
+from entrypoint.net import wait
+from entrypoint.node import worker
+from entrypoint.node.head import tell_end
+from entrypoint.preflight.software import versions
+from entrypoint.processes.inbox import HeadSaid, Inbox, Message
+from entrypoint.run.journal import Journal
+from entrypoint.run.lease import Lease
 from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
 from tests.entrypoint.world import FINISHED, World
 
@@ -82,7 +84,9 @@ def test_workers_are_told_an_outcome_that_cannot_be_written_down(
         tell_end(outcome, head.run, journal, head.control, "the command", 1.0) == outcome.exit_code
     )
     eventually(lambda: told == [HeadSaid(outcome.name, outcome.exit_code)])
-    (sentence,) = [record.message for record in caplog.records if record.name == "entrypoint.head"]
+    (sentence,) = [
+        record.message for record in caplog.records if record.name == "entrypoint.node.head"
+    ]
     assert sentence.startswith(f"{outcome.sentence}; the outcome cannot be written down (")
     assert sentence.endswith("Stale file handle)")
 

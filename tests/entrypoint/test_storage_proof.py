@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import roll
-from entrypoint.head_client import RefusedError
-from entrypoint.lease import Lease
-from entrypoint.storage_proof import StorageProof, is_there, sweep
-from entrypoint.wait import NotYetError
+from entrypoint.cluster import roll
+from entrypoint.cluster.client import RefusedError
+from entrypoint.cluster.storage_proof import StorageProof, is_there, sweep
+from entrypoint.net.wait import NotYetError
+from entrypoint.run.lease import Lease
 from tests.entrypoint.test_control import Head, shared, strict
 
 __all__ = ["strict"]

@@ -12,10 +12,11 @@ import pytest
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint import report, told_steps
-from entrypoint.job import JobInfo
-from entrypoint.journal import Journal
-from entrypoint.told_steps import ToldSteps
+from entrypoint.job import told_steps
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.told_steps import ToldSteps
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.journal import Journal
 from tests.entrypoint.world import DIED, FINISHED, Act, World
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

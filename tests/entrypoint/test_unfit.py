@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import RunFiles
-from entrypoint import doctor, worker
-from entrypoint.control import Control
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.commands import doctor
+from entrypoint.config.role import Worker
+from entrypoint.config.settings import Settings
+from entrypoint.node import worker
 from entrypoint.preflight.check import Check, Finding, Verdict
 from entrypoint.preflight.run import run_checks
-from entrypoint.role import Worker
-from entrypoint.roll import Card
-from entrypoint.settings import Settings
 
 TOKEN = "correct-horse-battery"
 ROLE = Worker("127.0.0.1", "a test")

@@ -16,10 +16,10 @@ import pytest
 
 from contract.journal import read_events
 from contract.run_dir import RunFiles
-from entrypoint.control import Control
-from entrypoint.lease import Lease
-from entrypoint.process import marked
-from entrypoint.roll import Card
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.processes.process import marked
+from entrypoint.run.lease import Lease
 from tests.entrypoint.models import write_files
 from tests.support.ports import BLOCK_PORTS
 

@@ -55,8 +55,8 @@ def test_a_worker_that_waits_for_the_head_ends_within_5_seconds(tmp_path: Path) 
 
 
 WAITS_AGAIN = """
-from entrypoint import wait
-from entrypoint.inbox import Inbox, StopAsked
+from entrypoint.net import wait
+from entrypoint.processes.inbox import Inbox, StopAsked
 
 def no_head():
     raise wait.NotYetError("no head")
@@ -126,7 +126,7 @@ def test_a_node_whose_terminal_closes_ends_with_143(tmp_path: Path) -> None:
 SPEAKS_ON = """
 import logging, os, signal, sys
 from entrypoint import console
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
 from contract.progress import Progress
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -164,7 +164,7 @@ def test_a_wait_under_nohup_outlives_its_terminal() -> None:
 FULL = """
 import logging, os, sys
 from entrypoint import console
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
 
 console.set_up(Settings.read(os.environ))
 logging.info("before")

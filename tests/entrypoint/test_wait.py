@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from entrypoint import wait
-from entrypoint.wait import GaveUpError, InterruptedWaitError, NotYetError
+from entrypoint.net import wait
+from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
 
 
 def test_it_returns_what_the_probe_returns_once_it_passes() -> None:

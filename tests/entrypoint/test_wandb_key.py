@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import wandb_key
-from entrypoint.recipes import base as recipes
-from entrypoint.settings import Settings
+from entrypoint.config import wandb_key
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
 
 KEY = "0123456789abcdef"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint import wait, worker
-from entrypoint.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
-from entrypoint.role import Worker
-from entrypoint.services import Services
-from entrypoint.settings import Settings
+from entrypoint.config.role import Worker
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.node import worker
+from entrypoint.processes.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
+from entrypoint.processes.services import Services
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = False) -> int:

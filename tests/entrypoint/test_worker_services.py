@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint import wait, worker
-from entrypoint.control import Control
-from entrypoint.inbox import HeadSaid, Inbox, StopAsked
-from entrypoint.settings import Settings
+from entrypoint.cluster.server import Control
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.node import worker
+from entrypoint.processes.inbox import HeadSaid, Inbox, StopAsked
 from tests.entrypoint.test_control import eventually
 from tests.entrypoint.test_services import SERVER
 from tests.entrypoint.test_storage_lost import environ, head_of, serve

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import ray_node, run_token, wait
-from entrypoint.inbox import Inbox, StopAsked
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.node import ray_node
+from entrypoint.processes.inbox import Inbox, StopAsked
+from entrypoint.run import token as run_token
 from tests.entrypoint.test_control import TOKEN, eventually
 from tests.entrypoint.test_storage_lost import environ, head_of, serve
 

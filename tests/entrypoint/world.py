@@ -9,20 +9,20 @@ from pathlib import Path
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint import wait
-from entrypoint.collective_check import CollectiveCheck
-from entrypoint.control import Control
-from entrypoint.gathering import Gathering
-from entrypoint.head_client import HeadClient
-from entrypoint.inbox import Inbox, WorkerLeaves
-from entrypoint.job import JobInfo
-from entrypoint.journal import Journal
-from entrypoint.port_block import PortBlock
-from entrypoint.recipes.command import RECIPE
-from entrypoint.roll import Card
-from entrypoint.services import Services
-from entrypoint.settings import Settings
-from entrypoint.supervisor import Outcome, Supervisor
+from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.config.settings import Settings
+from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.recipes.command import RECIPE
+from entrypoint.job.rendezvous import Gathering
+from entrypoint.job.supervisor import Outcome, Supervisor
+from entrypoint.net import wait
+from entrypoint.net.port_block import PortBlock
+from entrypoint.processes.inbox import Inbox, WorkerLeaves
+from entrypoint.processes.services import Services
+from entrypoint.run.journal import Journal
 
 TOKEN = "correct-horse-battery"
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from entrypoint.port_block import SLOT_PORTS, PortBlock
+from entrypoint.net.port_block import SLOT_PORTS, PortBlock
 
 BLOCK_PORTS = SLOT_PORTS
 """In a `port_block`."""

@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.exceptions import ActorDiedError
 
-from entrypoint.process import kill
+from entrypoint.processes.process import kill
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

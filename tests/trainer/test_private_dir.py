@@ -17,9 +17,9 @@ import pytest
 
 from contract import fd_store, private_dir
 from contract.fd_store import Custody
-from entrypoint import ray_node
-from entrypoint.fork_server import node
-from entrypoint.settings import Settings
+from entrypoint.config.settings import Settings
+from entrypoint.node import ray_node
+from entrypoint.processes.fork_server import client
 from tests.support.other_user import as_nobody
 
 
@@ -37,7 +37,7 @@ def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
     read = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
     settings = replace(read, ray_temp_dir=rays)
     yield settings
-    for directory in (node.home_of(settings), ray_node.custody_of(settings).parent):
+    for directory in (client.home_of(settings), ray_node.custody_of(settings).parent):
         shutil.rmtree(directory, ignore_errors=True)
         if directory.parent != rays:
             shutil.rmtree(directory.parent, ignore_errors=True)
@@ -49,8 +49,8 @@ def replace_directory(directory: Path) -> None:
 
 
 def test_no_other_user_s_program_runs_in_the_place_of_the_shim(settings: Settings) -> None:
-    home = node.home_of(settings)
-    node.write_shim(home)
+    home = client.home_of(settings)
+    client.write_shim(home)
 
     def attack() -> None:
         replace_directory(home)
@@ -58,7 +58,7 @@ def test_no_other_user_s_program_runs_in_the_place_of_the_shim(settings: Setting
         (home / "python").chmod(0o755)
 
     attacked = as_nobody(attack)
-    asked = [node.python(settings), "-c", "print('started')"]
+    asked = [client.python(settings), "-c", "print('started')"]
     assert subprocess.run(asked, capture_output=True, text=True).stdout == "started\n"
     assert attacked.startswith("PermissionError")
     assert as_nobody(lambda: list(home.iterdir())).startswith("PermissionError")
@@ -92,7 +92,7 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
 @pytest.fixture
 def squatted(settings: Settings) -> Iterator[Path]:
     """Another user was there first."""
-    directory = node.home_of(settings).parent
+    directory = client.home_of(settings).parent
     assert as_nobody(lambda: directory.mkdir(mode=0o777)) == ""
     yield directory
     directory.rmdir()
@@ -106,10 +106,10 @@ def test_a_directory_that_another_user_has_made_is_refused_by_name(
 ) -> None:
     path = ray_node.custody_of(settings)
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
-    with node.ForkServer(settings, os.environ), Custody(path):
+    with client.ForkServer(settings, os.environ), Custody(path):
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
         assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
-        assert node.python(settings) == sys.executable
+        assert client.python(settings) == sys.executable
     assert list(squatted.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from contract.journal import read_events
 from contract.run_dir import ExitCode
 from contract.stop import StopRequest
-from entrypoint.process import kill
+from entrypoint.processes.process import kill
 from env.registry import reward_function
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, short_directory, workers_of

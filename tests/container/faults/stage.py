@@ -16,7 +16,7 @@ import psutil
 from contract.journal import timestamp
 from contract.manifest import MANIFEST
 from contract.run_dir import RunFiles
-from entrypoint.demo import WORKERS
+from entrypoint.commands.demo import WORKERS
 from tests.cluster.harness import HEAD, Cluster, command_line, signalled
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
@@ -130,7 +130,7 @@ class Stage(Cluster):
             case "gcs":
                 return self.named(HEAD, "gcs_server")
             case "forks":
-                return self.named(node, "entrypoint.fork_server.server")
+                return self.named(node, "entrypoint.processes.fork_server.server")
             case "entrypoint":
                 return [psutil.Process(self.nodes[node].pid)]
             case "node":

@@ -1,0 +1,96 @@
+"""What nodes send to the control port, validated whole: an error names each field that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+
+from entrypoint.cluster.roll import Card
+from entrypoint.config.parsers import NODE_NAME, host
+
+MOST_BYTES = 256 * 1024
+"""Of a check-in's body."""
+MOST_SHOWN = 500
+"""Characters of an error: the wrong field's name may itself be of any length."""
+
+NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
+Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
+Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^\P{Cc}*$")]
+"""Text without control characters: it is shown on consoles."""
+Lines = Annotated[list[Line], Field(max_length=256)]
+Amount = Annotated[float, Field(ge=0, le=2**63)]
+Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
+Texts = Annotated[dict[Line, Line], Field(max_length=1024)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class CheckIn(BaseModel):
+    """A `Card` as JSON. Fields that only a newer version knows are ignored: its version is
+    compared, and says more."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    node: NodeName
+    address: Address
+    versions: Texts = {}
+    inventory: Amounts = {}
+    resources: Amounts = {}
+    joined: bool = False
+    warnings: Lines = []
+    rejoins: Line = ""
+    examined: Line = ""
+    unfit: Lines = []
+    environment: Texts = {}
+    storage: Line = ""
+    clock: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    oom_kills: Count = 0
+
+
+class Question(BaseModel):
+    """The query of /v1/outcome."""
+
+    node: NodeName
+    oom_kills: Count | None = None
+
+
+class Departure(BaseModel):
+    """The query of /v1/leave."""
+
+    node: NodeName
+    why: Line = ""
+
+
+def card(body: bytes) -> Card:
+    """Raises ValueError, which names the fields, if `body` is not a check-in."""
+    try:
+        told = CheckIn.model_validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_said(error)) from None
+    return Card(**dict(told))
+
+
+Query = TypeVar("Query", Question, Departure)
+
+
+def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:
+    """Raises ValueError, which names the parameters."""
+    try:
+        return kind.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ValueError(_said(error)) from None
+
+
+def _said(error: ValidationError) -> str:
+    rows = error.errors(include_url=False, include_context=False, include_input=False)
+    places = (".".join(map(str, row["loc"])) or "the check-in" for row in rows)
+    said = "; ".join(f"{place}: {row['msg']}" for place, row in zip(places, rows, strict=True))
+    return said[:MOST_SHOWN]

@@ -1,0 +1,180 @@
+"""A worker's, or a command's, side of the head's HTTP."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import httpx
+
+from entrypoint.cluster.roll import QUESTION_SECONDS, Card
+from entrypoint.machine import oom_kills
+from entrypoint.net import wait
+from entrypoint.node.ray_node import host_port
+from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
+
+ANSWER_TIMEOUT_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 3.0
+OUTCOME_TIMEOUT = httpx.Timeout(QUESTION_SECONDS + 3, connect=CONNECT_TIMEOUT_SECONDS)
+TRIES = 3
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A machine that is gone resets no connection: the system asks it, and gives up after 5 s."""
+
+
+class RefusedError(Exception):
+    """The head does not take this node; the sentence is the head's."""
+
+
+class WrongTokenError(Exception):
+    """The head does not know this node's token."""
+
+
+class NoHeadError(wait.NotYetError):
+    """Another server has the port, so far; the sentence says so."""
+
+
+class HeadClient:
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._base = f"http://{host_port(host, port)}"
+        self._http = httpx.Client(
+            base_url=self._base,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
+            transport=httpx.HTTPTransport(socket_options=KEEPALIVE),
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def check_in(self, card: Card, *, joined: bool = False) -> str:
+        """Tell the head who this is; return the head's incarnation.
+
+        Raises RefusedError, WrongTokenError, and NotYetError where the head does not answer.
+        """
+        answer = self.ask("POST", "/v1/check-in", json=asdict(replace(card, joined=joined)))
+        row = answer.json()
+        refused = answer.status_code in (400, 409)
+        said = row.get("reason" if refused else "incarnation")
+        if said is None:
+            raise self._no_head(answer)
+        if refused:
+            raise RefusedError(said)
+        return str(said)
+
+    def leave(self, node: str, why: str) -> bool:
+        """Whether the head knows now that this node is about to be taken away."""
+        try:
+            answer = self.ask("POST", "/v1/leave", params={"node": node, "why": why})
+        except (wait.NotYetError, WrongTokenError):
+            return False
+        return answer.is_success
+
+    def command(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """What the head answers to one who is no node; raises as `ask` does."""
+        answer = self.ask(method, path, **options)
+        if not answer.is_success:
+            raise self._no_head(answer)
+        row: dict[str, Any] = answer.json()
+        return row
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """An answer in JSON, an object.
+
+        Raises WrongTokenError, NoHeadError, and NotYetError where there is no usable answer.
+        """
+        try:
+            answer = self._http.request(method, path, **options)
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
+            raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+        if answer.status_code == 401:
+            raise WrongTokenError(f"the head at {self._base} does not know this node's token")
+        if answer.status_code >= 500:
+            raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
+        if not _is_object(answer):
+            raise self._no_head(answer)
+        return answer
+
+    def _no_head(self, answer: httpx.Response) -> NoHeadError:
+        path, status = answer.request.url.path, answer.status_code
+        return NoHeadError(
+            f"what answers at {self._base} is no head ({path} gives {status}): "
+            "is ROLLCALL_CONTROL_PORT right?"
+        )
+
+    def watch(
+        self,
+        node: str,
+        incarnation: str,
+        put: Callable[[Message], None],
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Keep one question open at the head, from a thread, until it has an answer or is gone.
+
+        `is_there`: whether the head is still to be looked for here; asked where an answer fails.
+        """
+
+        def watch() -> None:
+            try:
+                put(self._watch(node, incarnation, put, is_there))
+            except (ValueError, KeyError, TypeError) as error:  # whoever answers is not the head
+                put(HeadLost(f"what it answers cannot be read: {error!r}"))
+
+        threading.Thread(target=watch, name="watch-head", daemon=True).start()
+
+    def _watch(
+        self,
+        node: str,
+        incarnation: str,
+        put: Callable[[Message], None],
+        is_there: Callable[[], bool],
+    ) -> Message:
+        failures, stacks_of = 0, 0
+        while True:
+            try:
+                answer = self.ask(
+                    "GET",
+                    "/v1/outcome",
+                    params={"node": node, "oom_kills": oom_kills.count()},
+                    timeout=OUTCOME_TIMEOUT,
+                )
+            except (wait.NotYetError, WrongTokenError) as error:
+                failures += 1
+                if failures == TRIES or self._http.is_closed:
+                    return HeadLost(str(error))
+                if not is_there():
+                    return HeadLost(f"{error}, and it is elsewhere now")
+                threading.Event().wait(wait.backoff(failures, first=0.3))
+                continue
+            failures = 0
+            row = answer.json()
+            if row.get("incarnation") != incarnation:
+                return HeadLost("the head was started again")
+            if answer.status_code == 404:
+                return JoinAgain()
+            if row["outcome"] != "running":
+                return HeadSaid(row["outcome"], row["exit_code"])
+            if row["stacks_of"] > stacks_of:
+                stacks_of = row["stacks_of"]
+                put(StacksAsked(stacks_of))
+
+
+def _is_object(answer: httpx.Response) -> bool:
+    try:
+        return isinstance(answer.json(), dict)
+    except ValueError:
+        return False
+
+
+def _why(answer: httpx.Response) -> str:
+    try:
+        return f": {answer.json()['error']}"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,215 @@
+"""Limits on the control port's connections: how many, for how long, how much of a request.
+
+Anyone who reaches the port may connect. A connection counts as unproven until it has brought a
+request with the run's token. Unproven connections have a deadline and are few for each address, so
+that whoever holds them open cannot keep the cluster's own nodes out. Proven ones are not counted:
+hundreds of workers may share one address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+from collections import defaultdict
+from typing import Any
+
+import uvicorn
+from h11 import IDLE, SEND_BODY
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from entrypoint.cluster.auth import PROVE
+
+log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 10.0
+"""Deadline of a request, from its first byte to its last; and of an unproven connection."""
+HEADER_BYTES = 16 * 1024
+"""Longest header section of a request, which is read in pieces of this size."""
+UNPROVEN_OF_ADDRESS = 64
+"""An address that has more unproven connections loses its oldest, once that is no longer new."""
+NEW_SECONDS = 2.0
+"""A node that has just connected may take so long to send its request."""
+MOST_UNPROVEN = 1024
+UNPROVEN_SHARE = 4
+"""Unproven connections take at most one in so many of this process's descriptors."""
+ACCEPTED_AT_ONCE = 128
+"""More wait in the kernel, so that the limits apply between two turns of the event loop."""
+WAITING_IN_KERNEL = 1024
+IPV6_NETWORK_BITS = 64
+"""The smallest IPv6 network that one owner has."""
+
+
+class Unproven:
+    """The unproven connections of each address, oldest first; in the event loop alone."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Connection, float] = {}
+        self._of: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+
+    def add(self, connection: Connection, now: float) -> None:
+        """Count a connection; abort another one where there are too many."""
+        self._opened[connection] = now
+        self._of[connection.owner][connection] = None
+        if (surplus := self._surplus(connection.owner, now)) is not None:
+            self.discard(surplus)
+            surplus.abort()
+
+    def discard(self, connection: Connection) -> None:
+        if self._opened.pop(connection, None) is None:
+            return
+        mine = self._of[connection.owner]
+        del mine[connection]
+        if not mine:
+            del self._of[connection.owner]
+
+    def abort_all(self) -> None:
+        """Descriptors are needed at once."""
+        for connection in list(self._opened):
+            self.discard(connection)
+            connection.abort()
+
+    def _surplus(self, owner: str, now: float) -> Connection | None:
+        """The connection that has to go: of this address, or of the one that has most."""
+        mine = self._of[owner]
+        oldest = next(iter(mine))
+        if len(mine) > UNPROVEN_OF_ADDRESS and now - self._opened[oldest] > NEW_SECONDS:
+            return oldest
+        if len(self._opened) > most_unproven():
+            greediest = max(self._of, key=lambda one: len(self._of[one]))
+            return next(iter(self._of[greediest]))
+        return None
+
+
+def most_unproven() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MOST_UNPROVEN, descriptors // UNPROVEN_SHARE)
+
+
+def owner_of(address: str) -> str:
+    """`address`, or the network of an IPv6 address: its owner has all addresses of that."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address) or parsed.ipv4_mapped:
+        return address
+    return str(ipaddress.ip_network((int(parsed), IPV6_NETWORK_BITS), strict=False))
+
+
+class Config(uvicorn.Config):
+    """uvicorn's settings for the control port, and what all its connections share."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+        )
+        self.unproven = Unproven()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, on one event loop whose errors are said in one line."""
+
+    def __init__(self, app: Any) -> None:
+        self._unproven = (config := Config(app)).unproven
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._say)
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(WAITING_IN_KERNEL)
+
+    def _say(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+            return
+        log.warning("the control port: %s", error.strerror or error)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            self._unproven.abort_all()
+
+
+class Connection(H11Protocol):
+    """One connection. Its application calls `prove` by way of the scope's extensions."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._inner, self.app = self.app, self._answer
+        self._unproven = config.unproven
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_proven = False
+        self.owner = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.owner = owner_of(self.client[0]) if self.client else ""
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self.abort)
+        self._unproven.add(self, self.loop.time())
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), HEADER_BYTES):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[start : start + HEADER_BYTES])
+        self._keep_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._keep_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unproven.discard(self)
+        self._end_deadline()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close without waiting for the other side to take what was written."""
+        self.transport.abort()
+
+    def prove(self) -> None:
+        """A request with the token has come."""
+        if not self._is_proven:
+            self._is_proven = True
+            self._unproven.discard(self)
+            self._end_deadline()
+            self._keep_deadline()
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["extensions"] = {PROVE: self.prove}
+        await self._inner(scope, receive, send)
+
+    def _keep_deadline(self) -> None:
+        """A proven connection has one while a request has come in part."""
+        if not self._is_proven:
+            return
+        state = self.conn.their_state
+        if not (state is SEND_BODY or (state is IDLE and self.conn.trailing_data[0])):
+            self._end_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.abort)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,246 @@
+"""Pure: what the nodes said of themselves → which of them differ, and in what.
+
+Some differences keep a node out as it checks in (`nodes.storage`, `nodes.clock`, `nodes.versions`);
+the others are told once the roll is complete, naming who differs from the majority.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from entrypoint.cluster.roll import (
+    CLOCK_FAILS,
+    CLOCK_WARNS,
+    MUST_AGREE,
+    STORAGE_GRACE_SECONDS,
+    Seen,
+)
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.job import collective
+from entrypoint.preflight.check import About
+from trainer.suspects import SLOW
+
+MOST_NAMED = 5
+"""Nodes that a sentence names before it only counts them."""
+SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl", "rccl", "driver")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """One question to all nodes together."""
+
+    name: str
+    question: str
+    differences: Callable[[Sequence[Seen]], list[str]]
+    about: About
+
+
+def left_out(settings: Settings) -> frozenset[str]:
+    """What the head does not ask: what it is told to leave out; all where a failed check is not
+    to stop a node."""
+    if settings.preflight is PreflightMode.STRICT:
+        return settings.preflight_skip
+    return frozenset(check.name for check in CHECKS)
+
+
+def differences(nodes: Sequence[Seen], left_out: frozenset[str] = frozenset()) -> list[str]:
+    """One sentence for each difference; `left_out`: names of checks that are not asked."""
+    return [
+        f"{check.name}: {sentence}"
+        for check in CHECKS
+        if check.name not in left_out
+        for sentence in check.differences(nodes)
+    ]
+
+
+def minority(what: str, values: Mapping[str, str]) -> list[str]:
+    """`values`: node to its value. A sentence for each value but the one that most nodes have.
+
+    Where two are equally frequent, the one of the first node, which is the head, counts.
+    """
+    (usual, times), *_ = Counter(values.values()).most_common(1) or [("", 0)]
+    told = []
+    for value in dict.fromkeys(values.values()):
+        if value != usual:
+            who = [node for node, one in values.items() if one == value]
+            told.append(
+                f"{_named(who)}: {what} is {value or 'not there'}, "
+                f"on {times} of {len(values)} nodes {usual or 'not there'}"
+            )
+    return told
+
+
+def _named(nodes: Sequence[str]) -> str:
+    if len(nodes) <= MOST_NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:MOST_NAMED])} and {len(nodes) - MOST_NAMED} more"
+
+
+def software(nodes: Sequence[Seen]) -> list[str]:
+    return [
+        sentence
+        for name in SOFTWARE
+        for sentence in minority(
+            name, {one.card.node: one.card.versions.get(name, "") for one in nodes}
+        )
+    ]
+
+
+def gpus(nodes: Sequence[Seen]) -> list[str]:
+    models = {one.card.node: one.card.versions.get("gpu", "") for one in nodes}
+    counts = {one.card.node: f"{one.card.inventory.get('gpus', 0):g}" for one in nodes}
+    return [*minority("the GPU", models), *minority("the number of GPUs", counts)]
+
+
+def environment(nodes: Sequence[Seen]) -> list[str]:
+    names = sorted({name for one in nodes for name in one.card.environment})
+    return [
+        sentence
+        for name in names
+        for sentence in minority(
+            name, {one.card.node: one.card.environment.get(name, "") for one in nodes}
+        )
+    ]
+
+
+def mtu(nodes: Sequence[Seen]) -> list[str]:
+    known = {one.card.node: one.card.inventory.get("mtu", 0) for one in nodes}
+    return minority("the MTU", {node: f"{value:g}" for node, value in known.items() if value})
+
+
+def clock(nodes: Sequence[Seen]) -> list[str]:
+    return [
+        f"{one.card.node}: its clock is {abs(one.skew):.1f} s "
+        f"{'ahead of' if one.skew > 0 else 'behind'} the head's; set both (NTP)"
+        for one in nodes
+        if abs(one.skew) > CLOCK_WARNS
+    ]
+
+
+def address(nodes: Sequence[Seen]) -> list[str]:
+    return [
+        f"{one.card.node} says {one.card.address}, and the head sees {one.source}: others may not "
+        "reach it by that address; set its ROLLCALL_NODE_ADDRESS"
+        for one in nodes
+        if one.source and one.source != one.card.address
+    ]
+
+
+def nothing(nodes: Sequence[Seen]) -> list[str]:
+    """For what keeps a node out before it is on the roll."""
+    return []
+
+
+CHECKS = (
+    NodeCheck(
+        "nodes.versions",
+        "have all nodes the same Python, Ray and image?",
+        nothing,
+        About(
+            evidence=f"{', '.join(MUST_AGREE)} of each node against the head's",
+            threshold="the head refuses a node that differs",
+            source="Ray compares Python to the patch and its own version exactly (ray#44063)",
+            remedy="use one image everywhere",
+        ),
+    ),
+    NodeCheck(
+        "nodes.storage",
+        "is the run directory the same storage on all nodes?",
+        nothing,
+        About(
+            evidence="a file with a random name that each worker writes there as it checks in",
+            threshold="the head refuses a worker whose file it does not see within "
+            f"{STORAGE_GRACE_SECONDS:g} s",
+            source="checkpoints, the journal and the token lie there",
+            remedy="mount one shared storage at ROLLCALL_RUN_DIR on all nodes",
+        ),
+    ),
+    NodeCheck(
+        "nodes.clock",
+        "have all nodes the head's time?",
+        clock,
+        About(
+            evidence="the worker's time as it checks in",
+            threshold=f"refused from {CLOCK_FAILS:g} s on, told from {CLOCK_WARNS:g} s on",
+            source="our choice: logs then cannot be compared, tokens and leases expire too early",
+            remedy="set both clocks (NTP)",
+        ),
+    ),
+    NodeCheck(
+        "nodes.address",
+        "does the head see each node at the address that it gives?",
+        address,
+        About(
+            evidence="the source of the check-in's connection against the node's own word",
+            threshold="told where they differ",
+            source="a bridge's or another interface's address (OpenRLHF#265, verl#726)",
+            remedy="set ROLLCALL_NODE_ADDRESS on that node",
+        ),
+    ),
+    NodeCheck(
+        "nodes.software",
+        "have all nodes the same software and drivers?",
+        software,
+        About(
+            evidence=f"versions of {', '.join(SOFTWARE)}",
+            threshold="each that differs is told, with who differs from the majority",
+            source="NCCL's versions must agree; the others explain numbers that do not",
+            remedy="use one image, and one driver on all machines",
+        ),
+    ),
+    NodeCheck(
+        "nodes.gpus",
+        "have all nodes the same GPUs?",
+        gpus,
+        About(
+            evidence="model and number",
+            threshold="each that differs is told",
+            source="a step is as fast as the slowest GPU",
+            remedy="leave the node out, or place the models by resources",
+        ),
+    ),
+    NodeCheck(
+        "nodes.environment",
+        "have all nodes the same variables for NCCL, RCCL and gloo?",
+        environment,
+        About(
+            evidence="variables that begin with NCCL_, RCCL_, GLOO_, TORCH_NCCL_, UCX_, HSA_",
+            threshold="each that differs is told",
+            source="NCCL user guide: most must be the same on all ranks (nccl#286 for names of "
+            "interfaces, which may have to differ)",
+            remedy="set them alike, but for names of interfaces",
+        ),
+    ),
+    NodeCheck(
+        "nodes.mtu",
+        "have all nodes the same MTU?",
+        mtu,
+        About(
+            evidence="the MTU of the interface that leads to the head",
+            threshold="each that differs is told",
+            source="large packets are lost where a smaller MTU meets them",
+            remedy="set one MTU on all nodes",
+        ),
+    ),
+    NodeCheck(
+        collective.NAME,
+        "do all nodes reach each other, right and fast enough?",
+        nothing,
+        About(
+            evidence="an all-reduce over all GPUs, or over all nodes without, by NCCL, RCCL or "
+            "gloo through Ray: its sum and its bus bandwidth; where it fails, or there is nothing "
+            "to compare it with, the same between pairs of nodes",
+            threshold=f"between GPUs fails below {collective.FAILS:.0%}, warns below "
+            f"{collective.WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
+            "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
+            "table of models below) allow; a node fails that gives no answer, a wrong sum, or "
+            f"less than {SLOW:.0%} of what good pairs reach, time and again",
+            source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our "
+            "choice",
+            remedy="the node named is sent away (`strict`); of a link, look at cable, switch port "
+            "and MTU on its way",
+        ),
+    ),
+)

@@ -1,0 +1,239 @@
+"""The roll as the head keeps it: who has checked in, who was refused, sent away, or is leaving.
+
+Every method may be called from any thread, and none of them waits for anything but the others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from entrypoint.cluster import differences, roll
+from entrypoint.cluster.roll import Card
+from entrypoint.net.sockets import told_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What comes of a check-in."""
+
+    refusal: str | None = None
+    ask_again: str | None = None
+    """Why it cannot be answered yet."""
+    news: bool = True
+    """Whether the head did not know this."""
+    again: bool = False
+    """Whether the node had joined before, in a life or a membership that is over by that."""
+
+
+class Register:
+    def __init__(self, me: Card, expected: int, left_out: frozenset[str] = frozenset()) -> None:
+        """`me`: the head's card; `left_out`: checks between nodes that are not asked."""
+        self.me = me
+        self.expected = expected
+        self._left_out = left_out
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._entries: dict[str, roll.Entry] = {}
+        self._refused: dict[str, str] = {}
+        self._blind_since: dict[str, float] = {}
+        """Nodes that do not see the head's storage, and since when they are seen to."""
+        self._differences: list[str] = []
+        self._told: set[str] = set()
+        self._leaving: set[str] = set()
+        self._renewed: set[str] = set()
+        """Workers that are to join again, and have not asked yet."""
+        self._dismissed: dict[tuple[str, str], tuple[str, str]] = {}
+        """Name and address to why, and the life in which the node was sent away."""
+        self._oom_counts: dict[str, int] = {}
+        """What each worker's kernel has counted, as it said last."""
+        self._oom_kills: Counter[str] = Counter()
+        """Of them those since it first said so."""
+
+    def check_in(self, card: Card, source: str) -> Answer:
+        """`source`: where the connection came from; "" where that says nothing."""
+        with self._lock:
+            now = time.monotonic()
+            known = self._entries.get(card.node)
+            news = known is None or known.card.joined != card.joined or not known.present(now)
+            if wait := self._not_yet(card, now):
+                return Answer(ask_again=wait, news=news)
+            self._count(card.node, card.oom_kills)
+            joined = card.node in self._renewed or (known is not None and known.card.joined)
+            again = joined and not card.joined
+            if card.unfit and known is not None and known.present(now):
+                again = False  # a second node of its name, which does not start
+            if again:
+                self._renewed.discard(card.node)
+            return Answer(refusal=self._take(card, source, now), news=news, again=again)
+
+    def new_differences(self) -> list[str]:
+        """Once all are there: in what the nodes differ, each difference once."""
+        with self._lock:
+            if sum(one.card.joined for one in self._entries.values()) < self.expected:
+                return []
+            entries = [roll.Seen(one.card, one.source, one.skew) for one in self._entries.values()]
+            found = differences.differences([roll.Seen(self.me), *entries], self._left_out)
+            new = [one for one in found if one not in self._differences]
+            self._differences = found
+            return new
+
+    def call(self) -> roll.RollState:
+        with self._lock:
+            staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
+            now = time.monotonic()
+            return roll.call(staying, self.expected, now, self._began, self._refused)
+
+    def cards(self) -> list[Card]:
+        """The head's, and that of every worker that has joined and is there."""
+        with self._lock:
+            now = time.monotonic()
+            entries = [entry for _, entry in sorted(self._entries.items())]
+            return [self.me, *(e.card for e in entries if e.card.joined and e.present(now))]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._renewed.clear()
+
+    def worker_at(self, address: str) -> str | None:
+        with self._lock:
+            named = (name for name, e in self._entries.items() if e.card.address == address)
+            return next(named, None)
+
+    def leaves(self, worker: str) -> bool:
+        """Note that a worker asks to leave. False where it never checked in."""
+        with self._lock:
+            if worker not in self._entries:
+                return False
+            self._leaving.add(worker)
+            return True
+
+    def is_leaving(self, worker: str) -> bool:
+        with self._lock:
+            return worker in self._leaving
+
+    def let_go(self) -> bool:
+        """Forget those that asked to leave. Whether there was anyone."""
+        with self._lock:
+            for worker in self._leaving:
+                self._entries.pop(worker, None)
+            anyone = bool(self._leaving)
+            self._leaving.clear()
+            return anyone
+
+    def dismiss(self, worker: str, why: str) -> None:
+        """Forget a worker, and refuse it until its checks have passed anew; a node at another
+        address may take its name."""
+        with self._lock:
+            entry = self._entries.pop(worker, None)
+            if entry is not None:
+                self._dismissed[worker, entry.card.address] = why, entry.card.examined
+
+    def forget(self, worker: str) -> None:
+        """It has to check in again; its Ray until then is over by that."""
+        with self._lock:
+            if self._entries.pop(worker, None) is not None:
+                self._renewed.add(worker)
+
+    def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
+        """A node's open question is its sign of life; None where it has not checked in.
+
+        `oom_kills`: as its card has them.
+        """
+        with self._lock:
+            entry = self._entries.get(node)
+            if entry is not None:
+                entry.asking += 1
+                entry.asked_at = time.monotonic()
+                if oom_kills is not None:
+                    self._count(node, oom_kills)
+            return entry
+
+    def heard_since(self, moment: float) -> bool:
+        """Whether all that ask and are present have asked since then, a monotonic clock's time."""
+        with self._lock:
+            now = time.monotonic()
+            asking = [e.asked_at for e in self._entries.values() if e.asked_at and e.present(now)]
+            return all(asked_at >= moment for asked_at in asking)
+
+    def oom_kills(self) -> dict[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        with self._lock:
+            return dict(self._oom_kills)
+
+    def asked(self, entry: roll.Entry, *, hung_up: bool) -> None:
+        """The question was answered, or its asker is gone."""
+        with self._lock:
+            entry.asking -= 1
+            entry.seen_at, entry.hung_up = time.monotonic(), hung_up
+
+    def told(self, node: str) -> None:
+        """A node knows the outcome."""
+        with self._lock:
+            self._told.add(node)
+
+    def untold(self) -> set[str]:
+        """Workers that are present and do not know the outcome."""
+        with self._lock:
+            now = time.monotonic()
+            return {n for n, e in self._entries.items() if e.present(now)} - self._told
+
+    def state(self) -> dict[str, Any]:
+        """For machines and the page."""
+        called = self.call()
+        with self._lock:
+            now = time.monotonic()
+            return {
+                "head": self.me.node,
+                "expected_workers": self.expected,
+                "present": len(called.present),
+                "missing": list(called.missing),
+                "refused": dict(self._refused),
+                "differences": list(self._differences),
+                "nodes": [entry.as_dict(now) for _, entry in sorted(self._entries.items())],
+            }
+
+    def _count(self, node: str, oom_kills: int) -> None:
+        """A container that was started anew counts from 0."""
+        before = self._oom_counts.get(node, oom_kills)
+        self._oom_kills[node] += max(0, oom_kills - before)
+        self._oom_counts[node] = oom_kills
+
+    def _not_yet(self, card: Card, now: float) -> str | None:
+        """Why this node is to ask again; with the lock held."""
+        if taken := roll.name_taken(card, self._entries, now):
+            return taken
+        blind = roll.other_storage(card, self.me, self._left_out)
+        if blind is None:
+            self._blind_since.pop(card.node, None)
+        elif now - self._blind_since.setdefault(card.node, now) < roll.STORAGE_GRACE_SECONDS:
+            return blind
+        return None
+
+    def _take(self, card: Card, source: str, now: float) -> str | None:
+        """Put a node on the roll, or say why not; with the lock held."""
+        skew = 0.0 if card.clock is None else card.clock - time.time()
+        reason = roll.refusal(card, self.me, skew, self._left_out)
+        reason = reason or roll.other_storage(card, self.me, self._left_out)
+        reason = reason or self._still_dismissed(card)
+        if reason:
+            self._refused[card.node] = reason
+            return reason
+        self._refused.pop(card.node, None)
+        entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
+        entry.card, entry.seen_at, entry.hung_up = card, now, False
+        entry.source, entry.skew = told_by(source, card.address), skew
+        self._told.discard(card.node)
+        return None
+
+    def _still_dismissed(self, card: Card) -> str | None:
+        """Why a node that was sent away stays away; None where it has passed its checks since."""
+        why, life = self._dismissed.get((card.node, card.address), (None, ""))
+        if why and card.examined and card.examined != life:
+            del self._dismissed[card.node, card.address]
+            return None
+        return why

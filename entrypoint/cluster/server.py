@@ -1,0 +1,363 @@
+"""The head's HTTP: check-in, outcome, state, events, metrics, health, page.
+
+Runs in a thread with an event loop of its own. The supervisor reads the roll through `roll()` and
+ends the workers' questions through `announce()`. Nothing in the loop touches a file: a worker takes
+a head that does not answer for lost, and storage may stall for longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from contract import lease
+from contract.journal import event_of
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.cluster import connections, metrics, storage_proof
+from entrypoint.cluster.auth import BearerToken
+from entrypoint.cluster.registry import Register
+from entrypoint.cluster.roll import QUESTION_SECONDS, Card, RollState
+from entrypoint.net.sockets import listen
+from entrypoint.run.reads import RunReads
+
+log = logging.getLogger(__name__)
+
+EVENTS_POLL_SECONDS = 0.5
+CLOSE_SECONDS = 1.0
+"""For answers that are under way when the head ends."""
+
+
+class Control:
+    """Start with `with`; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        me: Card,
+        expected_workers: int,
+        incarnation: str,
+        run: RunFiles,
+        token: str,
+        port: int,
+        on_stop: Callable[[str], None],
+        on_check_in: Callable[[Card, str | None], None],
+        on_difference: Callable[[str], None] = lambda _: None,
+        left_out: frozenset[str] = frozenset(),
+        on_leave: Callable[[str, str], None] = lambda worker, why: None,
+        on_again: Callable[[Card], None] = lambda card: None,
+    ) -> None:
+        """`left_out`: names of the checks between nodes that are not asked."""
+        self._register = Register(me, expected_workers, left_out)
+        self.incarnation = incarnation
+        self._run = run
+        self._reads = RunReads()
+        self._html = (files("entrypoint.cluster") / "page.html").read_text()
+        self._on_stop = on_stop
+        self._on_check_in = on_check_in
+        self._on_difference = on_difference
+        self._on_leave = on_leave
+        self._on_again = on_again
+        self.phase = "starting"
+        self.sentence = ""
+        self._outcome: dict[str, Any] | None = None
+        self._stacks_of = 0
+        self._announced = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._socket = listen(port)
+        self._server = connections.Server(self._app(token))
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+
+    def __enter__(self) -> Control:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Answers that are under way are given; who does not take them is hung up on."""
+        self._server.should_exit = True
+        self._in_loop(self._end_answers)
+        self._thread.join(2 * CLOSE_SECONDS)
+
+    def roll(self) -> RollState:
+        return self._register.call()
+
+    def cards(self) -> list[Card]:
+        """The head's, and that of every worker that has joined and is there."""
+        return self._register.cards()
+
+    def begin_anew(self) -> None:
+        """Take another incarnation: every worker leaves its Ray and joins again."""
+        self.incarnation = uuid.uuid4().hex[:12]
+        self._register.clear()
+        self._in_loop(self._answer_running)
+
+    def worker_at(self, address: str) -> str | None:
+        return self._register.worker_at(address)
+
+    def is_leaving(self, worker: str) -> bool:
+        return self._register.is_leaving(worker)
+
+    def let_go(self) -> None:
+        """Nothing runs on those that asked to leave any more: they learn it, and leave."""
+        if self._register.let_go():
+            self._in_loop(self._answer_running)
+
+    def dismiss(self, worker: str, why: str) -> None:
+        """Send a worker away, until its checks have passed anew."""
+        self._register.dismiss(worker, why)
+        self._in_loop(self._answer_running)
+
+    def renew(self, worker: str) -> None:
+        """Have a worker leave its Ray and join again."""
+        self._register.forget(worker)
+        self._in_loop(self._answer_running)
+
+    def ask_for_stacks(self, attempt: int) -> None:
+        """With the answer to its question, each worker learns that it is to write them; 0: not."""
+        self._stacks_of = attempt
+        self._in_loop(self._answer_running)
+
+    def oom_kills(self) -> dict[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        return self._register.oom_kills()
+
+    def hear_all(self, timeout: float) -> None:
+        """Have all workers that are present say how it stands with them at this moment."""
+        since = time.monotonic()
+        self._in_loop(self._answer_running)
+        while not self._register.heard_since(since) and time.monotonic() - since < timeout:
+            time.sleep(0.02)
+
+    def announce(self, outcome: str, exit_code: int) -> None:
+        """Answer every worker's question, now and from now on."""
+        self._outcome = {"outcome": outcome, "exit_code": exit_code}
+        self._in_loop(self._announced.set)
+
+    def wait_until_told(self, timeout: float) -> None:
+        """Until every worker that is present knows the outcome."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and self._register.untold():
+            time.sleep(0.05)
+
+    def state(self) -> dict[str, Any]:
+        """For machines and the page. Raises OSError where the progress cannot be read."""
+        progress = Progress.read(self._run.progress)
+        return {
+            **self._register.state(),
+            "incarnation": self.incarnation,
+            "phase": self.phase,
+            "sentence": self.sentence,
+            "progress": progress and progress.as_dict(),
+            "outcome": self._outcome,
+        }
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _answer_running(self) -> None:
+        """End all open questions, not those to come."""
+        self._announced.set()
+        self._announced = asyncio.Event()
+
+    def _end_answers(self) -> None:
+        """In time no handler is left that Python would cancel, each with a traceback."""
+        self._closing.set()
+        self._announced.set()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+
+    def _serve(self) -> None:
+        import_module("entrypoint.cluster.check_in")  # pydantic takes 0.2 s: here, while Ray starts
+        asyncio.run(self._run_server())
+
+    async def _run_server(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._socket])
+
+    def _app(self, token: str) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/healthz", self._health),
+                Route("/", self._page),
+                Route("/metrics", self._metrics),
+                Route("/v1/check-in", self._check_in, methods=["POST"]),
+                Route("/v1/outcome", self._ask_outcome),
+                Route("/v1/state", self._state),
+                Route("/v1/events", self._events),
+                Route("/v1/stop", self._stop, methods=["POST"]),
+                Route("/v1/leave", self._leave, methods=["POST"]),
+            ],
+            middleware=[Middleware(BearerToken, token=token)],
+            exception_handlers={OSError: self._not_now, lease.SupersededError: self._not_now},
+        )
+
+    def _not_now(self, request: Request, error: Exception) -> Response:
+        """What storage does not give or take now, it may in a while; who asked asks again."""
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename or self._run.root}: {error.strerror or error}"
+        return JSONResponse({"error": why}, status_code=503)
+
+    async def _health(self, request: Request) -> Response:
+        """Anyone may ask: that the head answers is all it says."""
+        return JSONResponse({"status": "ok"})
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(self._html)
+
+    async def _state(self, request: Request) -> Response:
+        return JSONResponse(await self._reads.ask(self.state))
+
+    async def _stop(self, request: Request) -> Response:
+        self._on_stop("asked over HTTP")
+        return JSONResponse({"stopping": True}, status_code=202)
+
+    async def _leave(self, request: Request) -> Response:
+        """A worker whose machine is about to be taken away asks that nothing run on it."""
+        from entrypoint.cluster import check_in
+
+        try:
+            asked = check_in.query(check_in.Departure, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        if not self._register.leaves(asked.node):
+            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
+        self._on_leave(asked.node, asked.why)
+        return JSONResponse({"leaving": True}, status_code=202)
+
+    async def _check_in(self, request: Request) -> Response:
+        from entrypoint.cluster import check_in
+
+        try:
+            card = check_in.card(await _body(request, check_in.MOST_BYTES))
+        except ValueError as error:
+            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
+        if card.storage:
+            look = partial(storage_proof.is_there, self._run.root, card.storage)
+            seen = await self._reads.ask(look)
+            card = replace(card, storage=self._register.me.storage if seen else "")
+        answer = self._register.check_in(card, request.client.host if request.client else "")
+        if answer.ask_again:
+            return JSONResponse({"error": answer.ask_again}, status_code=503)
+        if answer.again:  # before it starts another Ray
+            await asyncio.to_thread(self._on_again, card)
+        if answer.news or answer.refusal:
+            await asyncio.to_thread(self._on_check_in, card, answer.refusal)
+        if answer.refusal:
+            return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
+        if answer.news and card.joined:
+            await asyncio.to_thread(self._tell_differences)
+        return JSONResponse({"accepted": True, "incarnation": self.incarnation})
+
+    def _tell_differences(self) -> None:
+        for sentence in self._register.new_differences():
+            self._on_difference(sentence)
+
+    async def _ask_outcome(self, request: Request) -> Response:
+        """Long poll: answers when there is an outcome, else `running` after a while.
+
+        An open question is the worker's sign of life, so it ends as soon as its asker is gone.
+        """
+        from entrypoint.cluster import check_in
+
+        try:
+            asked = check_in.query(check_in.Question, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        entry = self._register.asks(asked.node, asked.oom_kills)
+        if entry is None:
+            row = {"error": f"{asked.node} has not checked in", "incarnation": self.incarnation}
+            return JSONResponse(row, status_code=404)
+        hung_up = True
+        try:
+            hung_up = await self._wait_for_outcome(request)
+        finally:
+            self._register.asked(entry, hung_up=hung_up)
+        answer = {"outcome": "running", "stacks_of": self._stacks_of}
+        if self._outcome is not None:
+            self._register.told(asked.node)
+            answer = self._outcome
+        return JSONResponse({**answer, "incarnation": self.incarnation})
+
+    async def _wait_for_outcome(self, request: Request) -> bool:
+        """Whether the asker is gone before there is an answer."""
+        announced = asyncio.create_task(self._announced.wait())
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            ended, _ = await asyncio.wait(
+                {announced, gone},
+                timeout=QUESTION_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            return gone in ended
+        finally:
+            announced.cancel()
+            gone.cancel()
+
+    async def _events(self, request: Request) -> Response:
+        return EventSourceResponse(self._follow_journal())
+
+    async def _follow_journal(self) -> AsyncIterator[dict[str, str]]:
+        offset = 0
+        while True:
+            last = self._closing.is_set()  # before the read: the outcome is in the journal by then
+            try:
+                lines = await self._reads.ask(partial(_whole_lines, self._run.journal, offset))
+            except OSError:  # not there yet, or not to be read now
+                lines = []
+            for line in lines:
+                offset += len(line)
+                if event := event_of(line):
+                    yield {"data": json.dumps(event)}
+            if last:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), EVENTS_POLL_SECONDS)
+
+    async def _metrics(self, request: Request) -> Response:
+        return PlainTextResponse(metrics.text(await self._reads.ask(self.state)))
+
+
+def _whole_lines(journal: Path, offset: int) -> list[bytes]:
+    with journal.open("rb") as file:
+        file.seek(offset)
+        return [line for line in file if line.endswith(b"\n")]
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Raises ValueError if there are more than `most` bytes; the rest is not kept."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise ValueError(f"the body is longer than {most} bytes")
+    return bytes(content)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

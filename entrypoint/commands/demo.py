@@ -1,0 +1,279 @@
+"""The main job on one machine: a head, two workers and a reward server, as real Ray nodes.
+
+Three entrypoint processes with their own environments, addresses, ports and log files run exactly
+what the image runs; only what a container gives (its own host name, address and ports) is set here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from contract import private_dir
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
+from entrypoint.commands import demo_plot
+from entrypoint.net.port_block import PortBlock
+from entrypoint.processes.process import Process, end, kill, marked
+from entrypoint.processes.programs import program
+
+log = logging.getLogger("rollcall.demo")
+
+STOP_SECONDS = 8.0
+CRASH_DRIVER_AT = 0.3
+CRASH_WORKER_AT = 0.6
+"""At these shares of the run's steps `--crash` kills the training driver and a worker."""
+WORKERS = 2
+PORTS_PER_NODE = 200
+PORTS = 1000
+"""Of one demo; enough for four nodes."""
+WARM_UP_SUMS = "256"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one demo lies, and on which ports."""
+
+    root: Path
+    ports: int
+    """First of the ports that the demo uses."""
+
+    @property
+    def run(self) -> RunFiles:
+        return RunFiles(self.root / "run")
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def reward_port(self) -> int:
+        return self.ports + 3
+
+    def node(self, number: int) -> dict[str, str]:
+        """The environment of node `number`: 0 is the head. Loopback has an address for each."""
+        first = self.ports + 10 + number * PORTS_PER_NODE
+        name = "head" if number == 0 else f"worker-{number}"
+        return {
+            "ROLLCALL_RUN_DIR": str(self.run.root),
+            "ROLLCALL_NODE_NAME": name,
+            "ROLLCALL_NODE_ADDRESS": f"127.0.0.{2 + number}",
+            "ROLLCALL_HEAD_ADDRESS": "127.0.0.2",
+            "ROLLCALL_RAY_PORT": str(self.ports),
+            "ROLLCALL_DASHBOARD_PORT": str(self.ports + 1),
+            "ROLLCALL_CONTROL_PORT": str(self.ports + 2),
+            "ROLLCALL_WORKER_PORTS": f"{first}-{first + PORTS_PER_NODE - 1}",
+            "ROLLCALL_RAY_TEMP_DIR": f"/tmp/rollcall-{os.getpid()}-{number}",
+            "ROLLCALL_NUM_CPUS": "2",
+            "ROLLCALL_GRACE_SECONDS": "5",
+            "EXPECTED_WORKERS": str(WORKERS),
+            "RAY_WORKER": "0" if number == 0 else "1",
+        }
+
+    def mark(self, number: int) -> str:
+        """What the processes of node `number` carry."""
+        env = self.node(number)
+        return f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt="%H:%M:%S"
+    )
+    root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
+    try:
+        ports = PortBlock(PORTS)
+    except OSError as error:
+        log.error("%s", error)
+        return ExitCode.RETRY
+    try:
+        with ports as first:
+            layout = Layout(root, first)
+            layout.run.root.mkdir(parents=True, exist_ok=True)
+            _prepare(layout, options.seed)
+            return _run(layout, options)
+    except KeyboardInterrupt:
+        return 130
+    except subprocess.CalledProcessError as error:
+        log.error("%s ended with %d", " ".join(map(str, error.cmd[:4])), error.returncode)
+        return ExitCode.JOB_FAILED
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="rollcall demo", description=__doc__)
+    parser.add_argument("--crash", action="store_true", help="kill the driver and a worker")
+    parser.add_argument("--seed", type=int, default=0, help="of data, model and training")
+    parser.add_argument("--dir", type=Path, help="where everything goes (default: runs/demo-TIME)")
+    return parser.parse_args(arguments)
+
+
+def _prepare(layout: Layout, seed: int) -> None:
+    """Data and a tiny model, then supervised steps on a few sums until it half knows them all."""
+    log.info("making sums below 100 and a tiny transformer in %s", layout.data)
+    _run_module("env.prepare", "arithmetic", *data_flags(layout, seed))
+    log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
+    _run_module("trainer.supervised", "sft", *warm_up_flags(layout, seed))
+
+
+def _run_module(*words: str) -> None:
+    subprocess.run(program(*words), check=True, stdout=subprocess.DEVNULL)
+
+
+def data_flags(layout: Layout, seed: int) -> list[str]:
+    return [
+        *("--out", str(layout.data), "--seed", str(seed)),
+        *("--max-operand", "49", "--train-size", "2500", "--warmup-size", WARM_UP_SUMS),
+        *("--layers", "1", "--hidden-size", "128"),
+    ]
+
+
+def warm_up_flags(layout: Layout, seed: int) -> list[str]:
+    return [
+        *("--pretrain", str(layout.data / "model")),
+        *("--dataset", str(layout.data / "warmup.jsonl")),
+        *("--save_path", str(layout.data / "warm")),
+        *("--max_steps", "400", "--max_epochs", "200", "--max_len", "16"),
+        *("--train_batch_size", "64", "--learning_rate", "1e-3"),
+        *("--seed", str(seed)),
+    ]
+
+
+def job_flags(layout: Layout, seed: int) -> list[str]:
+    """The PPO job, as a user would give it after the image's name."""
+    return [
+        *("--pretrain", str(layout.data / "warm")),
+        *("--prompt_data", str(layout.data / "train.jsonl")),
+        *("--eval_dataset", str(layout.data / "eval.jsonl")),
+        *("--input_key", "prompt", "--label_key", "answer"),
+        *("--advantage_estimator", "gae", "--init_kl_coef", "0.001"),
+        *("--rollout_batch_size", "512", "--n_samples_per_prompt", "1"),
+        *("--train_batch_size", "128", "--max_epochs", "2"),
+        *("--micro_train_batch_size", "128", "--micro_rollout_batch_size", "256"),
+        *("--actor_learning_rate", "1e-3", "--critic_learning_rate", "2e-3"),
+        *("--lr_warmup_ratio", "0.05", "--freezing_actor_steps", "5"),
+        *("--generate_max_len", "5", "--vllm_num_engines", "2"),
+        *("--max_steps", "180", "--eval_steps", "10", "--save_steps", "5"),
+        *("--seed", str(seed)),
+    ]
+
+
+def _run(layout: Layout, options: argparse.Namespace) -> int:
+    nodes = [_start(layout, 0, options.seed)]
+    try:
+        nodes += [_start(layout, number, options.seed) for number in range(1, WORKERS + 1)]
+        if options.crash:
+            crash = threading.Thread(target=_crash, args=(layout, nodes, options.seed), daemon=True)
+            crash.start()
+        code = nodes[0].wait() or 0
+        for node in nodes[1:]:
+            node.wait(STOP_SECONDS)
+    finally:
+        _stop(layout, nodes)
+    if code == ExitCode.FINISHED:
+        _report(layout)
+    return code
+
+
+def _start(layout: Layout, number: int, seed: int) -> Process:
+    env = inherited() | layout.node(number)
+    arguments = []
+    log_to = layout.run.logs / f"console-{number}.log"
+    if number == 0:
+        reward = f"127.0.0.1:{layout.reward_port}"
+        server = program("env.server", "--task", "arithmetic-partial")
+        env["ROLLCALL_REWARD_URL"] = f"http://{reward}/get_reward"
+        env["ROLLCALL_REWARD_COMMAND"] = " ".join(
+            [*server, "--host", "127.0.0.1", "--port", str(layout.reward_port)]
+        )
+        arguments = job_flags(layout, seed)
+    return Process(
+        env["ROLLCALL_NODE_NAME"],
+        program("entrypoint", "up", "--", *arguments),
+        env=env,
+        log_to=None if number == 0 else log_to,
+    )
+
+
+def inherited() -> dict[str, str]:
+    """This environment without what would speak to the nodes of another cluster."""
+    ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def _crash(layout: Layout, nodes: list[Process], seed: int) -> None:
+    """Kill the training driver, later a worker with all its processes, which then comes back."""
+    _wait_for_share(layout, CRASH_DRIVER_AT)
+    drivers = [p for p in _on_node(layout, 0) if "trainer" in _words(p)]
+    log.warning("CRASH: SIGKILL to the training driver (%d processes)", len(drivers))
+    kill(drivers)
+    _wait_for_share(layout, CRASH_WORKER_AT)
+    log.warning("CRASH: SIGKILL to worker-2 with everything on it")
+    kill([psutil.Process(nodes[2].pid), *_on_node(layout, 2)])
+    nodes[2].wait()
+    time.sleep(2)
+    log.warning("worker-2 is started again, as a container platform would")
+    nodes[2] = _start(layout, 2, seed)
+
+
+def _wait_for_share(layout: Layout, share: float) -> None:
+    while True:
+        progress = Progress.read(layout.run.progress)
+        if progress is not None and progress.step >= share * progress.total_steps:
+            return
+        time.sleep(0.2)
+
+
+def _on_node(layout: Layout, number: int) -> list[psutil.Process]:
+    mark = layout.mark(number)
+    return [*marked(mark), *marked(f"{mark}/service")]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
+    """Ctrl-C or the end: every node by its own SIGTERM, then whatever is left."""
+    running = [psutil.Process(node.pid) for node in nodes if node.running]
+    end(running, grace=STOP_SECONDS)
+    for number in range(len(nodes)):
+        kill(_on_node(layout, number))
+        shutil.rmtree(layout.node(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
+        shutil.rmtree(private_dir.of_node(layout.mark(number)), ignore_errors=True)
+
+
+def _report(layout: Layout) -> None:
+    rows = [json.loads(line) for line in layout.run.metrics.read_text().splitlines()]
+    print(demo_plot.in_terminal(rows))
+    picture = layout.run.root / "learning_curve.png"
+    demo_plot.as_png(rows, picture)
+    result = json.loads(layout.run.result.read_text())
+    print(
+        f"held-out accuracy {100 * result['eval_before']:.0f} % before, "
+        f"{100 * result['eval_after']:.0f} % after {result['steps']} steps "
+        f"in {result['attempts']} attempts"
+    )
+    for what, path in (
+        ("model", layout.run.exported),
+        ("checkpoints", layout.run.checkpoints),
+        ("journal", layout.run.journal),
+        ("logs", layout.run.logs),
+        ("curve", picture),
+    ):
+        print(f"{what:<12}{path}")
+    print(layout.run.result)

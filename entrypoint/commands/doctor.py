@@ -1,0 +1,79 @@
+"""`doctor`: is this machine fit to be this node? Runs the checks and starts nothing else.
+
+Where the run's head answers, it also tells how the other nodes stand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from contract.run_dir import ExitCode
+from entrypoint.cluster.client import HeadClient, WrongTokenError
+from entrypoint.config import role
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.net import wait
+from entrypoint.preflight.check import Report
+from entrypoint.preflight.ports import living
+from entrypoint.preflight.run import run_checks
+from entrypoint.run import token as run_token
+
+HEAD_SECONDS = 2.0
+"""For the head's answer: no head is the usual case."""
+OF_ROLL = ("head", "phase", "nodes", "missing", "refused", "differences")
+
+
+def main(settings: Settings, as_json: bool) -> int:
+    """Show every check; 76 where one failed, whatever ROLLCALL_PREFLIGHT says.
+
+    Raises SettingsError where the role cannot be decided.
+    """
+    strict = replace(settings, preflight=PreflightMode.STRICT)
+    report = run_checks(role.decide(settings), strict, at_work=living(settings))
+    state = of_head(settings)
+    if as_json:
+        roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}
+        print(json.dumps(report.as_dict() | roll, indent=2))
+    else:
+        show(report)
+        if state:
+            print("\n".join(of_others(state)))
+    return ExitCode.UNFIT if report.fails else ExitCode.FINISHED
+
+
+def show(report: Report) -> None:
+    """A table on a terminal, else a line a check; the failed ones by name on standard error."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(report.table())
+    else:
+        print("\n".join(report.lines()))
+    if report.fails:
+        names = ", ".join(result.name for result in report.fails)
+        print(f"this node is not fit: {names} failed", file=sys.stderr)
+
+
+def of_head(settings: Settings) -> dict[str, Any] | None:
+    """The head's state; None where none answers, or none knows this node's token."""
+    token = run_token.for_client(settings)
+    if token is None:
+        return None
+    try:
+        client = HeadClient(role.host_to_ask(settings), settings.control_port, token)
+        return client.command("GET", "/v1/state", timeout=HEAD_SECONDS)
+    except (wait.NotYetError, WrongTokenError):
+        return None
+
+
+def of_others(state: dict[str, Any]) -> list[str]:
+    """A line for each node of the roll, each that was refused, each difference."""
+    lines = [
+        f"{node['node']}: {'there' if node['present'] else 'silent'}"
+        + (f", not well: {', '.join(node['warnings'])}" if node["warnings"] else "")
+        for node in state["nodes"]
+    ]
+    lines += [f"{node}: refused: {reason}" for node, reason in state["refused"].items()]
+    return [f"roll: {line}" for line in (*lines, *state["differences"])]

@@ -1,0 +1,193 @@
+"""`plan`: what this node would do, secrets masked, doing none of it: no DNS, no socket."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from contract.redaction import MASK, redact
+from contract.run_dir import ExitCode
+from entrypoint.cluster.roll import Card
+from entrypoint.config import role
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
+from entrypoint.config.variables import Fault, SettingsError
+from entrypoint.job.recipes import base as recipes
+from entrypoint.job.recipes.base import Recipe
+
+KEYS = (
+    "role",
+    "why",
+    "head_address",
+    "expected_workers",
+    "min_workers",
+    "node_name",
+    "node_address",
+    "recipe",
+    "job",
+    "layout",
+    "run_dir",
+    "platform",
+    "ports",
+    "wandb_api_key",
+    "token",
+    "sources",
+    "warnings",
+    "faults",
+)
+
+
+def plan(settings: Settings | SettingsError) -> dict[str, Any]:
+    """What the node would do, with `KEYS`; what faults leave open is None."""
+    if isinstance(settings, SettingsError):
+        return _row(faults=settings.faults)
+    given = _given(settings)
+    try:
+        decided = role.decide(settings)
+    except SettingsError as error:
+        return _row(**given, faults=error.faults)
+    given["why"] = decided.why
+    if isinstance(decided, Worker):
+        return _row(**given)
+    given["expected_workers"] = decided.expected_workers
+    given["min_workers"] = decided.min_workers
+    if not settings.job and settings.recipe == "builtin":  # the role alone is asked for
+        return _row(**given)
+    recipe = recipes.load(settings.recipe)
+    if wrong := recipe.faults(settings):
+        return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
+    layout = _layout(settings, decided, recipe)
+    warnings = list(recipe.warnings(settings))
+    return _row(faults=_layout_faults(layout), layout=layout, warnings=warnings, **given)
+
+
+def main(settings: Settings | SettingsError, as_json: bool) -> int:
+    """Print the plan; 64 where there are faults."""
+    row = plan(settings)
+    if as_json:
+        print(json.dumps(row, indent=2))
+    else:
+        _print_text(row)
+    return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
+
+
+def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(KEYS)
+    rows = [
+        {
+            "variable": fault.variable,
+            "value": fault.value,
+            "problem": fault.problem,
+            "remedy": fault.remedy,
+        }
+        for fault in faults
+    ]
+    return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
+
+
+def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
+    """Where the job's processes would lie, were every node like this one."""
+    from entrypoint.preflight.software import inventory  # a plan without a job starts faster
+
+    here = Card(
+        node=settings.node_name,
+        address="",
+        versions={},
+        inventory=inventory(settings),
+        resources=settings.resources,
+    ).offer
+    workers = [replace(here, name=f"worker-{n}") for n in range(1, head.expected_workers + 1)]
+    return recipe.resources(settings, [here, *workers])
+
+
+def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
+    remedy = (
+        "Ask for less, share GPUs (--colocate_all_models), or add nodes; every node is taken to "
+        "be like this one, with ROLLCALL_NUM_GPUS GPUs"
+    )
+    lacking = layout["shortfalls"] if layout else ()
+    return tuple(Fault("layout", None, sentence, remedy) for sentence in lacking)
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    head = role.head_address(settings)
+    return {
+        "role": Worker.name if role.is_worker(settings) else Head.name,
+        "head_address": head.value if head else None,
+        "node_name": settings.node_name,
+        "node_address": settings.node_address,
+        "recipe": settings.recipe,
+        "job": redact(shlex.join(settings.job), settings.secrets),
+        "run_dir": str(settings.run_dir),
+        "platform": settings.platform.name,
+        "ports": {
+            "ray": settings.ray_port,
+            "dashboard": settings.dashboard_port,
+            "control": settings.control_port,
+            "workers": str(settings.worker_ports),
+        },
+        "wandb_api_key": MASK if settings.wandb_api_key else None,
+        "token": MASK if settings.token else None,
+        "sources": role.sources(settings),
+    }
+
+
+def _print_text(row: dict[str, Any]) -> None:
+    """One fact a line, with what decided it; warnings and faults go to the standard error."""
+    if row["role"] is not None:
+        lines = [
+            (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
+            for name in KEYS
+            if name not in ("sources", "warnings", "faults", "layout")
+            and row[name] not in (None, "")
+        ]
+        _print_table(lines + _layout_lines(row["layout"]))
+    for warning in row["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    for fault in row["faults"]:
+        print(Fault(**fault), file=sys.stderr)
+
+
+def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """A line for each group: its processes, their nodes, and the most memory that they take."""
+    if layout is None:
+        return []
+    lines = [
+        (
+            f"layout: {group['role']}",
+            f"{group['nodes']} x {group['per_node']} on {', '.join(group['on']) or 'no node'}",
+            f"shares with {', '.join(group['shares_with'])}" if group["shares_with"] else "",
+        )
+        for group in layout["groups"]
+    ]
+    for pool in layout["memory"]:
+        if pool["peak_bytes"] is not None:
+            roles = ", ".join(pool["roles"])
+            lines.append(
+                ("memory", f"{pool['peak_bytes'] / 2**30:.1f} GiB on each {pool['each']}", roles)
+            )
+    return lines + ([("note", layout["note"], "")] if layout["note"] else [])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return str(value)
+
+
+def _print_table(lines: list[tuple[str, str, str]]) -> None:
+    if not sys.stdout.isatty():
+        for name, value, source in lines:
+            print(f"{name:<17} {value}" + (f"  ({source})" if source else ""))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("fact", "value", "decided by")
+    for line in lines:
+        table.add_row(*line)
+    Console(markup=False, highlight=False).print(table)

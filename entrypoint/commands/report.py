@@ -1,0 +1,55 @@
+"""`rollcall report RUN`: the flight record of a run; needs no head and no settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+from contract.journal import read_events
+from contract.run_dir import ExitCode, RunFiles, write_atomically
+from entrypoint.run.flight_record import html, text
+from entrypoint.run.flight_record import record as report
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with the code that the table of exit codes gives to a user's mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    run = RunFiles(options.run)
+    if not run.journal.is_file():
+        print(f"{run.root} is no run: it has no {run.journal.name}", file=sys.stderr)
+        return ExitCode.RUN_DIR
+    try:
+        record = report.read(read_events(run.journal))
+        if options.html:
+            write_atomically(options.html, html.page(record, run.root.name))
+    except report.NothingToReportError as error:
+        print(f"{run.root}: {error}", file=sys.stderr)
+        return ExitCode.RUN_DIR
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return ExitCode.RUN_DIR
+    if options.json:
+        print(json.dumps(asdict(record)))
+    else:
+        print("\n".join(text.lines(record)))
+    return ExitCode.FINISHED
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="rollcall report", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page there")
+    return parser.parse_args(arguments)

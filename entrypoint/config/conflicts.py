@@ -1,0 +1,99 @@
+"""Settings that are right alone and wrong together."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from itertools import combinations
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from entrypoint.config.variables import Fault, shown
+
+if TYPE_CHECKING:
+    from entrypoint.config.settings import Settings
+
+
+def contradictions(settings: Settings) -> Iterator[Fault]:
+    yield from _debuggers(settings)
+    yield from _ports(settings)
+    yield from _services(settings)
+    yield from _workers(settings)
+    yield from _left_out(settings)
+
+
+def _debuggers(settings: Settings) -> Iterator[Fault]:
+    """Ray's two debuggers exclude each other, whichever variables ask for them."""
+    environ = settings.environ
+    asked = {
+        "legacy": [("RAY_DEBUG", environ.get("RAY_DEBUG", "") == "legacy")],
+        "post-mortem": [
+            ("RAY_DEBUG_POST_MORTEM", environ.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0"))
+        ],
+    }
+    for kind, by in asked.items():
+        by.append(("DEBUG_RAY", settings.debug_ray == kind))
+    legacy, post_mortem = ([name for name, on in by if on] for by in asked.values())
+    if legacy and post_mortem:
+        yield Fault(
+            post_mortem[0],
+            environ.get(post_mortem[0]),
+            f"asks for the post-mortem debugger and {legacy[0]}={environ.get(legacy[0])} "
+            "for the legacy one, and Ray cannot run both",
+            "set DEBUG_RAY alone: 1 for the legacy debugger, post-mortem for the other",
+        )
+
+
+def _ports(settings: Settings) -> Iterator[Fault]:
+    taken = {
+        "ROLLCALL_RAY_PORT": (settings.ray_port, settings.ray_port),
+        "ROLLCALL_DASHBOARD_PORT": (settings.dashboard_port, settings.dashboard_port),
+        "ROLLCALL_CONTROL_PORT": (settings.control_port, settings.control_port),
+        "ROLLCALL_WORKER_PORTS": tuple(settings.worker_ports),
+    }
+    for service in ("reward", "retriever"):
+        url = getattr(settings, f"{service}_url")
+        if url and getattr(settings, f"{service}_command") and (port := urlsplit(url).port):
+            taken[f"ROLLCALL_{service.upper()}_URL"] = (port, port)
+    for (name, own), (other, its) in combinations(taken.items(), 2):
+        if own[0] <= its[1] and its[0] <= own[1]:
+            value = _range(*own)
+            yield Fault(name, value, f"overlaps {other}={_range(*its)}", "give each its own port")
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _services(settings: Settings) -> Iterator[Fault]:
+    for service in ("reward", "retriever"):
+        name = f"ROLLCALL_{service.upper()}"
+        if getattr(settings, f"{service}_command") and not getattr(settings, f"{service}_url"):
+            raw = settings.environ.get(f"{name}_COMMAND", "")
+            remedy = f"set {name}_URL to where the server answers"
+            value = shown(raw, settings.secrets)
+            yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
+
+
+def _workers(settings: Settings) -> Iterator[Fault]:
+    expected, least = settings.expected_workers, settings.min_workers
+    if expected is not None and least is not None and least > expected:
+        yield Fault(
+            "ROLLCALL_MIN_WORKERS",
+            str(least),
+            f"is above EXPECTED_WORKERS={expected}",
+            "give at most the number of workers that are expected",
+        )
+
+
+def _left_out(settings: Settings) -> Iterator[Fault]:
+    """Names in ROLLCALL_PREFLIGHT_SKIP that no check has."""
+    if not settings.preflight_skip:
+        return
+    from entrypoint.preflight.run import names  # which knows the settings in turn
+
+    for name in sorted(settings.preflight_skip - set(names())):
+        close = difflib.get_close_matches(name, names(), n=1)
+        remedy = f"give {close[0]}" if close else f"give one of {', '.join(names())}"
+        value = shown(name, settings.secrets)
+        yield Fault("ROLLCALL_PREFLIGHT_SKIP", value, "is the name of no check", remedy)

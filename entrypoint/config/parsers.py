@@ -1,0 +1,258 @@
+"""Parsers: from a variable's text, stripped and not empty, to its value, or `ParseError`.
+
+None repeats the text in its message: what of it is shown is decided where secrets are masked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from entrypoint.config.variables import ParseError, Secret
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+def text(raw: str) -> str:
+    return raw
+
+
+def secret(raw: str) -> Secret:
+    if not re.fullmatch(r"[!-~]+", raw):
+        raise ParseError("has characters that no key has", "give the key as it was issued")
+    return Secret(raw)
+
+
+SHORTEST_TOKEN = 16
+
+
+def token(raw: str) -> Secret:
+    """The cluster's secret: whoever guesses it runs programs on every node."""
+    given = secret(raw)
+    if len(raw) < SHORTEST_TOKEN:
+        raise ParseError(
+            f"has fewer than {SHORTEST_TOKEN} characters",
+            "give a random one, as `openssl rand -hex 24` prints",
+        )
+    return given
+
+
+def boolean(raw: str) -> bool:
+    match raw.lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+    raise ParseError("is neither yes nor no", "give 1, true, yes or on; or 0, false, no or off")
+
+
+def whole_number(minimum: int, maximum: int = 1_000_000) -> Callable[[str], int]:
+    def parse(raw: str) -> int:
+        remedy = f"give a whole number from {minimum} to {maximum}"
+        if not re.fullmatch(r"[+-]?[0-9]{1,12}", raw):
+            raise ParseError("is not a whole number", remedy)
+        number = int(raw)
+        if number < minimum:
+            raise ParseError(f"is below {minimum}", remedy)
+        if number > maximum:
+            raise ParseError(f"is above {maximum}", remedy)
+        return number
+
+    return parse
+
+
+port = whole_number(1, 65535)
+
+SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+LONGEST_SECONDS = 365 * 24 * 3600.0
+
+
+def duration(raw: str) -> float:
+    """Seconds, from `90`, `90s`, `1.5m`, `10 min` or `2h`; above zero, at most a year."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", raw.lower())
+    if match is None:
+        raise ParseError("is not a duration", "give seconds, or a duration such as 90s, 10m or 2h")
+    seconds = float(match[1]) * SECONDS[match[2]]
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ParseError("is not between zero and a year", "give a duration such as 90s, 10m or 2h")
+    return seconds
+
+
+SMALLEST_PORT_RANGE = 32
+"""Ray's own daemons take nine of them, each of its worker processes one."""
+
+
+class PortRange(NamedTuple):
+    """The ports from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def port_range(raw: str) -> PortRange:
+    match = re.fullmatch(r"([0-9]{1,5})\s*-\s*([0-9]{1,5})", raw)
+    remedy = "give first and last port, as in 10002-10999"
+    if match is None:
+        raise ParseError("is not a range of ports", remedy)
+    first, last = int(match[1]), int(match[2])
+    if not 1 <= first < last <= 65535:
+        raise ParseError("does not go upwards from 1 to 65535", remedy)
+    if last - first < SMALLEST_PORT_RANGE - 1:
+        raise ParseError(f"holds fewer than {SMALLEST_PORT_RANGE} ports", remedy)
+    return PortRange(first, last)
+
+
+def choice(kind: type[EnumT]) -> Callable[[str], EnumT]:
+    def parse(raw: str) -> EnumT:
+        try:
+            return kind(raw.lower())
+        except ValueError:
+            raise ParseError("is unknown", f"give {one_of(kind)}") from None
+
+    return parse
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *most, last = map(str, names)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def url(raw: str) -> str:
+    remedy = "give one URL, such as http://127.0.0.1:5000/get_reward"
+    try:
+        parts = urlsplit(raw)
+        usable = parts.hostname is not None and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.scheme not in ("http", "https") or not re.fullmatch(r"[!-~]+", raw):
+        raise ParseError("is not an http or https URL", remedy)
+    if re.search(r",\s*https?://", raw):
+        raise ParseError("holds several URLs", remedy)
+    return raw
+
+
+def host(raw: str) -> str:
+    """A host name, IPv4 or IPv6 address; IPv6 comes back without its brackets."""
+    bare = raw[1:-1] if raw.startswith("[") and raw.endswith("]") else raw
+    remedy = "give a host name, an IPv4 or an IPv6 address, without a port"
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        if not _is_host_name(bare):
+            raise ParseError("is neither a host name nor an address", remedy) from None
+        return bare
+    if address.is_unspecified or address.is_multicast:
+        raise ParseError("is no address that a node can have", remedy)
+    return bare
+
+
+def _is_host_name(name: str) -> bool:
+    labels = name.removesuffix(".").split(".")
+    if len(name) > 253 or re.fullmatch(r"[0-9]+", labels[-1]):
+        return False
+    return all(re.fullmatch(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels)
+
+
+def host_label(raw: str) -> str:
+    if "." in raw:
+        raise ParseError(
+            "is a host name or an address, not a pod's id",
+            "give the id alone, as in abc123, or set ROLLCALL_HEAD_ADDRESS to the address",
+        )
+    if not _is_host_name(f"{raw}.internal"):
+        raise ParseError("is not a pod's id", "give letters, digits and hyphens, as in abc123")
+    return raw
+
+
+NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""As long as a host's name may be."""
+
+
+def node_name(raw: str) -> str:
+    if not re.fullmatch(NODE_NAME, raw):
+        raise ParseError(
+            "cannot name a log file", "give up to 64 letters, digits, dots, hyphens or underscores"
+        )
+    return raw
+
+
+def absolute_path(raw: str) -> Path:
+    if "\0" in raw or not raw.startswith("/"):
+        raise ParseError("is not an absolute path", "give a path that begins with /")
+    return Path(raw)
+
+
+SOCKET_PATH_LIMIT = 107
+RAY_SOCKET = "/session_2026-11-21_01-28-51_123456_1234567/sockets/plasma_store.9"
+
+
+def ray_temp_dir(raw: str) -> Path:
+    """A directory short enough for Ray's sockets below it (AF_UNIX paths end at 107 bytes)."""
+    path = absolute_path(raw)
+    longest = SOCKET_PATH_LIMIT - len(RAY_SOCKET)
+    if len(raw.encode(errors="surrogateescape")) > longest:
+        raise ParseError(
+            "is too long for the sockets that Ray puts below it",
+            f"give a path of at most {longest} characters",
+        )
+    return path
+
+
+QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+SHELL_SYNTAX = re.compile(
+    r"(?:(?<!\S)[0-9])?[|&;<>]+(?:[0-9](?!\S))?|`|\$(?=[A-Za-z_{(])",
+)
+BY_A_SHELL = "for a pipe, a redirection or a variable give bash -c '…'"
+
+
+def arguments(raw: str) -> tuple[str, ...]:
+    """The words of a command line. No shell reads them, so shell syntax outside quotes is wrong."""
+    try:
+        words = tuple(shlex.split(raw))
+    except ValueError:
+        raise ParseError("has a quote that is not closed", "quote it as in a shell") from None
+    if found := SHELL_SYNTAX.search(QUOTED.sub("''", raw)):
+        problem = f"has the shell syntax {found[0]}, and no shell reads it"
+        raise ParseError(problem, f"quote {found[0]} where it is text; {BY_A_SHELL}")
+    return words
+
+
+def names(raw: str) -> frozenset[str]:
+    return frozenset(re.split(r"[,\s]+", raw.strip(", ")))
+
+
+RESERVED_RESOURCES = {
+    "CPU": "set ROLLCALL_NUM_CPUS instead",
+    "GPU": "set ROLLCALL_NUM_GPUS instead",
+    "memory": "limit the container's memory instead",
+    "object_store_memory": "leave it to Ray",
+}
+
+
+def resources(raw: str) -> dict[str, float]:
+    """Custom Ray resources from a JSON object of names and whole, non-negative amounts."""
+    remedy = 'give a JSON object of names and whole amounts, such as {"v100": 8}'
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise ParseError("is not JSON", remedy) from None
+    if not isinstance(parsed, dict) or "" in parsed:
+        raise ParseError("is not a JSON object of names and amounts", remedy)
+    for name, amount in parsed.items():
+        if name in RESERVED_RESOURCES:
+            raise ParseError(f"names {name}, which is Ray's own", RESERVED_RESOURCES[name])
+        number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not number or not 0 <= amount <= 1_000_000_000 or amount != int(amount):
+            raise ParseError("holds an amount that is not a whole number of 0 or more", remedy)
+    return {name: float(amount) for name, amount in parsed.items()}

@@ -1,0 +1,131 @@
+"""Reads declared variables out of an environment and collects what is wrong with them."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.redaction import MASK, secret_texts
+from entrypoint.config.platforms.facts import Facts
+from entrypoint.config.variables import Fault, ParseError, Variable, shown
+
+PREFIX = "ROLLCALL_"
+FOR_CHILDREN = (
+    *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
+    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY"),
+)
+"""Names with our prefix that a node sets for what it starts; passed over here."""
+
+LONGEST_SECRET = 64 * 1024
+
+OVERRIDES = {
+    "rank": ("RAY_WORKER",),
+    "head_address": ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID"),
+    "nodes": ("EXPECTED_WORKERS",),
+    "gpus_per_node": ("ROLLCALL_NUM_GPUS",),
+    "node_address": ("ROLLCALL_NODE_ADDRESS",),
+    "node_name": ("ROLLCALL_NODE_NAME",),
+    "node_host": ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID"),
+}
+"""A platform's fact to the variables that take its place, and so excuse its faults."""
+
+
+MISSPELT = 0.92
+"""difflib's likeness of a name with a letter too many, too few or too different."""
+
+
+class Reader:
+    """One pass over an environment; `faults` grows with every method."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.secrets = secret_texts(environ)
+        self.faults: list[Fault] = []
+
+    def read(self, variable: Variable) -> Any:
+        """The variable's value; its default where it is not set or wrong."""
+        raw = self._text(variable)
+        if raw is None:
+            return copy.copy(variable.default)
+        try:
+            return variable.parse(raw)
+        except ParseError as wrong:
+            self.fault(variable.name, wrong.problem, wrong.remedy, secret=variable.secret)
+            return copy.copy(variable.default)
+
+    def fault(self, name: str, problem: str, remedy: str, *, secret: bool = False) -> None:
+        value = self._given(name)
+        if value is not None:
+            value = MASK if secret else shown(value, self.secrets)
+        self.faults.append(Fault(name, value, problem, remedy))
+
+    def check_names(self, known: Sequence[str]) -> None:
+        """Report every name with our prefix that is not one of `known`, and those that look like
+        one of ours without it that is not given."""
+        unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
+        for name in sorted(self.environ):
+            meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
+            if meant and name not in known:
+                remedy = f"spell it as {meant[0]}, or rename it where it is another program's"
+                self.fault(name, "is no setting", remedy, secret=True)
+                continue
+            if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
+                continue
+            if self._is_service_link(name):
+                continue
+            remedy = f"remove it, or spell it as {nearest(name, known)}"
+            self.fault(name, "is no setting", remedy, secret=True)
+
+    def check_platform(self, facts: Facts) -> None:
+        """Report the platform's own contradictions, where nothing explicit takes their place."""
+        for fact, fault in facts.faults.items():
+            if not any(self._given(name) for name in OVERRIDES[fact]):
+                self.faults.append(fault)
+
+    def _given(self, name: str) -> str | None:
+        return self.environ.get(name, "").strip() or None
+
+    def _text(self, variable: Variable) -> str | None:
+        """The variable's text, or for a secret that of its file."""
+        direct = self._given(variable.name)
+        named = self._given(f"{variable.name}_FILE") if variable.secret else None
+        if named is None:
+            return direct
+        file_variable = f"{variable.name}_FILE"
+        if direct is not None:
+            self.fault(file_variable, f"is set beside {variable.name}", "give one of the two")
+            return None
+        try:
+            with Path(named).open() as file:
+                text = file.read(LONGEST_SECRET).strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            remedy = "name a file that this process can read"
+            self.fault(file_variable, f"cannot be read ({reason})", remedy)
+            return None
+        if not text:
+            self.fault(file_variable, "names an empty file", "put the secret into it")
+        return text or None
+
+    def _is_service_link(self, name: str) -> bool:
+        """Kubernetes sets such names for a service that is called `rollcall…`."""
+        services = (one for one in self.environ if one.endswith("_SERVICE_HOST"))
+        links = tuple(
+            f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
+            for service in services
+            for kind in ("SERVICE_", "PORT")
+        )
+        return name.startswith(links)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The one or two names of `known` that look most like `name`."""
+    bare = {one.removeprefix(PREFIX): one for one in known}
+    wanted = name.upper().removeprefix(PREFIX)
+    if wanted in bare:
+        return bare[wanted]
+    close = difflib.get_close_matches(wanted, bare, n=2, cutoff=0.5)
+    return " or ".join(bare[one] for one in close) or "one that the README lists"

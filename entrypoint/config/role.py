@@ -1,0 +1,181 @@
+"""Which part this node plays, and why: settings and platform facts to a Head or a Worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from entrypoint.config.platforms.runpod import pod_host
+from entrypoint.config.settings import Settings
+from entrypoint.config.variables import Fault, SettingsError
+
+DEFAULT_EXPECTED_WORKERS = 1
+DEFAULT = "default"
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The node that forms the cluster and runs the job."""
+
+    name: ClassVar[str] = "head"
+    expected_workers: int
+    min_workers: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A node that joins the head at `head_address`."""
+
+    name: ClassVar[str] = "worker"
+    head_address: str
+    why: str
+
+
+class Told(NamedTuple):
+    """A fact and the variable that decided it."""
+
+    value: str
+    source: str
+
+
+def decide(settings: Settings) -> Head | Worker:
+    """This node's role. Raises SettingsError where the settings name none, or two."""
+    if faults := list(_faults(settings)):
+        raise SettingsError(faults)
+    head = head_address(settings)
+    if is_worker(settings) and head is not None:
+        return Worker(head.value, f"{_why(settings)}; the head is named by {head.source}")
+    expected = expected_workers(settings)
+    least = expected if settings.min_workers is None else settings.min_workers
+    return Head(expected, least, _why(settings))
+
+
+def is_worker(settings: Settings) -> bool:
+    """An explicit RAY_WORKER, else the platform's rank, else the head."""
+    if settings.ray_worker is not None:
+        return settings.ray_worker
+    return bool(settings.platform.rank)
+
+
+def head_address(settings: Settings) -> Told | None:
+    """Where the head is, most explicit source first; None where nothing says it."""
+    if settings.head_address is not None:
+        return Told(settings.head_address, "ROLLCALL_HEAD_ADDRESS")
+    if settings.head_pod_id is not None:
+        return Told(pod_host(settings.head_pod_id), "HEAD_POD_ID")
+    platform = settings.platform
+    if platform.head_address is not None:
+        return Told(platform.head_address, platform.sources["head_address"])
+    if platform.node_host is not None and not is_worker(settings):
+        return Told(platform.node_host, platform.sources["node_host"])
+    return None
+
+
+def host_to_ask(settings: Settings) -> str:
+    """Where this node's commands find the head: here, unless another node is named."""
+    named = head_address(settings)
+    return named.value if named and named.value != settings.platform.node_host else "localhost"
+
+
+def expected_workers(settings: Settings) -> int:
+    if settings.expected_workers is not None:
+        return settings.expected_workers
+    if settings.platform.nodes is not None:
+        return settings.platform.nodes - 1
+    return DEFAULT_EXPECTED_WORKERS
+
+
+def sources(settings: Settings) -> dict[str, str]:
+    """Fact to the variable that decided it, "default" where none did; unknown facts left out."""
+    head = head_address(settings)
+    facts = {
+        "role": _source(settings, "ray_worker", "rank"),
+        "head_address": head.source if head else None,
+        "node_name": _source(settings, "node_name", "node_name"),
+        "recipe": _source(settings, "recipe"),
+        "run_dir": _source(settings, "run_dir"),
+        "token": _source(settings, "token"),
+    }
+    if settings.node_address is not None:
+        facts["node_address"] = _source(settings, "node_address", "node_address")
+    if settings.job:
+        facts["job"] = settings.variable("job") or COMMAND_LINE
+    if not is_worker(settings):
+        facts["expected_workers"] = _source(settings, "expected_workers", "nodes")
+        facts["min_workers"] = settings.variable("min_workers") or facts["expected_workers"]
+    return {fact: source for fact, source in facts.items() if source is not None}
+
+
+def _source(settings: Settings, setting: str, fact: str | None = None) -> str:
+    told = settings.platform.sources.get(fact) if fact is not None else None
+    return settings.variable(setting) or told or DEFAULT
+
+
+def _why(settings: Settings) -> str:
+    if settings.ray_worker is not None:
+        return f"RAY_WORKER={int(settings.ray_worker)}"
+    platform = settings.platform
+    if platform.rank is not None:
+        return f"{platform.sources['rank']}={platform.rank} ({platform.name})"
+    return "RAY_WORKER is not set"
+
+
+def _faults(settings: Settings) -> Iterator[Fault]:
+    yield from _two_heads(settings)
+    if is_worker(settings):
+        yield from _worker_faults(settings)
+    else:
+        yield from _head_faults(settings)
+
+
+def _two_heads(settings: Settings) -> Iterator[Fault]:
+    """HEAD_POD_ID names a pod and RUNPOD_POD_ID is this one: they must fit this node's role.
+
+    An explicit RAY_WORKER=0 stands against any HEAD_POD_ID; to be one's own head's worker cannot.
+    """
+    named, own = settings.head_pod_id, settings.environ.get("RUNPOD_POD_ID", "").strip()
+    if named is None or not own:
+        return
+    names_this = named.lower() == own.lower()
+    if is_worker(settings) and names_this:
+        problem = f"is this pod itself (RUNPOD_POD_ID), and {_why(settings)} makes it a worker"
+        remedy = "set RAY_WORKER=0 on the head, and on workers HEAD_POD_ID to the head's id"
+        yield Fault("HEAD_POD_ID", named, problem, remedy)
+    if not is_worker(settings) and not names_this and settings.ray_worker is None:
+        problem = f"names another pod than this one (RUNPOD_POD_ID={own}), and {_why(settings)}"
+        remedy = "set RAY_WORKER=1 where this is a worker, RAY_WORKER=0 where it is the head"
+        yield Fault("HEAD_POD_ID", named, problem, remedy)
+
+
+def _worker_faults(settings: Settings) -> Iterator[Fault]:
+    head, platform = head_address(settings), settings.platform
+    if head is None:
+        yield Fault(
+            "HEAD_POD_ID",
+            None,
+            f"is not set, and this node is a worker ({_why(settings)})",
+            "set HEAD_POD_ID to the head's RunPod id, or ROLLCALL_HEAD_ADDRESS to its address",
+        )
+    elif platform.rank == 0 and head.source == platform.sources.get("head_address"):
+        yield Fault(
+            "RAY_WORKER",
+            "1",
+            f"contradicts {platform.sources['rank']}=0: the head that {head.source} names is "
+            "this node",
+            "leave RAY_WORKER unset, or set ROLLCALL_HEAD_ADDRESS to another node",
+        )
+
+
+def _head_faults(settings: Settings) -> Iterator[Fault]:
+    expected = expected_workers(settings)
+    if settings.min_workers is not None and settings.min_workers > expected:
+        source = _source(settings, "expected_workers", "nodes")
+        yield Fault(
+            "ROLLCALL_MIN_WORKERS",
+            str(settings.min_workers),
+            f"is above the {expected} workers that are expected ({source})",
+            "give at most as many, or set EXPECTED_WORKERS higher",
+        )

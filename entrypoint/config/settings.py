@@ -1,0 +1,388 @@
+"""The only reader of the environment: one frozen `Settings`, or every fault at once.
+
+A setting is declared once, as a field with its variable, parser, default and meaning; the README's
+table is made from the same declaration. An empty variable counts as not set.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: RUF009 - `variable` declares a field, as `dataclasses.field` does
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import NamedTuple
+
+from contract.redaction import redact, secret_texts
+from entrypoint.config import image, wandb_key
+from entrypoint.config import parsers as parse
+from entrypoint.config.choices import (
+    RECIPES,
+    DebugRay,
+    PreflightMode,
+    ServiceOn,
+    debug_ray,
+    of_rays_variables,
+    recipe,
+)
+from entrypoint.config.conflicts import contradictions
+from entrypoint.config.parsers import PortRange
+from entrypoint.config.platforms.detect import detect
+from entrypoint.config.platforms.facts import Facts
+from entrypoint.config.read import Reader
+from entrypoint.config.variables import Fault, ParseError, Secret, SettingsError, Variable, variable
+
+__all__ = [
+    "DebugRay",
+    "Fault",
+    "PortRange",
+    "PreflightMode",
+    "Secret",
+    "ServiceOn",
+    "Settings",
+    "SettingsError",
+    "markdown",
+    "table",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What this node was told, checked; secrets are masked wherever they are printed."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    """The whole environment, for children; secrets given by `…_FILE` are not in it."""
+    platform: Facts
+    """What the platform's own variables say."""
+
+    ray_worker: bool | None = variable(
+        "RAY_WORKER",
+        parse.boolean,
+        "0: this node is the head; 1: a worker; it beats what a platform says.",
+        shown="head, or what the platform's rank says",
+    )
+    head_pod_id: str | None = variable(
+        "HEAD_POD_ID",
+        parse.host_label,
+        "The head's RunPod id; its address is `<id>.runpod.internal`.",
+    )
+    head_address: str | None = variable(
+        "ROLLCALL_HEAD_ADDRESS",
+        parse.host,
+        "The head's host name, IPv4 or IPv6 address.",
+        shown="from `HEAD_POD_ID` or the platform",
+    )
+    expected_workers: int | None = variable(
+        "EXPECTED_WORKERS",
+        parse.whole_number(0, 100_000),
+        "How many workers the head waits for; 0 is a cluster of one node.",
+        shown="1, or the platform's size − 1",
+    )
+    min_workers: int | None = variable(
+        "ROLLCALL_MIN_WORKERS",
+        parse.whole_number(0, 100_000),
+        "With fewer workers than expected at the deadline, start with at least so many; go on with "
+        "them where a worker is lost later.",
+        shown="`EXPECTED_WORKERS`",
+    )
+    replace_timeout: float = variable(
+        "ROLLCALL_REPLACE_TIMEOUT",
+        parse.duration,
+        "How long a lost worker is waited for, where the run may go on with fewer.",
+        default=300.0,
+        shown="5m",
+    )
+    debug_ray: DebugRay = variable(
+        "DEBUG_RAY",
+        debug_ray,
+        "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a task "
+        "that fails waits for debugpy. Neither asks for the token.",
+        default=DebugRay.OFF,
+        shown="0",
+    )
+    wandb_api_key: Secret | None = variable(
+        "WANDB_API_KEY",
+        parse.secret,
+        "Present: log to Weights & Biases; absent: go on without.",
+        secret=True,
+    )
+    recipe: str = variable(
+        "ROLLCALL_RECIPE", recipe, f"What is launched: {parse.one_of(RECIPES)}.", default="builtin"
+    )
+    job: tuple[str, ...] = variable(
+        "ROLLCALL_JOB",
+        parse.arguments,
+        "The recipe's arguments, quoted as in a shell; also what follows the image's name.",
+        default=(),
+        shown="–",
+    )
+    run_dir: Path = variable(
+        "ROLLCALL_RUN_DIR",
+        parse.absolute_path,
+        "The run's directory, on storage that all nodes share.",
+        default=Path("/checkpoints"),
+    )
+    reward_url: str | None = variable(
+        "ROLLCALL_REWARD_URL",
+        parse.url,
+        "The reward server's URL, waited for before the job starts.",
+    )
+    reward_command: tuple[str, ...] | None = variable(
+        "ROLLCALL_REWARD_COMMAND",
+        parse.arguments,
+        "The command that starts the reward server; absent: it is only waited for.",
+    )
+    reward_on: ServiceOn = variable(
+        "ROLLCALL_REWARD_ON",
+        parse.choice(ServiceOn),
+        "Which nodes start the reward server: `head` or `every`.",
+        default=ServiceOn.HEAD,
+    )
+    retriever_url: str | None = variable(
+        "ROLLCALL_RETRIEVER_URL",
+        parse.url,
+        "The retrieval server's URL, waited for before the job starts.",
+    )
+    retriever_command: tuple[str, ...] | None = variable(
+        "ROLLCALL_RETRIEVER_COMMAND",
+        parse.arguments,
+        "The command that starts the retrieval server, on each node that is given it; absent: it"
+        " is only waited for.",
+    )
+    retriever_on: ServiceOn = variable(
+        "ROLLCALL_RETRIEVER_ON",
+        parse.choice(ServiceOn),
+        "Which nodes start the retrieval server: `head` or `every`.",
+        default=ServiceOn.EVERY,
+    )
+    service_timeout: float = variable(
+        "ROLLCALL_REWARD_TIMEOUT",
+        parse.duration,
+        "How long to wait for a service to answer.",
+        default=600.0,
+        shown="10m",
+    )
+    max_restarts: int = variable(
+        "ROLLCALL_MAX_RESTARTS",
+        parse.whole_number(0),
+        "Restarts in a row without new progress; progress renews them.",
+        default=3,
+    )
+    hang_timeout: float | None = variable(
+        "ROLLCALL_HANG_TIMEOUT",
+        parse.duration,
+        "So long without a step is a hang; without a line of the log, for a `command` that tells no"
+        " steps.",
+        shown="learned from step times, at least 10m; none for a `command` without steps, or with "
+        "`DEBUG_RAY`",
+    )
+    head_timeout: float = variable(
+        "ROLLCALL_HEAD_TIMEOUT",
+        parse.duration,
+        "How long a worker waits for the head.",
+        default=600.0,
+        shown="10m",
+    )
+    roll_timeout: float = variable(
+        "ROLLCALL_ROLL_TIMEOUT",
+        parse.duration,
+        "How long the head waits for its workers.",
+        default=1800.0,
+        shown="30m",
+    )
+    preflight: PreflightMode = variable(
+        "ROLLCALL_PREFLIGHT",
+        parse.choice(PreflightMode),
+        "`strict`: a failed check stops the node; `warn`: it is only shown; `off`: none is run.",
+        default=PreflightMode.STRICT,
+    )
+    preflight_skip: frozenset[str] = variable(
+        "ROLLCALL_PREFLIGHT_SKIP",
+        parse.names,
+        "Checks to leave out, by name, separated by commas: `host.shm,host.clock`.",
+        default=frozenset(),
+        shown="–",
+    )
+    resources: dict[str, float] = variable(
+        "ROLLCALL_RESOURCES",
+        parse.resources,
+        'Custom Ray resources of this node as JSON: `{"v100": 8}`.',
+        default={},
+        shown="–",
+    )
+    ray_port: int = variable(
+        "ROLLCALL_RAY_PORT", parse.port, "The head's Ray port (GCS).", default=6379
+    )
+    dashboard_port: int = variable(
+        "ROLLCALL_DASHBOARD_PORT", parse.port, "The head's Ray dashboard and job API.", default=8265
+    )
+    control_port: int = variable(
+        "ROLLCALL_CONTROL_PORT",
+        parse.port,
+        "The head's roll call, state, metrics and page.",
+        default=8267,
+    )
+    worker_ports: PortRange = variable(
+        "ROLLCALL_WORKER_PORTS",
+        parse.port_range,
+        "The ports of Ray's worker processes, on every node.",
+        default=PortRange(10002, 10999),
+    )
+    token: Secret | None = variable(
+        "ROLLCALL_TOKEN",
+        parse.token,
+        "The cluster's one secret, for Ray and the control port; at least "
+        f"{parse.SHORTEST_TOKEN} characters.",
+        shown="made by the head in the run directory",
+        secret=True,
+    )
+    node_name: str = variable(
+        "ROLLCALL_NODE_NAME",
+        parse.node_name,
+        "This node's name in the roll and of its log file; a second node on one machine needs its "
+        "own, and its own `ROLLCALL_RAY_TEMP_DIR`.",
+        shown="the platform's, else the host name",
+    )
+    node_address: str | None = variable(
+        "ROLLCALL_NODE_ADDRESS",
+        parse.host,
+        "This node's own address.",
+        shown="the platform's, else the source address of the route to the head",
+    )
+    num_cpus: int | None = variable(
+        "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all"
+    )
+    num_gpus: int | None = variable(
+        "ROLLCALL_NUM_GPUS",
+        parse.whole_number(0, 1024),
+        "GPUs to offer to Ray.",
+        shown="all that are visible",
+    )
+    ray_temp_dir: Path | None = variable(
+        "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
+    )
+    fork_server: bool = variable(
+        "ROLLCALL_FORK_SERVER",
+        parse.boolean,
+        "Workers of Ray and the driver are forked from one process of the node that has imported "
+        "all they need (`builtin` only).",
+        default=True,
+        shown="on",
+    )
+    grace_seconds: float = variable(
+        "ROLLCALL_GRACE_SECONDS",
+        parse.duration,
+        "The time for a save after SIGTERM.",
+        default=25.0,
+        shown="25s",
+    )
+    preempt_file: Path | None = variable(
+        "ROLLCALL_PREEMPT_FILE",
+        parse.absolute_path,
+        "When this file is there, the machine is about to be taken away, as with SIGTERM.",
+    )
+    node_timeout: float = variable(
+        "ROLLCALL_NODE_TIMEOUT",
+        parse.duration,
+        "After so long a silent node counts as lost.",
+        default=15.0,
+        shown="15s",
+    )
+    image: str | None = variable(
+        "ROLLCALL_IMAGE",
+        parse.text,
+        "The image's digest; nodes with different ones are not joined.",
+        shown="made of source and locks when the image is built",
+    )
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
+        """The settings in `environ`, with the `job` arguments of the command line.
+
+        Raises SettingsError with every fault that was found.
+        """
+        reader = Reader(environ)
+        values = {name: reader.read(declared) for name, declared in _declared()}
+        platform = detect(environ)
+        values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
+        values["node_address"] = values["node_address"] or platform.node_address
+        if not environ.get("DEBUG_RAY"):  # 0 is an answer
+            values["debug_ray"] = of_rays_variables(environ)
+        values["image"] = values["image"] or image.digest()
+        if job and values["job"]:
+            problem = "is set, and the command line has job arguments too"
+            reader.fault("ROLLCALL_JOB", problem, "give one of the two")
+        values["job"] = tuple(job) or values["job"]
+        if values["recipe"] == "builtin":  # other frameworks ask for the key in their arguments
+            values["job"], key = wandb_key.taken_from(values["job"])
+            values["wandb_api_key"] = key or values["wandb_api_key"]
+        settings = cls(environ=dict(environ), platform=platform, **values)
+        reader.check_names([name for _, declared in _declared() for name in declared.names])
+        reader.check_platform(platform)
+        if faults := [*reader.faults, *contradictions(settings)]:
+            raise SettingsError(faults)
+        return settings
+
+    def __repr__(self) -> str:
+        values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        return redact(f"Settings({', '.join(values)})", self.secrets)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The texts that no message and no page may show."""
+        given = (secret.reveal() for secret in (self.wandb_api_key, self.token) if secret)
+        return secret_texts(self.environ) | frozenset(given)
+
+    @property
+    def ray_dir(self) -> Path:
+        """Ray's directory on this node: ROLLCALL_RAY_TEMP_DIR, else where Ray itself puts it."""
+        parent = self.environ.get("RAY_TMPDIR") or self.environ.get("TMPDIR") or "/tmp"
+        return self.ray_temp_dir or Path(parent).absolute() / "ray"
+
+    @property
+    def node_mark(self) -> str:
+        """What distinguishes this node's processes from those of another node on the machine."""
+        return f"{self.node_name}@{self.ray_dir}"
+
+    def variable(self, name: str) -> str | None:
+        """The variable that gave the field `name`; None where its default stands."""
+        declared = dict(_declared())[name]
+        return next((one for one in declared.names if self.environ.get(one, "").strip()), None)
+
+
+def _declared() -> Iterator[tuple[str, Variable]]:
+    """Every field that is read from a variable, in the order of declaration."""
+    for one in fields(Settings):
+        if "variable" in one.metadata:
+            yield one.name, one.metadata["variable"]
+
+
+def _host_name(reader: Reader) -> str:
+    name = socket.gethostname()
+    try:
+        return parse.node_name(name)
+    except ParseError as error:
+        problem = f"is not set, and this host's name {name!r} {error.problem}"
+        reader.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
+        return name
+
+
+class Row(NamedTuple):
+    """One line of the README's table."""
+
+    variable: str
+    default: str
+    meaning: str
+
+
+def table() -> list[Row]:
+    return [Row(" or ".join(one.names), one.shown_default, one.meaning) for _, one in _declared()]
+
+
+def markdown() -> str:
+    """The table of variables as the README has it."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for row in table():
+        name = " or ".join(f"`{one}`" for one in row.variable.split(" or "))
+        lines.append(f"| {name} | {row.default} | {row.meaning} |")
+    return "\n".join(lines) + "\n"

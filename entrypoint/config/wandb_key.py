@@ -1,0 +1,30 @@
+"""The W&B key that guides write on the job's command line, where `ps` shows it to everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from entrypoint.config.variables import Secret
+
+FLAGS = ("--use_wandb", "--logger.wandb.key")
+SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
+ON = "yes"
+
+
+def taken_from(job: Sequence[str]) -> tuple[tuple[str, ...], Secret | None]:
+    """The builtin trainer's arguments without the key, logging still asked for; and the key."""
+    arguments, key = list(job), None
+    for place, argument in enumerate(job):
+        flag, equals, value = argument.partition("=")
+        if flag not in FLAGS:
+            continue
+        if not equals:
+            value = job[place + 1] if place + 1 < len(job) else ""
+        if value.lower() in SWITCHES or value.startswith("-"):
+            continue
+        key = Secret(value)
+        if equals:
+            arguments[place] = f"{flag}={ON}"
+        else:
+            arguments[place + 1] = ON
+    return tuple(arguments), key

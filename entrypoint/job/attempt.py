@@ -1,0 +1,309 @@
+"""One submission of the job, from its start to everything that is known of its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from contract.progress import Phase, Progress
+from contract.redaction import redact
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
+from entrypoint.console import ProgressLine
+from entrypoint.job.failures import resume_check
+from entrypoint.job.failures.classes import BESIDE_THE_DRIVER, Ending
+from entrypoint.job.failures.hang import HangWatch
+from entrypoint.job.failures.log_patterns import Signs, plain
+from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
+from entrypoint.job.recipes.base import Command, Recipe
+from entrypoint.job.told_steps import ToldSteps
+from entrypoint.machine import oom_kills
+from entrypoint.machine.oom_kills import OomWatch
+from entrypoint.net import wait
+from entrypoint.processes import process, stacks
+from entrypoint.processes.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
+from entrypoint.run.journal import Journal
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+LAST_STATUS_SECONDS = 20.0
+LATE_SECONDS = 30.0
+"""Beyond its time to save, until a job that was to end is killed; then until Ray must know."""
+HEAR_SECONDS = 1.0
+"""For the workers to say how it stands with them; they are asked at once."""
+
+
+class Nodes(Protocol):
+    """What an attempt asks of the head's control port."""
+
+    def ask_for_stacks(self, attempt: int) -> None:
+        """Have the workers write theirs, too."""
+        ...
+
+    def is_leaving(self, worker: str) -> bool:
+        """Whether a worker that asked to leave still waits for the job to end."""
+        ...
+
+    def oom_kills(self) -> Mapping[str, int]:
+        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        ...
+
+    def hear_all(self, timeout: float) -> None:
+        """Have all workers say how it stands with them at this moment."""
+        ...
+
+
+@dataclass(slots=True)
+class Attempt:
+    """`run` submits, follows and watches. The main thread waits on the inbox; a thread copies the
+    job's log and puts JobEnded when it is over."""
+
+    submission: str
+    number: int
+    resume_from: int
+    """Step of the checkpoint that it is to go on from; 0 where there is none."""
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    jobs: JobClient
+    inbox: Inbox
+    hang: HangWatch
+    nodes: Nodes
+    newcomers: Callable[[], str | None]
+    """In a sentence: workers that this attempt began without are there."""
+    _signs: Signs = field(init=False)
+    _kills: OomWatch = field(init=False)
+    _line: ProgressLine = field(default_factory=ProgressLine)
+    _stop_asked: bool = False
+    _hung: str | None = None
+    _wrong_start: str | None = None
+    _leaving: str | None = None
+    _grown: str | None = None
+    _saved_before: int | None = None
+    """Step of the newest checkpoint when newcomers were first seen."""
+    _begun: bool = False
+    """Whether its first step was looked at."""
+    _told: ToldSteps | None = field(init=False)
+    """None for a trainer that records its own steps."""
+    _ray_lost: threading.Event = field(default_factory=threading.Event)
+    _ray_ended: str = "Ray does not say how the job ended"
+    _newest: Progress | None = None
+    _lines: int = 0
+    """Of the job's log so far."""
+    _asked_at: float | None = None
+    """When it was first asked to end, or killed; a monotonic clock's seconds."""
+    _killed_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self._signs = Signs(self._step, self.recipe.evidence)
+        self._kills = OomWatch(
+            lambda: {**self.nodes.oom_kills(), self.settings.node_name: oom_kills.count()}
+        )
+
+    def run(self, command: Command) -> Ending:
+        """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
+        before = self._progress()  # the job may tell of its first step at once
+        step = before.step if before else 0
+        told = ToldSteps(self.journal, self.resume_from, step)
+        self._told = None if self.recipe.tells_phases else told
+        try:
+            self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
+        except (JobRefusedError, wait.GaveUpError) as error:
+            return Ending(status="FAILED", message=str(error))
+        threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
+        self._watch(before)
+        info, step = self._last_status(), self._step()
+        if info.status != "SUCCEEDED":
+            self.nodes.hear_all(HEAR_SECONDS)
+            self._look_for_kills()
+        if info.error_type in BESIDE_THE_DRIVER:
+            self._signs.told_by_ray(redact(info.message, self.settings.secrets))
+        return Ending(
+            status=info.status,
+            exit_code=info.driver_exit_code,
+            error_type=info.error_type,
+            message=plain(info.message) or info.status,
+            last_error=self._signs.last_error,
+            signs=self._signs.at(step),
+            step=step,
+            silent_seconds=self.hang.silent_seconds,
+            stop_asked=self._stop_asked,
+            hung=self._hung,
+            wrong_start=self._wrong_start,
+            leaving=self._leaving,
+            grown=self._grown,
+        )
+
+    def _follow(self) -> None:
+        log_to = self._run.logs / f"attempt-{self.number}.log"
+        try:
+            self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
+        finally:
+            self.inbox.put(JobEnded(self.submission))
+
+    def _read(self, line: str) -> None:
+        self._lines += 1
+        self._signs.read(line)
+
+    def _watch(self, before: Progress | None) -> None:
+        """Until the job has ended, or Ray under it. `before`: the progress of earlier attempts."""
+        self.hang.begin()
+        while True:
+            match self.inbox.take(timeout=TICK_SECONDS):
+                case JobEnded(ended) if ended == self.submission:
+                    break
+                case RayEnded(exit_code, why):
+                    self._ray_lost.set()
+                    self._ray_ended = why or "Ray on the head ended"
+                    log.warning("Ray on the head ended with %d", exit_code)
+                    break
+                case StopAsked(why) if not self._stop_asked:  # the job too is asked once
+                    self._stop_asked = True
+                    self._stop(why)
+                case WorkerLeaves(worker, why) if not self._ending:
+                    self._let_go(worker, why)
+            self._look_for_kills()
+            progress = self._progress()
+            if not self._ending:
+                self._look(progress, before)
+            elif self._does_not_end():
+                break
+            self._see(progress, before)  # after it was looked at with the job's own events alone
+        self._see(self._progress(), before)
+        if self._told:
+            self._told.close()
+        self._line.end()
+
+    def _see(self, progress: Progress | None, before: Progress | None) -> None:
+        if progress is not None and progress != before:
+            self._line.show(progress)
+            if self._told:
+                self._told.see(progress)
+
+    def _look(self, progress: Progress | None, before: Progress | None) -> None:
+        """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go
+        on with more workers."""
+        self._hung = self.hang.look(progress, self._phase(), self._lines)
+        if self._hung:
+            stacks_in = stacks.path_of(self._run, self.number)
+            self.nodes.ask_for_stacks(self.number)
+            count = stacks.collect(self.settings, stacks_in)
+            self._say_stop(f"{self._hung}; stacks of {count} processes are in {stacks_in.name}")
+            self._kill()
+        elif progress is not None and progress != before and not self._begun:
+            self._begun = True
+            events = [e for e in self.journal.events() if e["attempt"] == self.number]
+            if wrong := resume_check.fault(self.resume_from, events, progress.step):
+                self._wrong_start = wrong
+                self._say_stop(f"{wrong}: ended, so that it saves nothing")
+                self._kill()
+            else:
+                self._tell_where_it_begins(events)
+        elif progress is not None and (sentence := self.newcomers()):
+            self._grow(progress.checkpoint or 0, sentence)
+
+    def _let_go(self, worker: str, why: str) -> None:
+        if self.nodes.is_leaving(worker):
+            self._leaving = f"{worker} leaves: {why}"
+            self._stop(self._leaving)
+
+    def _look_for_kills(self) -> None:
+        for node, kills in self._kills.look().items():
+            self._line.end()
+            self.journal.record("oom-kill", self._signs.killed(node, kills), node=node, kills=kills)
+
+    def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """In the job's own words: only it knows what the nodes still held in memory."""
+        for event in events:
+            if event["kind"] == "resume":
+                self._line.end()
+                log.info("%s", event["sentence"])
+
+    def _grow(self, saved: int, sentence: str) -> None:
+        """Stop at the first checkpoint after newcomers are there: a job that does not save when it
+        is asked to stop then loses least."""
+        if self._saved_before is None:
+            self._saved_before = saved
+            self._line.end()
+            log.info("%s: taken in at the next checkpoint", sentence)
+        elif saved > self._saved_before:
+            self._grown = sentence
+            self._stop(sentence)
+
+    @property
+    def _ending(self) -> bool:
+        ends = (self._stop_asked, self._hung, self._wrong_start, self._leaving, self._grown)
+        return any(ends)
+
+    @property
+    def _run(self) -> RunFiles:
+        return RunFiles(self.settings.run_dir)
+
+    def _progress(self) -> Progress | None:
+        """The newest that could be read: where storage does not answer, the job's end will tell."""
+        with suppress(OSError):
+            self._newest = Progress.read(self._run.progress) or self._newest
+        return self._newest
+
+    def _phase(self) -> Phase | None:
+        phase = Phase.read(self._run.phase)
+        return phase if phase and phase.attempt == self.number else None
+
+    def _step(self) -> int:
+        progress = self._progress()
+        return progress.step if progress else 0
+
+    def _stop(self, why: str) -> None:
+        self._asked_at = self._asked_at or time.monotonic()
+        self._say_stop(f"{why}: asking the job to save and to stop")
+        threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
+
+    def _does_not_end(self) -> bool:
+        """Where it has had its time to end, it is killed; where even that is not heard of, Ray has
+        gone with it."""
+        now = time.monotonic()
+        if self._killed_at is None:
+            patience = self.settings.grace_seconds + LATE_SECONDS
+            if self._asked_at is not None and now - self._asked_at > patience:
+                self._say_stop(f"the job has not ended for {patience:.0f} s: killing it")
+                self._kill()
+        elif now - self._killed_at > LATE_SECONDS:
+            log.warning("the job was killed, and Ray does not say that it has ended")
+            self._ray_lost.set()
+        return self._ray_lost.is_set()
+
+    def _kill(self) -> None:
+        """With no time to save: it reaches no step boundary, or must not. What was not found is
+        Ray's to end."""
+        self._killed_at = time.monotonic()
+        mark, number = self.settings.node_mark, str(self.number)
+        if drivers := process.ours(mark, ROLLCALL_ATTEMPT=number):
+            process.kill(drivers)
+        else:
+            self.jobs.stop(self.submission)
+
+    def _say_stop(self, sentence: str) -> None:
+        self._line.end()
+        self.journal.record("stop", sentence)
+
+    def _last_status(self) -> JobInfo:
+        if self._ray_lost.is_set():
+            return JobInfo("LOST", self._ray_ended)
+
+        def ended() -> JobInfo:
+            info = self.jobs.info(self.submission)
+            if not info.ended:
+                raise wait.NotYetError(f"the job is {info.status}")
+            return info
+
+        what, timeout = "the job's last status", LAST_STATUS_SECONDS
+        try:
+            return wait.until(what, ended, timeout=timeout, stop=NEVER)
+        except wait.GaveUpError:
+            return JobInfo("LOST", "Ray does not say how the job ended")

@@ -1,0 +1,94 @@
+"""Pure: the all-reduce over all nodes: when it is asked for, what it must reach, what it has shown.
+
+Between GPUs the link of the weakest node sets what can be reached. Without GPUs there is nothing to
+hold the number against, as gloo is as fast as the CPUs let it be: there only a node that is far
+slower than the others, or silent, is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from entrypoint.cluster.roll import Card
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.machine.gpus import models
+from entrypoint.preflight.check import Verdict
+
+NAME = "nodes.collective"
+FAILS, WARNS = 0.25, 0.5
+"""Shares of what link and GPUs allow: below the first it fails, below the second it warns."""
+BITS = 8
+
+AFTER_ON_GPUS = frozenset(
+    {
+        None,
+        FailureClass.COLLECTIVE,
+        FailureClass.NODE_LOST,
+        FailureClass.GPU_FAULT,
+        FailureClass.HANG,
+        FailureClass.GROWN,
+    }
+)
+AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})
+"""What an attempt has to have ended with for the next to be preceded by it; None: the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an all-reduce has shown, and pairs of nodes after it."""
+
+    verdict: Verdict
+    sentence: str
+    faulty: tuple[str, ...] = ()
+    """Nodes that are at fault by themselves, whichever others they are tried with."""
+    unstarted: tuple[str, ...] = ()
+    """Nodes on which Ray starts no process: it was not tried what they reach."""
+
+
+def members(cards: Sequence[Card]) -> list[Card]:
+    """Those who take part: where there are GPUs, nodes that have some."""
+    return [card for card in cards if _gpus(card)] or list(cards)
+
+
+def due(after: FailureClass | None, among: Sequence[Card]) -> bool:
+    """Whether the attempt after one that ended so is to be preceded by it; `among`: members."""
+    raises = AFTER_ON_GPUS if any(map(_gpus, among)) else AFTER_ON_CPUS
+    return len(among) > 1 and after in raises
+
+
+def expected(among: Sequence[Card]) -> float:
+    """GB/s that the weakest member's link and GPUs allow; 0 where that is not known."""
+    return min(map(_allowed, among), default=0.0)
+
+
+def _allowed(card: Card) -> float:
+    if not _gpus(card):
+        return 0.0
+    model = models.find(card.versions.get("gpu", ""))
+    link = card.inventory.get("link_gbits", 0.0) / BITS
+    return min(link, model.all_reduce_gbs) if model and model.all_reduce_gbs else link
+
+
+def _gpus(card: Card) -> float:
+    return card.inventory.get("gpus", 0)
+
+
+def judge(row: Mapping[str, Any], allowed: float) -> Answer:
+    """`row`: what `trainer.collective` prints; `allowed`: as `expected` says it."""
+    gbs, faults = row["gbs"], row["faults"]
+    single = [fault for fault in faults if len(fault["nodes"]) == 1]
+    unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])
+    faulty = tuple(fault["nodes"][0] for fault in single if not fault["unstarted"])
+    said = f"all-reduce over {len(row['nodes'])} nodes: "
+    said += "no answer" if gbs is None else f"{gbs:.3g} GB/s"
+    if gbs is not None and allowed:
+        said += f", {gbs / allowed:.0%} of what their links and GPUs allow"
+    said = "; ".join([f"{said}, in {row['seconds']:.1f} s", *(one["sentence"] for one in faults)])
+    silent = gbs is None or any(fault["silent"] for fault in faults)
+    if silent or faulty or gbs < FAILS * allowed:
+        return Answer(Verdict.FAIL, said, faulty, unstarted)
+    if faults or gbs < WARNS * allowed:
+        return Answer(Verdict.WARN, said)
+    return Answer(Verdict.PASS, said)

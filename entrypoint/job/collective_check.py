@@ -1,0 +1,123 @@
+"""The all-reduce over all nodes before an attempt, in a process of its own, under a watchdog.
+
+It is asked for before the first attempt where there are GPUs, and starts with the roll call: it
+has torch loaded on each node that has come by the time when the last one does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contract.run_dir import RunFiles
+from entrypoint.cluster.roll import Card
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.job import collective
+from entrypoint.job.collective import Answer
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.net import wait
+from entrypoint.preflight import software
+from entrypoint.preflight.check import Verdict
+from entrypoint.processes.process import Process, StartError, marks
+from entrypoint.processes.programs import program
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 60.0
+"""For one all-reduce, the start of its processes included."""
+LONGEST_SECONDS = 600.0
+POLL_SECONDS = 0.1
+STOP_GRACE_SECONDS = 1.0
+LINES = 200
+"""Of its output, Ray's warnings among them."""
+
+
+@dataclass(slots=True)
+class CollectiveCheck:
+    settings: Settings
+    address: str
+    """Of Ray's head, `host:port`."""
+    env: Mapping[str, str]
+    argv: Sequence[str] = program("trainer.collective")
+    _after: FailureClass | None = None
+    _owed: bool = True
+    """Whether nothing has been shown since the last failure that raises the question."""
+    _process: Process | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is run at all here."""
+        settings = self.settings
+        off = settings.preflight is PreflightMode.OFF or collective.NAME in settings.preflight_skip
+        return not off and bool(software.installed("torch"))
+
+    def ended(self, failure: FailureClass) -> None:
+        """An attempt ended so. What an earlier one's end has raised is still asked."""
+        if not self._owed:
+            self._after, self._owed = failure, True
+
+    def warm_up(self, head: Card, expected_workers: int) -> None:
+        """Begin before the workers are there, for the first attempt of a cluster of GPUs."""
+        first = self._owed and self._after is None and self._process is None
+        if first and self.asked and expected_workers and head.inventory.get("gpus", 0):
+            count, within = 1 + expected_workers, self.settings.roll_timeout
+            self._begin([head], "--count", f"{count}", "--within", f"{within:g}")
+
+    def ask(self, cards: Sequence[Card], stop: threading.Event) -> Answer | None:
+        """None where it is not due, or cannot tell. Raises InterruptedWaitError."""
+        among = collective.members(cards)
+        if not (self._owed and self.asked and collective.due(self._after, among)):
+            self.close()
+            self._owed = False
+            return None
+        names = sorted(card.node for card in among)
+        row = self._row(stop)
+        if row is None or row["nodes"] != names:
+            self._begin(among, "--nodes", ",".join(names))
+            row = self._row(stop)
+        answer = collective.judge(row, collective.expected(among)) if row else None
+        self._owed = answer is not None and answer.verdict is Verdict.FAIL
+        return answer
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.stop(STOP_GRACE_SECONDS)
+            self._process = None
+
+    def _begin(self, among: Sequence[Card], *options: str) -> None:
+        self.close()
+        least = collective.FAILS * collective.expected(among)
+        common = ("--address", self.address, "--timeout", f"{ROUND_SECONDS:g}")
+        try:
+            self._process = Process(
+                "the collective check",
+                [*self.argv, *common, "--least", f"{least:g}", *options],
+                env={**self.env, **marks(self.settings.node_mark)},
+                log_to=RunFiles(self.settings.run_dir).logs / "collective.log",
+            )
+        except StartError as error:
+            log.warning("%s", error)
+
+    def _row(self, stop: threading.Event) -> dict[str, Any] | None:
+        """What the process says at its end; None where there is none, or it says nothing."""
+        process, deadline = self._process, time.monotonic() + LONGEST_SECONDS
+        if process is None:
+            return None
+        try:
+            while process.wait(POLL_SECONDS) is None and time.monotonic() < deadline:
+                if stop.is_set():
+                    raise wait.InterruptedWaitError("asked to stop during the collective check")
+            lines = process.tail(LINES).splitlines()
+            rows = [json.loads(line) for line in lines if line.startswith('{"verdict"')]
+            if rows:
+                return dict(rows[-1])
+            ended = "it hangs" if process.running else f"it ended with {process.exit_code}"
+            log.warning("the collective check cannot tell: %s: %s", ended, "".join(lines[-1:]))
+            return None
+        finally:
+            self.close()

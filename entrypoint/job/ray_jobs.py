@@ -1,0 +1,172 @@
+"""Submit, follow and stop the training command through Ray's job API (its REST form).
+
+REST, because Ray's own client would import Ray into the entrypoint: a second and 100 MB for five
+requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from entrypoint.job import job_log
+from entrypoint.net import wait
+
+log = logging.getLogger(__name__)
+
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+SUBMIT_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.5
+NEVER = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """What Ray says of a submission."""
+
+    status: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    message: str = ""
+    error_type: str | None = None
+    driver_exit_code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+class JobRefusedError(Exception):
+    """Ray does not take the job, whatever is tried; the sentence is Ray's."""
+
+
+class JobClient:
+    """Ray's jobs API at `dashboard` (http://host:port)."""
+
+    def __init__(
+        self, dashboard: str, token: str, ray_dir: Path, secrets: Iterable[str] = ()
+    ) -> None:
+        """`ray_dir`: Ray's temporary directory on this machine, which has the driver's output.
+        `secrets`: masked in that output, as is the token."""
+        self._ray_dir = ray_dir
+        self._secrets = frozenset({token, *secrets})
+        self._http = httpx.Client(
+            base_url=f"{dashboard}/api/jobs/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+            transport=wait.direct(),
+        )
+
+    def submit(
+        self,
+        submission_id: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stop: threading.Event,
+    ) -> None:
+        """Start `argv` on the head, in this process's directory, with `env` added.
+
+        Retried while Ray says that it is not ready ("No available agent to submit job").
+
+        Raises JobRefusedError, GaveUpError, InterruptedWaitError.
+        """
+        body = {"entrypoint": command_line(argv, env), "submission_id": submission_id}
+
+        def post() -> None:
+            try:
+                answer = self._http.post("", json=body)
+            except httpx.HTTPError as error:
+                raise wait.NotYetError(f"{error or type(error).__name__}") from None
+            if answer.status_code >= 500 and "already exists" not in answer.text:
+                raise wait.NotYetError(_last_line(answer.text))
+            if answer.status_code >= 400 and "already exists" not in answer.text:
+                raise JobRefusedError(_last_line(answer.text))
+
+        wait.until("Ray to take the job", post, timeout=SUBMIT_TIMEOUT_SECONDS, stop=stop)
+
+    def info(self, submission_id: str) -> JobInfo:
+        """Raises NotYetError where Ray does not answer."""
+        try:
+            answer = self._http.get(submission_id)
+            answer.raise_for_status()
+            row = answer.json()
+            return JobInfo(
+                status=row["status"],
+                message=row.get("message") or "",
+                error_type=row.get("error_type"),
+                driver_exit_code=row.get("driver_exit_code"),
+            )
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise wait.NotYetError(f"{error or type(error).__name__}") from None
+
+    def stop(self, submission_id: str) -> None:
+        """SIGTERM to the driver; Ray kills it after RAY_JOB_STOP_WAIT_TIME_S."""
+
+        def post() -> None:
+            try:
+                self._http.post(f"{submission_id}/stop").raise_for_status()
+            except httpx.HTTPError as error:
+                raise wait.NotYetError(str(error) or type(error).__name__) from None
+
+        try:
+            wait.until("Ray to stop the job", post, timeout=STOP_TIMEOUT_SECONDS, stop=NEVER)
+        except wait.GaveUpError as error:
+            log.warning("%s", error)
+
+    def follow(
+        self,
+        submission_id: str,
+        log_to: Path,
+        tell: Callable[[str], None],
+        lost: threading.Event,
+    ) -> None:
+        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends.
+
+        `lost` ends it too: the Ray that had the job is gone, and its end will never be known. The
+        copy has a thread of its own: it goes on while Ray does not answer.
+        """
+        over = threading.Event()
+        arguments = (submission_id, job_log.Copy(log_to, tell, self._secrets), over)
+        copying = threading.Thread(target=self._copy, args=arguments, name="copy-job-log")
+        copying.daemon = True
+        copying.start()
+        try:
+            while not self._over(submission_id) and not lost.wait(POLL_SECONDS):
+                pass
+        finally:
+            over.set()
+            copying.join()
+
+    def _copy(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
+        try:
+            job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
+        except Exception:  # whatever it is, the job goes on, and its end must be known
+            log.exception("the job's log is not copied any more")
+
+    def _over(self, submission_id: str) -> bool:
+        try:
+            return self.info(submission_id).ended
+        except wait.NotYetError:
+            return False
+
+
+def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """One shell command: the variables reach the driver alone, hence need no runtime environment.
+
+    `exec`, so that the driver, not a shell, receives the signals and gives the exit code.
+    """
+    assignments = [f"{name}={value}" for name, value in sorted(env.items())]
+    command = shlex.join(["env", *assignments, *argv] if assignments else argv)
+    return f"cd {shlex.quote(str(Path.cwd()))} && exec {command}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no answer"

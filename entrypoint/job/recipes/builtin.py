@@ -1,0 +1,183 @@
+"""The trainer that the image carries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contract.journal import read_events
+from contract.manifest import newest_checkpoint
+from contract.resources import Offer
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import resume_check
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.recipes.base import ArgumentsError, Command, FilesGoneError
+from entrypoint.processes.fork_server import client as fork_server
+from entrypoint.processes.programs import program
+from trainer.flags import OVER
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+
+KEPT: Mapping[tuple[str, ...], str] = {
+    ("seed",): "a run that has finished steps refuses another --seed",
+    (
+        *("prompt_data", "input_key", "label_key", "input_template"),
+        *("max_samples", "apply_chat_template", "prompt_max_len"),
+    ): "a run that has finished steps refuses other prompts",
+    ("pretrain", "critic_pretrain"): "models that are trained go on with the weights of the newest"
+    " step, and another architecture is refused",
+}
+"""Flags → what of the run so far stays, whatever they say."""
+
+
+class Builtin:
+    tells_phases = True
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        from trainer.checks import data_faults, engine_faults, model_faults
+        from trainer.config import parse
+        from trainer.flags import ConfigError
+
+        try:
+            config = parse(_arguments(settings))
+        except ConfigError as error:
+            return [str(fault) for fault in error.faults]
+        try:
+            return [
+                *_run_dir_faults(settings),
+                *engine_faults(config),
+                *model_faults(config),
+                *data_faults(config),
+                *_beginning_faults(settings, config),
+            ]
+        except OSError as error:
+            return [f"{error.filename}: {error.strerror or error}"]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        from trainer.config import parse
+
+        return parse(_arguments(settings)).warnings
+
+    def look_for_files(self, settings: Settings) -> None:
+        _parsed(settings)
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        from trainer.resource_plan import shortfalls
+
+        return shortfalls(_parsed(settings), nodes)
+
+    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+        from trainer.resource_plan import smaller
+
+        flags = smaller(_parsed(settings), nodes)
+        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+        return _with(settings, *words) if flags else settings
+
+    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
+        from trainer.config import parse
+        from trainer.flags import ConfigError
+        from trainer.resource_plan import row
+
+        try:
+            return row(parse(_arguments(settings)), nodes)
+        except ConfigError:
+            return None
+
+    def command(self, settings: Settings, resume_from: int | None) -> Command:
+        python = fork_server.python(settings)
+        return Command(program("trainer", *_arguments(settings), python=python))
+
+    def begins_at(self, settings: Settings) -> int | None:
+        return _parsed(settings).load_step or None
+
+    def going_on(self, settings: Settings) -> Settings:
+        config = _parsed(settings)
+        if config.load_checkpoint and not config.load_step:
+            return settings
+        return _with(settings, "--load_checkpoint", "true", "--load_step", "0")
+
+    def latest(self, run_dir: Path) -> int | None:
+        return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
+
+    def evidence(self, line: str) -> FailureClass | None:
+        return None
+
+    def effect(self, changed: Collection[str]) -> str:
+        from trainer.config import named_in
+
+        given = named_in([f"--{name}" for name in changed if name])
+        kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
+        return "; ".join(["The new one holds for all steps that are still to be made", *kept])
+
+    def outage(self, settings: Settings) -> float:
+        return _parsed(settings).remote_rm_deadline
+
+
+def _has_begun(settings: Settings) -> bool:
+    """Whether it is this very command that the run directory's last steps are of."""
+    events = read_events(RunFiles(settings.run_dir).journal)
+    return resume_check.has_begun(events, resume_check.fingerprint(settings))
+
+
+def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
+    """None if the run directory cannot be read: its preflight check says why, and ends with 73."""
+    from trainer.checks import beginning_faults
+
+    try:
+        return () if _has_begun(settings) else [*beginning_faults(config)]
+    except OSError:
+        return ()
+
+
+def _with(settings: Settings, *words: str) -> Settings:
+    """The settings with a job to which these flags are added, which count whatever it says."""
+    over = () if OVER in settings.job else (OVER,)
+    return replace(settings, job=(*settings.job, *over, *words))
+
+
+def _parsed(settings: Settings) -> Config:
+    """Raises FilesGoneError, and ArgumentsError."""
+    from trainer.config import parse
+    from trainer.flags import ConfigError, MissingFile
+
+    try:
+        return parse(_arguments(settings))
+    except ConfigError as error:
+        missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
+        if not missing:
+            raise ArgumentsError("; ".join(map(str, error.faults))) from None
+        raise FilesGoneError("; ".join(missing)) from None
+
+
+def _run_dir_faults(settings: Settings) -> Iterator[str]:
+    """A run directory of the flags that is another than the node's, which would be passed over."""
+    from trainer.config import named_in, parse
+
+    if "run_dir" in named_in(settings.job):
+        given = parse(settings.job).run_dir
+        if given != settings.run_dir.absolute():
+            yield (
+                f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
+                "ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+
+
+def _arguments(settings: Settings) -> list[str]:
+    """The user's flags, and those that follow from the settings, which count whatever is given."""
+    from trainer.config import named_in
+
+    arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
+    given = named_in(settings.job)
+    if settings.reward_url and "remote_rm_url" not in given:
+        arguments += ["--remote_rm_url", settings.reward_url]
+    if "remote_rm_deadline" not in given:
+        arguments += ["--remote_rm_deadline", f"{settings.service_timeout:g}"]
+    return arguments
+
+
+RECIPE = Builtin()

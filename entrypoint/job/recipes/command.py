@@ -1,0 +1,94 @@
+"""Any command at all: it finds the run in its environment, and may write RUN/progress.json."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from contract.progress import Progress
+from contract.resources import Offer
+from contract.run_dir import RunFiles
+from entrypoint.config.parsers import BY_A_SHELL
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.recipes.base import Command, FilesGoneError
+from entrypoint.processes.programs import unshadowed
+
+OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
+"""A word that a shell would not have passed on as an argument, unless it was quoted."""
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
+    "give the command after the image's name, or in ROLLCALL_JOB."
+)
+
+
+class AnyCommand:
+    tells_phases = False
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        found = [_shell_syntax(settings), _missing(settings.job[0])]
+        return [sentence for sentence in found if sentence]
+
+    def look_for_files(self, settings: Settings) -> None:
+        if lacking := self.faults(settings):
+            raise FilesGoneError("; ".join(lacking))
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return ()
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        return ()
+
+    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+        return settings
+
+    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> None:
+        return None
+
+    def command(self, settings: Settings, resume_from: int | None) -> Command:
+        env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        return Command(unshadowed(settings.job), env)
+
+    def begins_at(self, settings: Settings) -> None:
+        return None
+
+    def going_on(self, settings: Settings) -> Settings:
+        return settings
+
+    def latest(self, run_dir: Path) -> int | None:
+        progress = Progress.read(RunFiles(run_dir).progress)
+        return progress.checkpoint if progress else None
+
+    def evidence(self, line: str) -> FailureClass | None:
+        return None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "The new one is run; what it keeps of the run so far is its own to say"
+
+    def outage(self, settings: Settings) -> float:
+        return settings.service_timeout
+
+
+def _missing(program: str) -> str:
+    if shutil.which(program):
+        return ""
+    return f"{program} is no program that this image has: give a command that it has"
+
+
+def _shell_syntax(settings: Settings) -> str:
+    """About words of the command line alone: in ROLLCALL_JOB quotes tell text from syntax."""
+    if settings.variable("job"):
+        return ""
+    found = next((word for word in settings.job if OPERATOR.fullmatch(word)), None)
+    if found is None:
+        return ""
+    return f"the command has the shell syntax {found}, and no shell reads it: {BY_A_SHELL}"
+
+
+RECIPE = AnyCommand()

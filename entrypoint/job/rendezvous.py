@@ -1,0 +1,255 @@
+"""The nodes of a run, brought to where a job can be submitted: before and between its attempts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from entrypoint.cluster.roll import RollState
+from entrypoint.cluster.server import Control
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.failures import policy
+from entrypoint.job.recipes.base import FilesGoneError, Recipe
+from entrypoint.net import wait
+from entrypoint.preflight.check import Verdict
+from entrypoint.processes.inbox import Inbox, RayEnded
+from entrypoint.processes.services import Services
+from entrypoint.run.journal import Journal
+
+log = logging.getLogger(__name__)
+
+NODE_TIMEOUTS = 2.0
+"""So many times as long as Ray itself may take to see that a node is gone, it is waited for."""
+
+
+class RollIncompleteError(Exception):
+    """Too few workers at the deadline; the sentence names who is missing."""
+
+
+class UnplaceableError(Exception):
+    """The nodes of the roll cannot hold the job; says every shortfall."""
+
+
+class StorageLostError(Exception):
+    """Storage did not come back before the deadline."""
+
+
+class Cluster(Protocol):
+    """What the supervisor asks of the head's Ray."""
+
+    def alive(self) -> set[str]:
+        """Addresses of the living nodes. Raises NotYetError while Ray cannot say."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether the head's Ray has ended by itself."""
+        ...
+
+    def revive(self) -> None:
+        """Start the head's Ray anew where it ended."""
+        ...
+
+
+@dataclass(slots=True)
+class Gathering:
+    """`gather` before each attempt, `prepare` after one."""
+
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    control: Control
+    services: Services
+    cluster: Cluster
+    collective: CollectiveCheck
+    inbox: Inbox
+    minimum: int
+    """With fewer workers than this at the roll's deadline, the run does not start."""
+    job: Settings = field(init=False)
+    """The settings, with the job's arguments as the nodes that are there allow."""
+    present: tuple[str, ...] | None = None
+    """The workers that the last roll had; None before the first of this life."""
+    _unseen_since: float | None = None
+    """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
+
+    def __post_init__(self) -> None:
+        self.job = self.settings
+
+    def gather(self) -> policy.Stop | None:
+        """Until the roll is complete and its nodes reach each other; the end of the run where they
+        never do. Raises what the waits raise."""
+        failures = 0
+        while True:
+            self.collective.warm_up(self.control.cards()[0], self.control.roll().expected)
+            self._call_the_roll()
+            self.control.phase = "collective check"
+            answer = self.collective.ask(self.control.cards(), self.inbox.stop)
+            if answer is None:
+                return None
+            verdict = answer.verdict
+            nodes = (*answer.faulty, *answer.unstarted)
+            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=nodes)
+            if verdict is not Verdict.FAIL or self.settings.preflight is PreflightMode.WARN:
+                return None
+            failures += 1
+            workers, budget = self.control.roll().present, self.settings.max_restarts
+            for decision in policy.unreachable(answer, workers, failures, budget):
+                if isinstance(decision, policy.Stop):
+                    return decision
+                self.record(decision)
+                self.prepare(decision, failures)
+
+    def prepare(self, decision: policy.Answer, failures: int, *, ray_lost: bool = False) -> None:
+        """Do what was decided; `failures`: in a row.
+
+        Raises InterruptedWaitError where the node is asked to stop meanwhile.
+        """
+        self.control.phase = "recovering"
+        if isinstance(decision, policy.Replace):
+            self.control.dismiss(decision.worker, decision.sentence)
+        if isinstance(decision, policy.Renew) and decision.node != self.control.cards()[0].node:
+            self.control.renew(decision.node)
+        elif ray_lost or isinstance(decision, policy.Renew):
+            self._begin_anew()
+        if isinstance(decision, policy.Resume) and decision.delayed:
+            pause = wait.backoff(failures)
+            log.info("waiting %.1f s before the next attempt", pause)
+            if self.inbox.stop.wait(pause):
+                raise wait.InterruptedWaitError("asked to stop between two attempts")
+
+    def await_files(self) -> None:
+        """Until what the job's arguments name is there, as it was when the head started: on a mount
+        that is away, it comes back with that. Raises StorageLostError."""
+
+        def look() -> None:
+            try:
+                self.recipe.look_for_files(self.settings)
+            except FilesGoneError as gone:
+                raise wait.NotYetError(str(gone)) from None
+
+        try:
+            look()
+        except wait.NotYetError as gone:
+            self.control.phase = "waiting for the job's files"
+            self.journal.record("files", f"{gone}; waiting for the job's files")
+        else:
+            return
+        what, timeout = "the job's files", self.settings.service_timeout
+        try:
+            wait.until(what, look, timeout=timeout, stop=self.inbox.stop)
+        except wait.GaveUpError as error:
+            raise StorageLostError(str(error)) from None
+        self.journal.record("files", "the job's files are there again")
+
+    def record(self, decision: policy.Answer) -> None:
+        answer = type(decision).__name__.lower()
+        self.journal.record("decision", decision.sentence, answer=answer)
+
+    def newcomers(self) -> str | None:
+        """In a sentence, once the roll is complete and was not as the attempt began."""
+        state = self.control.roll()
+        before = self.present or ()
+        if not state.complete or len(before) >= state.expected:
+            return None
+        return f"{', '.join(sorted(set(state.present) - set(before)))} joined"
+
+    def _call_the_roll(self) -> None:
+        """Until the expected workers are there, by their word and by Ray's, and services answer.
+
+        Where it was complete before, it does not wait that long for a worker that is lacking.
+        """
+        fits = False
+        while not fits:
+            self.await_files()
+            self.control.phase = "roll call"
+            state = self._next_roll()
+            present, expected = state.present, state.expected
+            self.journal.record("roll", str(state), present=list(present), expected=expected)
+            fits = self._fit(state)
+        self.present = state.present
+        self.services.wait_ready(self.inbox.stop)
+
+    def _next_roll(self) -> RollState:
+        """Raises RollIncompleteError where too few are there at the deadline."""
+        before = self.present is not None or self.journal.attempts() > 0
+        began = time.monotonic() if before else math.inf
+        try:
+            return wait.until(
+                "the roll",
+                lambda: self._whole_roll(waited=time.monotonic() - began),
+                timeout=self.settings.roll_timeout,
+                stop=self.inbox.stop,
+                longest_pause=0.3,
+            )
+        except wait.GaveUpError:
+            state = self.control.roll()
+            if not state.enough(self.minimum):
+                raise RollIncompleteError(f"the roll is incomplete: {state}") from None
+            log.warning("starting with fewer workers than expected: %s", state)
+            return state
+
+    def _fit(self, state: RollState) -> bool:
+        """The job as the nodes of this roll can hold it. False where they cannot, and others are
+        there by now, and where the job's files are gone meanwhile."""
+        head = self.control.cards()[0]
+        offers = [card.offer for card in (head, *state.cards)]
+        fitted = self.recipe.fitted
+        try:
+            self.job = self.settings if state.complete else fitted(self.settings, offers)
+            lacking = self.recipe.needs(self.job, offers)
+        except FilesGoneError:
+            return False
+        if lacking and self.control.roll().present == state.present:
+            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
+        return not lacking
+
+    def _whole_roll(self, waited: float) -> RollState:
+        self.control.let_go()
+        if self.cluster.ended():
+            self.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
+            self._begin_anew()
+        state = self.control.roll()
+        there = len(state.present)
+        # Those that were lacking before are not waited for a second time.
+        as_before = self.present is not None and there >= len(self.present)
+        patience = 0.0 if as_before else self.settings.replace_timeout
+        shrink = policy.with_fewer(
+            there, state.expected, self.minimum, waited=waited, patience=patience
+        )
+        if not state.complete and shrink is None:
+            self._unseen_since = None
+            raise wait.NotYetError(str(state))
+        try:
+            alive, nodes = len(self.cluster.alive()), 1 + there
+            if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
+                raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
+        except wait.NotYetError as unseen:
+            self._lose_patience(str(unseen))
+            raise
+        self._unseen_since = None
+        if not set(state.present) <= set((now := self.control.roll()).present):
+            raise wait.NotYetError(str(now))  # one was lost while Ray was asked
+        if shrink is not None and not as_before:
+            self.record(shrink)
+        return state
+
+    def _lose_patience(self, unseen: str) -> None:
+        """The nodes are there by their own word. Where Ray does not see it for long, a daemon of
+        its own hangs, on whichever node, and none of their ends will tell."""
+        now = time.monotonic()
+        self._unseen_since = self._unseen_since or now
+        waited = now - self._unseen_since
+        if waited < NODE_TIMEOUTS * self.settings.node_timeout:
+            return
+        self._unseen_since = None
+        self.journal.record("ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes")
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        # The workers' Ray would take a minute to notice that the head's is another one.
+        self.control.begin_anew()
+        self.cluster.revive()
+        self.inbox.forget(RayEnded)  # it is told of the one that is no more

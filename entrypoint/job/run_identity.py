@@ -1,0 +1,106 @@
+"""What a run is: `RUN/run.json`, written at its first start, and how a later command differs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contract import stored_json
+from contract.journal import timestamp
+from contract.redaction import redact_all
+from contract.run_dir import RunFiles, write_atomically
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures import resume_check
+from entrypoint.job.recipes import base as recipes
+from entrypoint.preflight.software import versions
+from entrypoint.run.journal import Journal
+
+log = logging.getLogger(__name__)
+
+
+def identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
+    """Write run.json at the run's first start; return the command's fingerprint.
+
+    Where the run was begun with another command, the journal says in what this one differs.
+    """
+    fingerprint = resume_check.fingerprint(settings)
+    row = _begun(run)
+    if row is None:
+        row = {
+            "run_id": uuid.uuid4().hex,
+            "recipe": settings.recipe,
+            "fingerprint": fingerprint,
+            "command": _shown(settings),
+            "versions": versions(settings),
+            "created": timestamp(),
+        }
+        write_atomically(run.run, json.dumps(row, indent=1) + "\n")
+    if row["fingerprint"] != fingerprint:
+        _say_difference(settings, row, journal)
+    return fingerprint
+
+
+def _begun(run: RunFiles) -> dict[str, Any] | None:
+    """What was written at the first start; None where it is not there, or damaged."""
+    try:
+        row = stored_json.json_object(run.run)
+    except FileNotFoundError:
+        return None
+    if row is None or not isinstance(row.get("fingerprint"), str):
+        log.warning("%s is damaged: it is written anew, as if the run began now", run.run)
+        return None
+    return row
+
+
+def _shown(settings: Settings) -> list[str]:
+    """The job's words, with what is secret in them masked."""
+    words: list[str] = redact_all(list(settings.job), settings.secrets)
+    return words
+
+
+def _say_difference(settings: Settings, begun: Mapping[str, Any], journal: Journal) -> None:
+    before, now = begun.get("command"), _shown(settings)
+    recipe = recipes.load(settings.recipe)
+    changed: Mapping[str, str] = {}
+    if begun.get("recipe") != settings.recipe:
+        differs = [f"the recipe was {begun.get('recipe')} and is {settings.recipe}"]
+    elif not isinstance(before, list) or not all(isinstance(word, str) for word in before):
+        differs = ["its run.json does not say in what: it is of an earlier version, or damaged"]
+    else:
+        changed = differences(before, now)
+        differs = list(changed.values()) or ["a secret, or the order of its words, is another"]
+    said = f"this run was begun with another command: {'; '.join(differs)}"
+    journal.record("command", f"{said}. {recipe.effect(tuple(changed))}", differs=differs)
+
+
+def differences(before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
+    """Pure: name of each option that differs → in words, how. "": words that belong to none."""
+    old, new = _options(before), _options(now)
+    told = {}
+    if (first := old.pop("", "")) != (is_now := new.pop("", "")):
+        told[""] = f"its first words were {first or 'none'} and are {is_now or 'none'}"
+    for name in dict.fromkeys((*old, *new)):
+        if name not in old:
+            told[name] = f"--{name} {new[name]}".rstrip() + " is new"
+        elif name not in new:
+            told[name] = f"--{name} {old[name]}".rstrip() + " is not given any more"
+        elif old[name] != new[name]:
+            told[name] = f"--{name} was {old[name] or 'bare'} and is {new[name] or 'bare'}"
+    return told
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Name of each option → its values; of one that is given twice, all."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            found.setdefault(name, [])
+            found[name] += [value] if equals else []
+        else:
+            found.setdefault(name, []).append(word)
+    return {name: " ".join(values) for name, values in found.items()}

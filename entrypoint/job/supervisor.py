@@ -1,0 +1,232 @@
+"""Observe, decide, act, say one sentence: attempt after attempt, until the run is finished."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from contract import lease
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles, write_atomically
+from entrypoint.cluster.server import Control
+from entrypoint.config.settings import Settings
+from entrypoint.job.attempt import Attempt
+from entrypoint.job.failures import classes, hang, policy, resume_check
+from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.job.failures.hang import HangWatch
+from entrypoint.job.ray_jobs import JobClient
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, Recipe
+from entrypoint.job.rendezvous import (
+    Gathering,
+    RollIncompleteError,
+    StorageLostError,
+    UnplaceableError,
+)
+from entrypoint.net import wait
+from entrypoint.node.ray_node import RayFailedError
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run import errors
+from entrypoint.run.journal import Journal
+
+log = logging.getLogger(__name__)
+
+PROBE_BYTES = 2**20
+NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.GROWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    name: str
+    """finished, failed or stopped."""
+    exit_code: ExitCode
+    sentence: str
+
+    @classmethod
+    def of(cls, decision: policy.Stop) -> Outcome:
+        return cls(decision.outcome, decision.exit_code, decision.sentence)
+
+    @classmethod
+    def of_error(cls, error: Exception, run_dir: Path) -> Outcome:
+        """Of whatever ends the supervision: without an outcome the workers would wait on.
+
+        Raises SupersededError: the workers are the later head's.
+        """
+        match error:
+            case lease.SupersededError():
+                raise error
+            case wait.InterruptedWaitError():
+                return cls("stopped", ExitCode.STOPPED, str(error))
+            case wait.GaveUpError() | RollIncompleteError():
+                code = ExitCode.UNREACHABLE
+            case StorageLostError() | FilesGoneError():
+                code = ExitCode.RUN_DIR
+            case UnplaceableError() | ArgumentsError():
+                code = ExitCode.USAGE
+            case RayFailedError():
+                code = ExitCode.RETRY
+            case OSError():  # of the run directory, for one, which has to take the journal
+                return cls("failed", errors.exit_code(error, run_dir), errors.said(error))
+            case _:
+                log.error("an error that is the head's own ends the run", exc_info=error)
+                return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")
+        return cls("failed", code, str(error))
+
+
+@dataclass(slots=True)
+class Supervisor:
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    control: Control
+    gathering: Gathering
+    jobs: JobClient
+    inbox: Inbox
+    _track: policy.Track = field(init=False)
+    _hang: HangWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._track = policy.Track(self.settings.max_restarts)
+
+    def run(self) -> Outcome:
+        try:
+            self.gathering.await_files()
+            self._hang = HangWatch(
+                hang.given_timeout(self.settings),
+                self.recipe.outage(self.settings),
+                tells_phases=self.recipe.tells_phases,
+            )
+            while True:
+                if (stop := self.gathering.gather()) is not None:
+                    return Outcome.of(stop)
+                before = self._step()
+                try:
+                    ending = self._attempt()
+                except FilesGoneError:
+                    continue  # since the roll looked for them, which waits for them
+                decision = self._decide(ending, gained=ending.step > before)
+                if isinstance(decision, policy.Stop):
+                    return Outcome.of(decision)
+                self.gathering.record(decision)
+                self.gathering.prepare(
+                    decision, self._track.fruitless, ray_lost=ending.status == "LOST"
+                )
+        except Exception as error:
+            return Outcome.of_error(error, self.settings.run_dir)
+        finally:
+            self.gathering.collective.close()
+
+    def _attempt(self) -> Ending:
+        number = self.journal.attempts() + 1
+        self.journal.attempt = number
+        identity, job = resume_check.fingerprint(self.settings), self.gathering.job
+        if resume_check.has_begun(self.journal.events("attempt", "resume"), identity):
+            job = self.recipe.going_on(job)
+        named = self.recipe.begins_at(job)
+        resume_from = named or self.recipe.latest(self.settings.run_dir)
+        submission = f"rollcall-{self.control.incarnation}-{number}"
+        self.control.phase = "training"
+        self.control.ask_for_stacks(0)
+        added = job.job[len(self.settings.job) + 1 :]
+        start = policy.start(resume_from or 0, 0 if named else self._in_memory())
+        self.journal.record(
+            "attempt",
+            f"attempt {number} starts"
+            + (f" from {start}" if start else "")
+            + (f" with {' '.join(added)}" if added else ""),
+            submission_id=submission,
+            command=identity,
+            resume_from=resume_from or 0,
+        )
+        command = self.recipe.command(job, resume_from)
+        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **lease.environment(self.journal.claim)}
+        command = replace(command, env={**command.env, **of_attempt})
+        attempt = Attempt(
+            submission,
+            number,
+            resume_from or 0,
+            self.settings,
+            self.recipe,
+            self.journal,
+            self.jobs,
+            self.inbox,
+            self._hang,
+            self.control,
+            self.gathering.newcomers,
+        )
+        ending = attempt.run(command)
+        if ending.status == "LOST":
+            return ending
+        lost = self.control.roll().lost(self.gathering.present or ())
+        ending = replace(ending, lost_nodes=lost)
+        if classes.classify(ending) is FailureClass.USAGE:
+            return replace(ending, files_gone=self._files_gone())
+        return ending
+
+    def _files_gone(self) -> str | None:
+        try:
+            self.recipe.look_for_files(self.settings)
+        except FilesGoneError as gone:
+            return str(gone)
+        except ArgumentsError:
+            return None  # as its driver has said
+        return None
+
+    def _decide(self, ending: Ending, *, gained: bool) -> policy.Decision:
+        failure = classes.classify(ending)
+        if failure is FailureClass.STORAGE:
+            self._prove_storage()  # before the journal needs it
+        self.gathering.collective.ended(failure)
+        history = self._track.after(failure, gained=gained or failure is FailureClass.GROWN)
+        if failure not in NO_FAILURE:
+            self.journal.record(
+                "failure",
+                f"{failure}: {classes.evidence(ending, failure)}",
+                failure=failure,
+                exit_code=ending.exit_code,
+                status=ending.status,
+                step=ending.step,
+                silent_seconds=round(ending.silent_seconds, 3),
+                lost_nodes=list(ending.lost_nodes),
+            )
+        sign = classes.sign_of(ending, failure)
+        faulty = self.control.worker_at(sign.address) if sign and sign.address else None
+        from_step = self.recipe.latest(self.settings.run_dir) or 0
+        return policy.decide(
+            failure,
+            history,
+            from_step,
+            faulty,
+            in_memory=self._in_memory(),
+            short_of_memory=sign.node if sign else None,
+        )
+
+    def _prove_storage(self) -> None:
+        """Until the run directory takes a write again. Raises StorageLostError."""
+        probe = RunFiles(self.settings.run_dir).root / ".probe"
+
+        def write() -> None:
+            try:
+                lease.check(self.journal.claim)  # on the run's own storage
+                write_atomically(probe, "x" * PROBE_BYTES)
+                probe.unlink()
+            except OSError as error:
+                raise wait.NotYetError(f"{probe.parent}: {error.strerror}") from None
+
+        what, timeout = "the run directory to take a write", self.settings.service_timeout
+        try:
+            wait.until(what, write, timeout=timeout, stop=self.inbox.stop)
+        except wait.GaveUpError as error:
+            raise StorageLostError(str(error)) from None
+
+    def _step(self) -> int:
+        progress = self._progress()
+        return progress.step if progress else 0
+
+    def _in_memory(self) -> int:
+        """The newest step that the nodes were known to hold; 0 where they held none."""
+        progress = self._progress()
+        return (progress.in_memory if progress else None) or 0
+
+    def _progress(self) -> Progress | None:
+        return Progress.read(RunFiles(self.settings.run_dir).progress)

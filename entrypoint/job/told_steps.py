@@ -1,0 +1,79 @@
+"""Records the steps that a command tells in progress.json alone.
+
+`report` reads nothing but the journal. Many steps in a short time become one event: the journal is
+synced at each event, and it is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from contract.progress import Progress
+from entrypoint import console
+from entrypoint.run.journal import Journal
+
+EVERY_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class ToldSteps:
+    """Of one attempt. A trainer that records its own steps is left alone."""
+
+    journal: Journal
+    resume_from: int
+    before: int
+    """The newest step of earlier attempts."""
+    clock: Callable[[], float] = time.monotonic
+    _records: bool | None = None
+    """None until the attempt has told its first progress."""
+    _newest: Progress | None = None
+    _recorded: int = 0
+    _recorded_at: float = field(init=False, default=float("-inf"))
+
+    def see(self, progress: Progress) -> None:
+        """The progress as it stands; it must be this attempt's."""
+        if self._records is None:
+            with suppress(OSError):  # asked again with the next
+                self._records = not self._job_records()
+            if self._records:
+                self._begin(start(self.resume_from, self.before, progress.step))
+        self._newest = progress
+        if self._records and self.clock() - self._recorded_at >= EVERY_SECONDS:
+            self._record()
+
+    def close(self) -> None:
+        """The attempt is over."""
+        if self._records:
+            self._record()
+
+    def _job_records(self) -> bool:
+        events = self.journal.events("step")
+        return any(event["attempt"] == self.journal.attempt for event in events)
+
+    def _begin(self, step: int) -> None:
+        sentence = f"the job goes on after step {step}" if step else "the job begins"
+        with suppress(OSError):
+            self.journal.write("resume", sentence, step=step)
+        self._recorded = step
+
+    def _record(self) -> None:
+        """What storage does not take now is recorded with the next."""
+        progress = self._newest
+        if progress is None or progress.step == self._recorded:
+            return
+        if progress.step < self._recorded:
+            self._begin(progress.step)
+            return
+        made = progress.step - self._recorded
+        with suppress(OSError):
+            self.journal.write("step", console.sentence(progress), step=progress.step, steps=made)
+            self._recorded, self._recorded_at = progress.step, self.clock()
+
+
+def start(resume_from: int, before: int, first_seen: int) -> int:
+    """Pure: the step after which an attempt goes on. A command that has told no checkpoint may have
+    one of its own, and the first step that is seen need not be its first."""
+    return resume_from or max(0, min(before, first_seen - 1))

@@ -1,0 +1,240 @@
+"""NVIDIA's GPUs, asked through NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from entrypoint.machine.gpus.nvml import Handle, Nvml
+from entrypoint.machine.gpus.protocol import (
+    GpuError,
+    Links,
+    Memory,
+    MemoryErrors,
+    Pcie,
+    RemappedRows,
+    Temperature,
+)
+
+T = TypeVar("T")
+
+RECOVERY_ACTIONS = {
+    0: "",
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "take the work off its peers (drain P2P)",
+    4: "take the work off and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the bus",
+    7: "reboot the system",
+}
+"""NVML_GPU_RECOVERY_ACTION_*, as nvml.h numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaGpu:
+    nvml: Nvml
+    index: int
+    handle: Handle
+    parts: tuple[Handle, ...] = ()
+    """The MIG devices of it that this node uses; none where it uses the whole GPU."""
+
+    def model(self) -> str:
+        return self._ask(self.nvml.nvmlDeviceGetName, self.handle) or "unknown model"
+
+    def recovery_action(self) -> str | None:
+        """Drivers since 570 tell it."""
+        field = self.nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        values = self._ask(self.nvml.nvmlDeviceGetFieldValues, self.handle, [field])
+        if values is None or values[0].nvmlReturn != 0:
+            return None
+        action = values[0].value.uiVal
+        return RECOVERY_ACTIONS.get(action, f"recovery action {action}")
+
+    def memory_errors(self) -> MemoryErrors | None:
+        nvml = self.nvml
+        uncorrected, corrected = (
+            self._ask(nvml.nvmlDeviceGetTotalEccErrors, self.handle, kind, nvml.NVML_VOLATILE_ECC)
+            for kind in (
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            )
+        )
+        return None if uncorrected is None else MemoryErrors(uncorrected, corrected or 0)
+
+    def remapped_rows(self) -> RemappedRows | None:
+        rows = self._ask(self.nvml.nvmlDeviceGetRemappedRows, self.handle)
+        if rows is None:
+            return None
+        _, uncorrected, pending, failed = rows
+        return RemappedRows(uncorrected, bool(pending), bool(failed))
+
+    def slowdowns(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        nvml = self.nvml
+        bits = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, self.handle)
+        if bits is None:
+            return None
+        faults = {
+            nvml.nvmlClocksEventReasonHwThermalSlowdown: "too hot (hardware)",
+            nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "the power supply's brake",
+            nvml.nvmlClocksEventReasonSwThermalSlowdown: "too hot (driver)",
+            nvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+        }
+        limits = {nvml.nvmlClocksEventReasonSwPowerCap: "the power limit"}
+        held_by_fault, held_by_limit = (
+            tuple(name for bit, name in reasons.items() if bits & bit)
+            for reasons in (faults, limits)
+        )
+        return held_by_fault, held_by_limit
+
+    def temperature(self) -> Temperature | None:
+        nvml = self.nvml
+        now = self._ask(nvml.nvmlDeviceGetTemperature, self.handle, nvml.NVML_TEMPERATURE_GPU)
+        slowdown = self._ask(
+            nvml.nvmlDeviceGetTemperatureThreshold,
+            self.handle,
+            nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        )
+        return None if now is None else Temperature(now, slowdown)
+
+    def pcie(self) -> Pcie | None:
+        nvml = self.nvml
+        width = self._ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, self.handle)
+        max_width = self._ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, self.handle)
+        generation = self._ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, self.handle)
+        return None if width is None or max_width is None else Pcie(width, max_width, generation)
+
+    def links(self) -> Links | None:
+        states = []
+        for link in range(self.nvml.NVML_NVLINK_MAX_LINKS):
+            state = self._ask(self.nvml.nvmlDeviceGetNvLinkState, self.handle, link)
+            if state is None:
+                break
+            states.append(state)
+        return Links(sum(states), len(states) - sum(states)) if states else None
+
+    def partition(self) -> str | None:
+        modes = self._ask(self.nvml.nvmlDeviceGetMigMode, self.handle)
+        if modes is None:
+            return None
+        return "MIG" if modes[0] == self.nvml.NVML_DEVICE_MIG_ENABLE else ""
+
+    def memory(self) -> Memory | None:
+        """Without what the driver keeps for itself, which version 2 of the answer leaves out."""
+        nvml = self.nvml
+        rows = [
+            self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+            for handle in self.parts or (self.handle,)
+        ]
+        told = [row for row in rows if row is not None]
+        return Memory(sum(r.used for r in told), sum(r.total for r in told)) if told else None
+
+    def processes(self) -> tuple[int, ...]:
+        call = self.nvml.nvmlDeviceGetComputeRunningProcesses
+        running = [self._ask(call, handle) or () for handle in self.parts or (self.handle,)]
+        return tuple(one.pid for several in running for one in several)
+
+    def address(self) -> str:
+        """On the PCI bus, as the kernel's log writes it; "" where it is not told."""
+        info = self._ask(self.nvml.nvmlDeviceGetPciInfo, self.handle)
+        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info else ""
+
+    def uuid(self) -> str:
+        return self._ask(self.nvml.nvmlDeviceGetUUID, self.handle) or ""
+
+    def _ask(self, call: Callable[..., T], *arguments: object) -> T | None:
+        """None where this GPU or driver does not tell. Raises GpuError for any other error."""
+        nvml = self.nvml
+        try:
+            return call(*arguments)
+        except nvml.NVMLError as error:
+            untold = (
+                nvml.NVML_ERROR_NOT_SUPPORTED,
+                nvml.NVML_ERROR_NO_PERMISSION,
+                nvml.NVML_ERROR_NOT_FOUND,
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                nvml.NVML_ERROR_INVALID_ARGUMENT,
+                nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+            )
+            if getattr(error, "value", None) in untold:
+                return None
+            raise GpuError(f"{error}") from None
+
+
+@contextmanager
+def opened(nvml: Nvml) -> Iterator[Nvml]:
+    """The library in use; it counts its users. Raises GpuError where it does not start."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise GpuError(f"NVML does not start: {error}") from None
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpu_at(nvml: Nvml, index: int) -> NvidiaGpu:
+    """Raises GpuError where it is there by its number alone: fallen off the bus, for one."""
+    try:
+        return NvidiaGpu(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index))
+    except nvml.NVMLError as error:
+        raise GpuError(str(error)) from None
+
+
+def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]:
+    """Every GPU by its number, None for those that are not among `names`: numbers, beginnings of
+    UUIDs, MIG devices."""
+    found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    by_uuid = tuple(name for name in names if name.startswith("GPU-"))
+    uuids = [_told(one, NvidiaGpu.uuid) if by_uuid else "" for one in found]
+    parts = _parts(nvml, [name for name in names if name.startswith("MIG-")])
+    # A GPU that does not answer tells no UUID: it may be the one that a name fits no other.
+    unmet = any(not any(uuid.startswith(name) for uuid in uuids) for name in by_uuid)
+
+    def of_node(index: int, one: NvidiaGpu | GpuError) -> NvidiaGpu | GpuError | None:
+        named = str(index) in names or uuids[index].startswith(by_uuid or ("no UUID",))
+        if isinstance(one, GpuError):
+            return one if named or unmet or index in parts else None
+        if index in parts and not named:
+            return replace(one, parts=tuple(parts[index]))
+        return one if named else None
+
+    return [of_node(index, one) for index, one in enumerate(found)]
+
+
+def addresses(nvml: Nvml, names: Sequence[str]) -> dict[str, bool]:
+    """The PCI address of each GPU that tells it, and whether `names` has that one."""
+    own = [one is not None for one in shown(nvml, names)]
+    found = (_told(_at(nvml, index), NvidiaGpu.address) for index in range(len(own)))
+    return {address: used for address, used in zip(found, own, strict=True) if address}
+
+
+def _told(one: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
+    """The answer; "" of one that gives none."""
+    try:
+        return "" if isinstance(one, GpuError) else ask(one)
+    except GpuError:
+        return ""
+
+
+def _parts(nvml: Nvml, names: Sequence[str]) -> dict[int, list[Handle]]:
+    """A GPU's number to its MIG devices among `names`; those that NVML cannot place left out."""
+    parts: dict[int, list[Handle]] = {}
+    for name in names:
+        try:
+            part = nvml.nvmlDeviceGetHandleByUUID(name)
+            whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+            parts.setdefault(nvml.nvmlDeviceGetIndex(whole), []).append(part)
+        except nvml.NVMLError:
+            continue
+    return parts
+
+
+def _at(nvml: Nvml, index: int) -> NvidiaGpu | GpuError:
+    try:
+        return gpu_at(nvml, index)
+    except GpuError as error:
+        return error

@@ -1,0 +1,275 @@
+"""The story of the head: lease, Ray, control port, services, the run under supervision, outcome."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+from contract import lease as fence
+from contract.fd_store import Custody
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles, write_atomically
+from entrypoint.cluster import differences, storage_proof
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.server import Control
+from entrypoint.config.role import Head, head_address
+from entrypoint.config.settings import Settings
+from entrypoint.job import run_identity
+from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.ray_jobs import JobClient
+from entrypoint.job.recipes import base as recipes
+from entrypoint.job.rendezvous import Gathering
+from entrypoint.job.supervisor import Outcome, Supervisor
+from entrypoint.machine import address as address_of
+from entrypoint.node import ray_node
+from entrypoint.node.ray_head import HeadRay
+from entrypoint.preflight.software import inventory, of_collectives, versions
+from entrypoint.processes import process
+from entrypoint.processes.fork_server.client import ForkServer
+from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
+from entrypoint.processes.services import Services
+from entrypoint.run import errors
+from entrypoint.run import token as run_token
+from entrypoint.run.journal import Journal
+from entrypoint.run.lease import HeldError, Lease
+
+log = logging.getLogger(__name__)
+
+TELL_WORKERS_SECONDS = 5.0
+
+
+def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
+    """Until the run is finished or beyond help; the exit code is the outcome's."""
+    run, told = RunFiles(settings.run_dir), head_address(settings)
+    try:
+        address = address_of.of_head(settings, told.value if told else None)
+        with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
+            journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
+            identity = run_identity.identify(settings, run, journal)
+            if finished := _finished_before(journal, identity):
+                log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
+                return ExitCode.FINISHED
+            token = run_token.for_head(settings)
+            journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
+            if settings.wandb_api_key is None:
+                log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
+            storage_proof.sweep(run.root)
+            life = _Life(
+                settings=settings,
+                role=role,
+                address=address,
+                warnings=warnings,
+                inbox=inbox,
+                journal=journal,
+                incarnation=lease.incarnation,
+                token=token,
+                identity=identity,
+            )
+            return _lead(life)
+    except (HeldError, fence.SupersededError) as error:
+        log.error("%s", error)
+        return ExitCode.RUN_DIR
+    except OSError as error:
+        log.error("%s", errors.said(error))
+        return errors.exit_code(error, run.root)
+
+
+def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
+    """A later head has the run: end the job at once, and wake whatever waits here.
+
+    All that then wants to write to the run is refused, which ends this head.
+    """
+    process.kill(process.marked(settings.node_mark, **fence.environment(lease.claim)))
+    inbox.put(StopAsked(why))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Life:
+    """What a head has to lead a run with, once it holds the lease."""
+
+    settings: Settings
+    role: Head
+    address: str
+    warnings: tuple[str, ...]
+    """Names of the preflight checks that did not pass."""
+    inbox: Inbox
+    journal: Journal
+    incarnation: str
+    token: str
+    identity: str
+    """Fingerprint of the command, which need not be the one that the run was begun with."""
+
+    def card(self) -> Card:
+        settings = self.settings
+        return Card(
+            node=settings.node_name,
+            address=self.address,
+            versions=versions(settings),
+            inventory=inventory(settings, self.address),
+            resources=settings.resources,
+            warnings=self.warnings,
+            environment=of_collectives(settings.environ),
+            storage=self.incarnation,
+        )
+
+    def control(self, me: Card, cluster: HeadRay) -> Control:
+        """Raises OSError where its port is taken."""
+        inbox, journal = self.inbox, self.journal
+        return Control(
+            me=me,
+            expected_workers=self.role.expected_workers,
+            incarnation=self.incarnation,
+            run=RunFiles(self.settings.run_dir),
+            token=self.token,
+            port=self.settings.control_port,
+            on_stop=lambda why: inbox.put(StopAsked(why)),
+            on_check_in=lambda card, refusal: say_check_in(journal, card, refusal),
+            on_difference=lambda sentence: say_difference(journal, sentence),
+            left_out=differences.left_out(self.settings),
+            on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
+            on_again=lambda card: say_again(journal, card, cluster),
+        )
+
+
+def _lead(life: _Life) -> int:
+    began = time.monotonic()
+    settings, journal, inbox, token = life.settings, life.journal, life.inbox, life.token
+    me = life.card()
+    cluster = HeadRay(settings, me, token, inbox)
+    try:
+        control = life.control(me, cluster)
+    except OSError as error:
+        log.error(
+            "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
+            settings.control_port,
+            error.strerror,
+        )
+        return ExitCode.UNFIT
+    env = ray_node.environment(settings, token)
+    tell = partial(journal.record, "service")
+    with (
+        Custody(ray_node.custody_of(settings)) as memory,
+        ForkServer(settings, env),
+        cluster,
+        control,
+        Services(settings, is_head=True, env=env, tell=tell) as services,
+    ):
+        recipe = recipes.load(settings.recipe)
+        jobs = JobClient(cluster.dashboard, token, settings.ray_dir, settings.secrets)
+        ray = ray_node.host_port(me.address, settings.ray_port)
+        collective = CollectiveCheck(settings, ray, env)
+        least = life.role.min_workers
+        gathering = Gathering(
+            settings, recipe, journal, control, services, cluster, collective, inbox, least
+        )
+        try:
+            supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
+            cluster.wait_ready()
+            outcome = supervisor.run()
+        except Exception as error:
+            outcome = Outcome.of_error(error, settings.run_dir)
+        run = RunFiles(settings.run_dir)
+        code = tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
+        memory.save(run.kept, settings.node_name)
+        return code
+
+
+def tell_end(
+    outcome: Outcome,
+    run: RunFiles,
+    journal: Journal,
+    control: Control,
+    identity: str,
+    seconds: float,
+) -> int:
+    """Write the outcome down and tell it to every worker; the exit code of all nodes.
+
+    Where storage does not take it the workers are told all the same, or they would wait for a head
+    that does not come. Raises SupersededError: then the workers are the later head's.
+    """
+    try:
+        _conclude(outcome, run, journal, identity, seconds)
+    except OSError as error:
+        outcome = _unwritten(outcome, errors.said(error))
+        log.error("%s", outcome.sentence)
+    control.announce(outcome.name, outcome.exit_code)
+    control.wait_until_told(TELL_WORKERS_SECONDS)
+    return outcome.exit_code
+
+
+def _unwritten(outcome: Outcome, why: str) -> Outcome:
+    """A failure keeps its code, which says more than 73. An end that is on no record is none: who
+    starts the run again has the last of it done anew, and written down."""
+    sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
+    if outcome.exit_code == ExitCode.FINISHED:
+        return Outcome("failed", ExitCode.RUN_DIR, sentence)
+    return replace(outcome, sentence=sentence)
+
+
+def _finished_before(journal: Journal, fingerprint: str) -> str | None:
+    """The sentence of the outcome, where the run with this very command is finished already."""
+    outcomes = list(journal.events("outcome"))
+    if not outcomes:
+        return None
+    details = outcomes[-1]["details"]
+    finished = details.get("exit_code") == ExitCode.FINISHED
+    if finished and details.get("command") == fingerprint:
+        return f"this run is finished already ({outcomes[-1]['sentence']})"
+    return None
+
+
+def _start_sentence(role: Head) -> str:
+    if role.expected_workers == 0:
+        return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
+    noun = "worker" if role.expected_workers == 1 else "workers"
+    return f"this is the head; it waits for {role.expected_workers} {noun}"
+
+
+def say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
+    if refusal:
+        journal.record("refused", f"refused {card.node} at {card.address}: {refusal}")
+        return
+    verb = "has joined Ray" if card.joined else "checked in"
+    journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
+
+
+def say_again(journal: Journal, card: Card, cluster: HeadRay) -> None:
+    """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
+    why = f" ({card.rejoins})" if card.rejoins else ""
+    over = f"{card.node} asks to join again{why}, so that what ran on it before is over"
+    told = ": Ray was told so" if cluster.bury(card.node, over) else ""
+    if told or card.rejoins:
+        journal.record("node-over", f"{over}{told}", node=card.node)
+
+
+def say_difference(journal: Journal, sentence: str) -> None:
+    journal.record("difference", sentence)
+
+
+def _conclude(
+    outcome: Outcome, run: RunFiles, journal: Journal, identity: str, seconds: float
+) -> None:
+    fence.check(journal.claim)
+    progress = Progress.read(run.progress)
+    row = {
+        "outcome": outcome.name,
+        "exit_code": int(outcome.exit_code),
+        "attempts": journal.attempts(),
+        "steps": progress.step if progress else 0,
+        "reward_first": progress.reward_first if progress else None,
+        "reward_last": progress.reward if progress else None,
+        "eval_before": progress.eval_before if progress else None,
+        "eval_after": progress.eval if progress else None,
+        "wall_seconds": round(seconds, 1),
+    }
+    write_atomically(run.result, json.dumps(row, indent=1) + "\n")
+    journal.record(
+        "outcome",
+        outcome.sentence,
+        outcome=outcome.name,
+        exit_code=int(outcome.exit_code),
+        command=identity,
+    )

@@ -1,0 +1,109 @@
+"""The head's Ray, which can be started anew within one life of the entrypoint."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from contract.run_dir import RunFiles
+from entrypoint.cluster.roll import Card
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.node import ray_node
+from entrypoint.node.ray_node import RayNode
+from entrypoint.processes import process
+from entrypoint.processes.inbox import Inbox
+from entrypoint.processes.programs import program
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class HeadRay:
+    """Starts with the `with` block; what it ends with is put into the inbox."""
+
+    settings: Settings
+    me: Card
+    token: str
+    inbox: Inbox
+    _node: RayNode | None = None
+    _failure: ray_node.RayFailedError | None = None
+
+    @property
+    def dashboard(self) -> str:
+        return f"http://{ray_node.host_port(self.me.address, self.settings.dashboard_port)}"
+
+    def __enter__(self) -> HeadRay:
+        """A Ray that cannot be started is told of by `wait_ready`: by then workers can be told."""
+        try:
+            self._start()
+        except ray_node.RayFailedError as error:
+            self._failure = error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._node is not None:
+            self._node.stop()
+
+    def wait_ready(self) -> None:
+        """Raises RayFailedError, InterruptedWaitError, OSError where its log cannot be read."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._node is not None
+        self._node.wait_ready(self._answers, self.inbox.stop)
+
+    def alive(self) -> set[str]:
+        return {node.address for node in ray_node.alive_nodes(self.dashboard, self.token)}
+
+    def bury(self, name: str, why: str) -> bool:
+        """Have Ray take what nodes of this name it has now for dead, instead of asking them for
+        some time yet. Whether there were any; where it does not come about, Ray sees it later."""
+        try:
+            nodes = ray_node.alive_nodes(self.dashboard, self.token)
+            if not (dead := [node.id for node in nodes if node.name == name]):
+                return False
+            telling = process.Process(
+                "the word to Ray",
+                [
+                    *program("trainer.dead_nodes", *dead),
+                    *("--address", ray_node.host_port(self.me.address, self.settings.ray_port)),
+                    *("--why", why),
+                ],
+                env=ray_node.environment(self.settings, self.token)
+                | process.marks(self.settings.node_mark),
+                log_to=RunFiles(self.settings.run_dir).logs / "dead-nodes.log",
+            )
+        except (wait.NotYetError, process.StartError, OSError) as error:
+            log.warning("Ray is not told that %s: %s", why, error)
+            return False
+        telling.on_exit(lambda code: _say_untold(telling, why) if code else None)
+        return True
+
+    def ended(self) -> bool:
+        return self._node is not None and not self._node.running
+
+    def _answers(self) -> None:
+        self.alive()
+
+    def revive(self) -> None:
+        self.__exit__()
+        self._start()
+        self.wait_ready()
+
+    def _start(self) -> None:
+        self._node = RayNode(
+            self.settings,
+            ray_node.head_arguments(self.settings),
+            address=self.me.address,
+            gpus=int(self.me.inventory["gpus"]),
+            token=self.token,
+            on_exit=self.inbox.put,
+        )
+
+
+def _say_untold(telling: process.Process, why: str) -> None:
+    try:
+        last_words = telling.tail(1)
+    except OSError as error:  # of its log
+        last_words = str(error)
+    log.warning("Ray is not told that %s: %s", why, last_words)

@@ -1,0 +1,306 @@
+"""One Ray node on this machine: its command line, its start, its end.
+
+`ray start --block` stays as the parent of Ray's daemons, so that the end of any of them ends one
+process that is watched, and ending that process ends them all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from contract import fd_store, private_dir
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import DebugRay, Settings
+from entrypoint.job.failures.log_patterns import plain
+from entrypoint.net import wait
+from entrypoint.node import ray_files
+from entrypoint.processes import process
+from entrypoint.processes.fork_server import client as fork_server
+from entrypoint.processes.inbox import RayEnded
+
+log = logging.getLogger(__name__)
+
+READY_TIMEOUT_SECONDS = 300.0
+STOP_GRACE_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""Between two looks for the files that Ray needs."""
+HEALTH_THRESHOLD = 3
+DAEMON_PORTS = 9
+"""The first of the worker ports belong to Ray's daemons, one each."""
+FORKED_WITHIN_SECONDS = 30
+"""Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
+that a fork need not do."""
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
+"""What the line of a traceback that says the error begins with."""
+LONGEST_WORDS = 600
+MOST_NODES = 10_000
+"""In one answer of Ray's dashboard: as many as it gives, of which 100 are its default."""
+
+
+class RayFailedError(Exception):
+    """Ray did not start or died; the sentence, of one line, ends with its last words."""
+
+
+class RayNode:
+    """Started by the constructor, ended by leaving the `with` block."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        arguments: Sequence[str],
+        *,
+        address: str,
+        gpus: int,
+        token: str,
+        on_exit: Callable[[RayEnded], None],
+    ) -> None:
+        """Raises RayFailedError where it cannot be started, OSError where its log cannot."""
+        self._mark = settings.node_mark
+        remove_stale(self._mark)
+        forget_cluster(settings)
+        process.raise_open_files_limit()
+        self.address = address
+        argv = [
+            *fork_server.with_python(settings, ray_program()),
+            *("start", *arguments, *common_arguments(settings, address, gpus)),
+        ]
+        env = environment(settings, token) | process.marks(self._mark)
+        self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
+        try:
+            self._process = process.Process("ray", argv, env=env, log_to=self._log)
+        except process.StartError as error:
+            raise RayFailedError(str(error)) from None
+        self._over = threading.Event()
+        self._why = ""
+        """Of its end, where it is ended for what it lacks."""
+
+        def tell(code: int) -> None:
+            if not self._over.is_set():
+                self._over.set()
+                on_exit(RayEnded(code, self._why))
+
+        self._process.on_exit(tell)
+
+    def __enter__(self) -> RayNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_ready(self, probe: Callable[[], None], stop: threading.Event) -> None:
+        """Until `probe` passes. Raises RayFailedError where Ray ends, or is not there, before."""
+
+        def alive() -> None:
+            if not self._process.running:
+                raise RayFailedError(f"Ray did not start{self._last_words()}")
+            probe()
+
+        try:
+            wait.until(
+                "Ray on this node",
+                alive,
+                timeout=READY_TIMEOUT_SECONDS,
+                stop=stop,
+                longest_pause=0.3,
+            )
+        except wait.GaveUpError as error:
+            raise RayFailedError(f"{error}{self._last_words()}") from None
+        watch = threading.Thread(
+            target=self._watch_files, args=(self._needed(),), name="watch-ray-files", daemon=True
+        )
+        watch.start()
+
+    def _needed(self) -> list[Path]:
+        """The files that Ray's workers need; none before all are there, as the daemon makes its
+        sockets some time after its start."""
+        named = ray_files.needed(process.ours(self._mark))
+        return [] if ray_files.missing(named) else named
+
+    def _watch_files(self, needed: list[Path]) -> None:
+        """End a Ray that lives and can start no worker any more: what it lacks never comes back."""
+        while not self._over.wait(LOOK_SECONDS):
+            if not needed:
+                needed = self._needed()
+            elif gone := ray_files.missing(needed):
+                self._why = f"Ray can start no worker there, as {gone} is gone"
+                log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
+                self._process.stop(grace=STOP_GRACE_SECONDS)
+                return
+
+    def _last_words(self) -> str:
+        return f" (its log is {self._log}): {last_words(self._process.tail())}"
+
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
+    def says_started(self) -> None:
+        """A probe: `ray start` prints this line once the node's daemons are registered."""
+        if "Ray runtime started" not in self._process.tail(40):
+            raise wait.NotYetError("ray start has not finished")
+
+    def stop(self) -> None:
+        self._over.set()
+        self._process.stop(grace=STOP_GRACE_SECONDS)
+        remove_stale(self._mark)
+
+
+def head_arguments(settings: Settings) -> list[str]:
+    return [
+        "--head",
+        f"--port={settings.ray_port}",
+        "--dashboard-host=0.0.0.0",
+        f"--dashboard-port={settings.dashboard_port}",
+        f"--ray-client-server-port={settings.worker_ports.first + 6}",
+    ]
+
+
+def worker_arguments(settings: Settings, head_address: str) -> list[str]:
+    return [f"--address={host_port(head_address, settings.ray_port)}"]
+
+
+def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
+    """Every port of Ray's is named, so that whoever finds one taken knows by whom.
+
+    The GPUs are always said, since Ray's own detection fails silently on AMD.
+    """
+    first, last = settings.worker_ports.first, settings.worker_ports.last
+    arguments = [
+        f"--node-ip-address={address}",
+        f"--node-name={settings.node_name}",
+        f"--node-manager-port={first}",
+        f"--object-manager-port={first + 1}",
+        f"--dashboard-agent-grpc-port={first + 2}",
+        f"--dashboard-agent-listen-port={first + 3}",
+        f"--metrics-export-port={first + 4}",
+        f"--runtime-env-agent-port={first + 5}",
+        f"--min-worker-port={first + DAEMON_PORTS}",
+        f"--max-worker-port={last}",
+        f"--num-gpus={gpus}",
+        f"--temp-dir={settings.ray_dir}",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    if settings.num_cpus is not None:
+        arguments.append(f"--num-cpus={settings.num_cpus}")
+    if settings.resources:
+        arguments.append(f"--resources={json.dumps(settings.resources)}")
+    if settings.debug_ray is DebugRay.LEGACY:
+        arguments.append("--ray-debugger-external")
+    return arguments
+
+
+def custody_of(settings: Settings) -> Path:
+    """Where what outlives this node's Ray is deposited and withdrawn."""
+    return private_dir.of_node(settings.node_mark) / "kept" / "socket"
+
+
+def environment(settings: Settings, token: str) -> dict[str, str]:
+    """What Ray and all that it starts on this node see. Values that the user set are kept."""
+    period = 1.0
+    timeout = max(1.0, settings.node_timeout / HEALTH_THRESHOLD - period)
+    defaults = {
+        "RAY_health_check_period_ms": str(int(period * 1000)),
+        "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
+        "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
+        # On the head; by default 44217 and 44227. Ray takes no flag for them.
+        "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),
+        "DASHBOARD_METRIC_PORT": str(settings.worker_ports.first + 8),
+        "PYTHONUNBUFFERED": "1",
+        # Titles such as ray::DashboardAgent would else be written over the node's mark.
+        "SPT_NOENV": "1",
+    }
+    if fork_server.wanted(settings):
+        defaults["RAY_worker_register_timeout_seconds"] = str(FORKED_WITHIN_SECONDS)
+    ours = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "ROLLCALL_NODE_NAME": settings.node_name,
+        # The driver's output and its processes are looked for on the head's machine.
+        "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
+        **fd_store.environment(custody_of(settings)),
+    }
+    if settings.wandb_api_key:
+        ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()
+    if settings.debug_ray is DebugRay.LEGACY:
+        ours["RAY_DEBUG"] = "legacy"
+    elif settings.debug_ray is DebugRay.POST_MORTEM:
+        ours["RAY_DEBUG_POST_MORTEM"] = "1"
+    return defaults | dict(settings.environ) | ours
+
+
+def last_words(text: str) -> str:
+    """In one line, what a program said at its end: of a traceback the error, without its frames."""
+    lines = [line for line in plain(text).splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
+    return words[:LONGEST_WORDS] or "it said nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A node that Ray takes for alive."""
+
+    id: str
+    name: str
+    address: str
+
+
+def alive_nodes(dashboard: str, token: str) -> list[Alive]:
+    """Raises NotYetError while Ray cannot say."""
+    alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
+    try:
+        with httpx.Client(transport=wait.direct(), timeout=10) as http:
+            answer = http.get(
+                f"{dashboard}/api/v0/nodes",
+                params={**alive, "limit": MOST_NODES},
+                headers={"Authorization": f"Bearer {token}"},
+            )
+        answer.raise_for_status()
+        rows = answer.json()["data"]["result"]["result"]
+        return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None
+
+
+def remove_stale(mark: str) -> None:
+    """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
+    ended = process.end(process.ours(mark), grace=0.5)
+    if ended:
+        log.info("ended %d processes of an earlier Ray on this node", ended)
+
+
+def forget_cluster(settings: Settings) -> None:
+    """Remove Ray's note of the cluster that this node belonged to.
+
+    With it a head does not start again at its address, as long as any process of the machine, one
+    of another node's too, has that address on its command line.
+    """
+    (settings.ray_dir / "ray_current_cluster").unlink(missing_ok=True)
+
+
+def ray_program() -> str:
+    """The `ray` beside this interpreter: never another one that PATH happens to have first."""
+    beside = Path(sys.executable).with_name("ray")
+    return str(beside) if beside.exists() else shutil.which("ray") or "ray"
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    try:
+        is_ipv6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        is_ipv6 = False
+    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"

@@ -1,0 +1,328 @@
+"""The story of a worker: find the head, check in, join Ray, stay until the outcome is known."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from contract.fd_store import Custody
+from contract.run_dir import ExitCode, RunFiles
+from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.cluster.roll import Card
+from entrypoint.cluster.storage_proof import StorageProof
+from entrypoint.config.role import Worker, head_address
+from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.machine import address as address_of
+from entrypoint.machine import oom_kills
+from entrypoint.net import dns, wait
+from entrypoint.node import ray_node
+from entrypoint.node.find_head import HeadPlace
+from entrypoint.node.ray_node import RayNode
+from entrypoint.preflight.software import inventory, of_collectives, versions
+from entrypoint.processes import stacks
+from entrypoint.processes.fork_server.client import ForkServer
+from entrypoint.processes.inbox import (
+    HeadLost,
+    HeadSaid,
+    Inbox,
+    JoinAgain,
+    Message,
+    RayEnded,
+    StacksAsked,
+    StopAsked,
+)
+from entrypoint.processes.services import Services
+from entrypoint.run import errors
+from entrypoint.run import token as run_token
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LIFE = uuid.uuid4().hex
+"""Names this process."""
+LONGEST_SENTENCE = 2000
+"""Characters of each failed check that the head is told."""
+TRIES = 5
+LONGEST_PAUSE_SECONDS = 0.3
+"""Between two looks for the head: the workers' Ray starts, behind this."""
+STEADY_SECONDS = 60.0
+"""A membership that lasted for so long starts the count of failures anew."""
+
+
+def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: Inbox) -> int:
+    """Until the head tells the outcome; the exit code is the outcome's."""
+    try:
+        token = run_token.for_worker(settings, inbox.stop)
+        env = ray_node.environment(settings, token)
+        with (
+            Custody(ray_node.custody_of(settings)) as memory,
+            ForkServer(settings, env),
+            Services(settings, is_head=False, env=env, tell=log.warning) as services,
+        ):
+            try:
+                return _Membership(settings, role, warnings, token, inbox, services).keep()
+            finally:
+                memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
+    except wait.InterruptedWaitError:
+        return ExitCode.STOPPED
+    except wait.GaveUpError as error:
+        log.error("%s", error)
+        return ExitCode.UNREACHABLE
+    except WrongTokenError as error:
+        log.error("%s: set the head's ROLLCALL_TOKEN, or share its run directory", error)
+        return ExitCode.NOT_ALLOWED
+    except RefusedError as error:
+        log.error("the head refuses this node: %s", error)
+        return ExitCode.UNFIT
+    except OSError as error:
+        log.error("%s", errors.said(error))
+        return errors.exit_code(error, settings.run_dir)
+
+
+def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> None:
+    """Let the head, if it is there already, say on the roll why this node does not come."""
+    token = run_token.for_client(settings)
+    if token is None:
+        return
+    try:
+        host = dns.resolve(role.head_address)
+        wait.connect(host, settings.control_port)
+        client = HeadClient(host, settings.control_port, token)
+        address = address_of.of_worker(settings, host)
+        client.check_in(
+            Card(
+                node=settings.node_name,
+                address=address,
+                versions={},
+                unfit=[" ".join(sentence.split())[:LONGEST_SENTENCE] for sentence in sentences],
+            )
+        )
+    except (wait.NotYetError, WrongTokenError, RefusedError) as error:
+        log.info("told the head: %s", error)
+
+
+class MovedError(Exception):
+    """The head is at another address than when it was looked for."""
+
+
+def while_there(is_there: Callable[[], bool], probe: Callable[[], T]) -> Callable[[], T]:
+    """The probe; where it has no answer, and the head `is_there` no more, it raises MovedError."""
+
+    def asked() -> T:
+        try:
+            return probe()
+        except wait.NotYetError:
+            if not is_there():
+                raise MovedError from None
+            raise
+
+    return asked
+
+
+def examined_whole(settings: Settings) -> bool:
+    """Whether a worker that has come so far has passed every check."""
+    return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
+
+
+class _OverError(Exception):
+    """A membership ended before it had quite begun."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+@dataclass(slots=True)
+class _Membership:
+    """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""
+
+    settings: Settings
+    role: Worker
+    warnings: tuple[str, ...]
+    token: str
+    inbox: Inbox
+    services: Services
+    place: HeadPlace = field(init=False)
+    why: str = ""  # the node has ended its own Ray
+
+    def __post_init__(self) -> None:
+        self.place = HeadPlace(self.role.head_address, RunFiles(self.settings.run_dir).leases)
+
+    def keep(self) -> int:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                ended = self._join_once()
+            except WrongTokenError:
+                if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
+                    raise
+                self.token = other
+                continue
+            self.why = ended.why if isinstance(ended, RayEnded) else ""
+            match ended:
+                case HeadSaid(outcome, exit_code):
+                    log.info("the run has %s", outcome)
+                    return exit_code
+                case StopAsked(why):
+                    log.info("%s: leaving the cluster", why)
+                    return ExitCode.STOPPED
+                case HeadLost(why):
+                    log.warning("the head is lost (%s); waiting for it", why)
+                case JoinAgain():
+                    log.warning("the head has this node join again")
+                case RayEnded(exit_code, _):
+                    steady = time.monotonic() - began > STEADY_SECONDS
+                    failures = 1 if steady else failures + 1
+                    if failures == TRIES:
+                        log.error("Ray on this node ended %d times in a row: giving up", failures)
+                        return ExitCode.RETRY
+                    log.warning("Ray on this node ended with %d; joining again", exit_code)
+                    self.inbox.stop.wait(wait.backoff(failures))
+
+    def _join_once(self) -> Message:
+        """One membership, from finding the head to whatever ended it."""
+        settings, head = self.settings, self.role.head_address
+        put, over = self.inbox.put, threading.Event()
+        host = self._wait_for(f"the head's name {head}", self.place.find)
+        card = self._card(address_of.of_worker(settings, host))
+        client = HeadClient(host, settings.control_port, self.token)
+        is_there, proof = partial(self.place.is_at, host), StorageProof(settings.run_dir)
+        try:
+            check_in = while_there(
+                is_there, lambda: client.check_in(replace(self._now(card), storage=proof.show()))
+            )
+            incarnation = self._wait_for(f"the head at {head}", check_in)
+            proof.withdraw()
+            log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
+            self.place.known = True
+            self.inbox.forget()
+            client.watch(
+                card.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
+            )
+            # Before its Ray is there: the head takes a living node that has not joined, while it
+            # waits for others no longer, for one that is lost.
+            self.services.wait_ready(self.inbox.stop, self._unless_over)
+            connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
+            self._wait_for("the head's Ray", self._unless_over(connect))
+            return self._belong(client, card, host)
+        except _OverError as ended:
+            return ended.message
+        except MovedError:
+            return HeadLost("it is elsewhere now")
+        finally:
+            over.set()
+            client.close()
+            proof.withdraw()
+
+    def _wait_for(self, what: str, probe: Callable[[], T]) -> T:
+        """Raises GaveUpError, whose sentence names the variable that named the head."""
+        settings = self.settings
+        try:
+            return wait.until(
+                what,
+                probe,
+                timeout=settings.head_timeout,
+                stop=self.inbox.stop,
+                longest_pause=LONGEST_PAUSE_SECONDS,
+            )
+        except wait.GaveUpError as error:
+            named = head_address(settings)
+            assert named is not None  # a worker has a head
+            remedy = f"check {named.source}, and that the head runs and can be reached from here"
+            raise wait.GaveUpError(f"{error}: {remedy}") from None
+
+    def _unless_over(self, probe: Callable[[], T]) -> Callable[[], T]:
+        """It raises _OverError where the membership ends before it has quite begun."""
+
+        def look() -> T:
+            match self.inbox.take(timeout=0):
+                case None | StacksAsked():  # nothing of a job runs here yet
+                    return probe()
+                case message:
+                    raise _OverError(message)
+
+        return look
+
+    def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
+        """From the start of Ray on this node to whatever ends the membership."""
+        try:
+            started = self._start_ray(card, host)
+        except ray_node.RayFailedError as error:
+            log.warning("%s", error)
+            return RayEnded(1)
+        except OSError as error:  # its log lies in the run directory
+            log.warning("Ray does not start: %s", errors.said(error))
+            return RayEnded(1)
+        with started as ray:
+            try:
+                # For minutes Ray itself would look for a head that is no more.
+                ray.wait_ready(self._unless_over(ray.says_started), self.inbox.stop)
+                client.check_in(self._now(card), joined=True)
+                log.info("joined the Ray cluster of %s", host)
+            except (ray_node.RayFailedError, wait.NotYetError) as error:
+                log.warning("%s", error)
+                return RayEnded(1)
+            except OSError as error:
+                log.warning("what Ray says cannot be read: %s", errors.said(error))
+                return RayEnded(1)
+            message = self._next_message()
+            if isinstance(message, StopAsked):
+                return self._leave(client, card.node, message)
+            return message
+
+    def _start_ray(self, card: Card, host: str) -> RayNode:
+        return RayNode(
+            self.settings,
+            ray_node.worker_arguments(self.settings, host),
+            address=card.address,
+            gpus=int(card.inventory["gpus"]),
+            token=self.token,
+            on_exit=self.inbox.put,
+        )
+
+    def _next_message(self) -> Message:
+        while isinstance(message := self.inbox.take(), StacksAsked):
+            run, name = RunFiles(self.settings.run_dir), self.settings.node_name
+            stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
+        assert message is not None
+        return message
+
+    def _leave(self, client: HeadClient, node: str, asked: StopAsked) -> Message:
+        """Not before the job has saved and runs here no more, or the time for that is over."""
+        if not client.leave(node, asked.why):
+            return asked
+        log.info("%s: waiting for the job to save", asked.why)
+        deadline = time.monotonic() + self.settings.grace_seconds
+        while (left := deadline - time.monotonic()) > 0:
+            match self.inbox.take(timeout=left):
+                case HeadSaid() as said:
+                    return said
+                case (
+                    HeadLost() | JoinAgain() | RayEnded()
+                ):  # it is let go, or has nothing left to stay for
+                    break
+        return asked  # a second notice of the same end is none to leave at once
+
+    def _card(self, address: str) -> Card:
+        return Card(
+            node=self.settings.node_name,
+            address=address,
+            versions=versions(self.settings),
+            inventory=inventory(self.settings, address),
+            resources=self.settings.resources,
+            warnings=self.warnings,
+            environment=of_collectives(self.settings.environ),
+            rejoins=self.why,
+            examined=LIFE if examined_whole(self.settings) else "",
+        )
+
+    def _now(self, card: Card) -> Card:
+        """With what holds at this moment alone: the clock, kills."""
+        return replace(card, clock=time.time(), oom_kills=oom_kills.count())

@@ -1,0 +1,118 @@
+"""A short load on every GPU: does it multiply and copy as its model should?
+
+It runs after the other checks, in a process of its own, so that a GPU that hangs there takes
+neither this node nor what the others look at with it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from entrypoint.machine.gpus import models
+from entrypoint.machine.gpus.protocol import GpuError
+from entrypoint.preflight import each_gpu, software
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict, worst
+from entrypoint.processes.process import Process, marks
+from entrypoint.processes.programs import program
+
+TIMEOUT = 90.0
+"""Seconds: torch's import and the GPUs' contexts take most of it."""
+MIG = " MIG "
+"""In the names of MIG devices, as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
+COMMAND = program("trainer.burn")
+
+
+def burn(context: Context) -> Finding:
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    if context.at_work is not None:
+        return Finding(Verdict.SKIP, f"this node is at work on them (pid {context.at_work})")
+    if not software.installed("torch"):
+        return Finding(Verdict.SKIP, "torch is not installed, so nothing can be computed")
+    used = each_gpu.of_node(context.settings, context.dev)
+    return run([*COMMAND, f"--gpus={len(used)}"], context)
+
+
+def run(command: Sequence[str], context: Context) -> Finding:
+    """What the burn's own process printed, judged."""
+    env = {**context.environ, **marks(context.settings.node_mark)}
+    with tempfile.TemporaryDirectory() as directory:
+        child = Process("burn", command, env=env, log_to=Path(directory) / "out")
+        try:
+            code = child.wait(TIMEOUT - 5)
+            text = child.tail()
+        finally:
+            child.stop(grace=1.0)
+    if code is None:
+        return Finding(Verdict.FAIL, "the burn hangs", "reset the GPUs, or use another node")
+    try:
+        rows = json.loads(text.splitlines()[-1])
+        parts = _divided(context)
+        return worst([judge(i, row, divided=i in parts) for i, row in enumerate(rows)])
+    except (ValueError, LookupError, TypeError):
+        said = text.splitlines()[-1] if text else "nothing"
+        remedy = "run `python -m trainer.burn` and read what it says"
+        return Finding(Verdict.FAIL, f"the burn ended with {code}: {said}", remedy)
+
+
+def _divided(context: Context) -> set[int]:
+    """Which of the GPUs are parts of one, by the order in which torch sees them.
+
+    Of AMD's: their names are those of the whole. The names of MIG devices say it.
+    """
+    if not each_gpu.is_amd(context.dev):
+        return set()
+    try:
+        with each_gpu.opened(context) as gpus:
+            used = [] if isinstance(gpus, str) else [one for one in gpus if one is not None]
+            whole = [isinstance(one, GpuError) or not one.partition() for one in used]
+    except GpuError:
+        return set()
+    return {index for index, one in enumerate(whole) if not one}
+
+
+def judge(index: int, row: dict[str, Any], *, divided: bool = False) -> Finding:
+    """`row`: the GPU's model, its matrix product in TFLOP/s, its copy in GB/s."""
+    name, tflops, copied = str(row["model"]), float(row["tflops"]), float(row["copy_gbs"])
+    evidence = f"GPU {index} ({name}): {tflops:.0f} TFLOP/s, {copied:.0f} GB/s"
+    if not row["correct"]:
+        return Finding(Verdict.FAIL, f"{evidence}, and a wrong product", "replace the GPU")
+    if divided or MIG in name:
+        # Its share of the whole is not known here, and gpu.partition warns of it.
+        return Finding(Verdict.PASS, f"{evidence}; of a part of a GPU only the product is judged")
+    model = models.find(name)
+    if model is None:
+        return Finding(Verdict.PASS, f"{evidence}; the table does not have this model")
+    shares = (tflops / model.tflops, copied / model.memory_gbs)
+    evidence += f" ({shares[0]:.0%} and {shares[1]:.0%} of {model.name}'s peaks)"
+    remedy = "look at gpu.slowdown, gpu.temperature and what else runs there; else another node"
+    if shares[0] < models.LEAST_MATMUL or shares[1] < models.LEAST_COPY:
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if shares[0] < models.ENOUGH_MATMUL or shares[1] < models.ENOUGH_COPY:
+        return Finding(Verdict.WARN, evidence, remedy)
+    return Finding(Verdict.PASS, evidence)
+
+
+CHECKS = (
+    Check(
+        "gpu.burn",
+        "do the GPUs compute, and copy, as fast as their model should?",
+        burn,
+        About(
+            evidence="a second of BF16 matrix products and of copies on all GPUs at once, and "
+            "whether a product is right; nothing where `doctor` finds the node at work",
+            threshold=f"fails below {models.LEAST_MATMUL:.0%} of the peak of products or "
+            f"{models.LEAST_COPY:.0%} of the memory's, warns below "
+            f"{models.ENOUGH_MATMUL:.0%} or {models.ENOUGH_COPY:.0%}; of MIG devices and other "
+            "parts of a GPU only the product is judged",
+            source="peaks: the table of models below; shares: our choice",
+            remedy="look at gpu.slowdown and gpu.temperature; else use another node",
+        ),
+        timeout=TIMEOUT,
+        loads=True,
+    ),
+)

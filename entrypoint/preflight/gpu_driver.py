@@ -1,0 +1,235 @@
+"""What stands between the GPUs and the job: driver, device files, variables, the kernel's log."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from entrypoint.machine import xid
+from entrypoint.machine.gpus import nvidia
+from entrypoint.machine.gpus import visible as gpus_of
+from entrypoint.machine.gpus.protocol import GpuError
+from entrypoint.machine.xid import XidAction
+from entrypoint.preflight import each_gpu, software
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+
+HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
+HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
+FATAL = (XidAction.REBOOT_HOST, XidAction.RESTART_VM)
+AMD_GROUPS = "start the container with --group-add video --group-add render"
+
+
+def cuda(context: Context) -> Finding:
+    """The driver against the CUDA that torch was built with."""
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    if each_gpu.is_amd(context.dev):
+        return Finding(Verdict.SKIP, "AMD's driver goes with any ROCm of its years")
+    nvml = context.nvml()
+    if nvml is None:
+        return Finding(Verdict.SKIP, "nvidia-ml-py is not installed, so the driver cannot be asked")
+    try:
+        with nvidia.opened(nvml):
+            driver = nvml.nvmlSystemGetDriverVersion()
+            major, rest = divmod(nvml.nvmlSystemGetCudaDriverVersion(), 1000)
+    except (GpuError, nvml.NVMLError) as error:
+        return Finding(Verdict.FAIL, str(error), "check the driver: nvidia-smi")
+    return judge_cuda(driver, (major, rest // 10), software.cuda())
+
+
+def judge_cuda(driver: str, can: tuple[int, int], built: str) -> Finding:
+    """`can`: the newest CUDA that the driver runs; `built`: torch's, "" where it is unknown."""
+    evidence = f"driver {driver} runs CUDA {can[0]}.{can[1]}"
+    if not built:
+        return Finding(Verdict.PASS, evidence)
+    evidence += f", torch is built for {built}"
+    if int(built.partition(".")[0]) > can[0]:
+        remedy = f"update the driver, or use an image for CUDA {can[0]}"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    return Finding(Verdict.PASS, evidence)
+
+
+def devices(context: Context) -> Finding:
+    """May this user open what CUDA and ROCm open?"""
+    dev = context.dev
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    if each_gpu.is_amd(dev):
+        needed = [dev / "kfd", *sorted(dev.glob("dri/renderD*"))]
+        remedy = AMD_GROUPS
+    else:
+        used = each_gpu.of_node(context.settings, dev)
+        numbered = [path for path in sorted(dev.glob("nvidia[0-9]*")) if _may_be(path, used)]
+        needed = [dev / "nvidiactl", dev / "nvidia-uvm", *numbered]
+        remedy = "start the container with NVIDIA's container runtime (--gpus all)"
+    closed = [path for path in needed if not os.access(path, os.R_OK | os.W_OK)]
+    if closed:
+        names = ", ".join(map(str, closed))
+        evidence = f"user {os.geteuid()} cannot read and write {names}"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    return Finding(Verdict.PASS, f"user {os.geteuid()} may open all {len(needed)} device files")
+
+
+def _may_be(device: Path, names: Sequence[str]) -> bool:
+    """Whether a device file is needed for `names`: only where all are numbers do they say so."""
+    by_number = all(name.isdigit() for name in names)
+    return not by_number or device.name.removeprefix("nvidia") in names
+
+
+def visible(context: Context) -> Finding:
+    found, settings = each_gpu.count(context.dev), context.settings
+    if not found or settings.num_gpus == 0:
+        return Finding(Verdict.SKIP, each_gpu.why_none(context))
+    wanted = each_gpu.asked(settings)
+    is_amd = each_gpu.is_amd(context.dev)
+    return judge_visible(context.environ, found, is_amd=is_amd, wanted=wanted[0] if wanted else 0)
+
+
+def judge_visible(
+    environ: Mapping[str, str], found: int, *, is_amd: bool, wanted: int = 0
+) -> Finding:
+    """`found`: how many GPUs there are; `wanted`: how many this node was given, 0 for unknown."""
+    names = ("HIP", "ROCR", "CUDA") if is_amd else ("CUDA",)
+    given = {
+        variable: environ[variable]
+        for variable in (f"{name}_VISIBLE_DEVICES" for name in names)
+        if variable in environ
+    }
+    evidence = ", ".join(f"{name}={value}" for name, value in given.items())
+    hip = given.get("HIP_VISIBLE_DEVICES")
+    if is_amd and (other := given.get("CUDA_VISIBLE_DEVICES", hip)) != hip and hip is not None:
+        remedy = f"set HIP_VISIBLE_DEVICES alone: Ray refuses to start with another ({other})"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if "ROCR_VISIBLE_DEVICES" in given and hip is None:
+        remedy = "set HIP_VISIBLE_DEVICES instead: Ray refuses to start with ROCR's alone"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    for name, value in given.items():
+        if value.strip() in HIDES_ALL:
+            remedy = f"unset {name}; for a node of CPUs set ROLLCALL_NUM_GPUS=0, too"
+            return Finding(Verdict.WARN, f"{name}={value} hides every GPU: none is used", remedy)
+        numbers = [int(one) for one in value.split(",") if one.strip().isdigit()]
+        if beyond := [str(one) for one in numbers if one >= found]:
+            problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {found}"
+            return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {found}")
+    shown = len(gpus_of.names(environ, found, is_amd=is_amd))
+    if given and shown < found and shown != wanted:
+        return Finding(Verdict.WARN, f"{evidence} shows {shown} of {found} GPUs")
+    return Finding(Verdict.PASS, evidence or "no variable hides a GPU")
+
+
+def xids(context: Context) -> Finding:
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    if each_gpu.is_amd(context.dev):
+        return Finding(Verdict.SKIP, "Xid errors are NVIDIA's")
+    try:
+        messages = _kernel_messages(context.dev / "kmsg")
+    except OSError as error:
+        return Finding(Verdict.SKIP, f"the kernel's log cannot be read here: {error.strerror}")
+    return judge_xids(messages, _is_ours(context))
+
+
+def _is_ours(context: Context) -> Callable[[str], bool]:
+    """Whether a PCI address may be of a GPU that this node uses. One that NVML does not know is of
+    a GPU that was lost where a device file has none that answers, else of one that was not given
+    to this container."""
+    used: dict[str, bool] = {}
+    if nvml := context.nvml():
+        with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
+            used = nvidia.addresses(nvml, each_gpu.of_node(context.settings, context.dev))
+    lost = len(used) < each_gpu.count(context.dev)
+    return lambda address: used.get(address, lost)
+
+
+def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: True) -> Finding:
+    """`messages`: lines of the kernel's log since the machine was booted."""
+    told = [one for line in messages.splitlines() if (one := xid.parse(line))]
+    found = [one for one in told if is_ours(one.address)]
+    serious = Counter(one for one in found if one.action not in HARMLESS)
+    if not serious:
+        evidence = "no Xid but those that programs cause" if found else "no Xid"
+        others = " on the GPUs that this node uses" if len(found) < len(told) else ""
+        return Finding(Verdict.PASS, evidence + others)
+    evidence = ", ".join(
+        f"Xid {one.number} on {one.bus} ({times} times)" for one, times in serious.items()
+    )
+    actions = list(dict.fromkeys(one.action for one in serious))
+    verdict = Verdict.FAIL if any(one in FATAL for one in actions) else Verdict.WARN
+    return Finding(verdict, evidence, "; ".join(actions))
+
+
+def _kernel_messages(path: Path) -> str:
+    """What the kernel's log holds now, without waiting for more. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    records = []
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, 8192)
+            except BrokenPipeError:  # overwritten before it was read: the next one comes
+                continue
+            if not record:
+                break
+            records.append(record.decode(errors="replace"))
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+    return "".join(records)
+
+
+CHECKS = (
+    Check(
+        "gpu.driver",
+        "does the driver run the CUDA that torch was built for?",
+        cuda,
+        About(
+            evidence="the driver's version and newest CUDA, against that of torch's packages",
+            threshold="fails where torch's major version is above the driver's",
+            source="CUDA compatibility guide: within a major version any driver of it will do",
+            remedy="update the driver, or use an image for the driver's CUDA",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.devices",
+        "may this user open the GPUs' device files?",
+        devices,
+        About(
+            evidence="permissions of `/dev/nvidia*`, or of `/dev/kfd` and `/dev/dri/renderD*`",
+            threshold="fails where one cannot be read and written",
+            source="CUDA and ROCm then show no GPU at all, without a reason",
+            remedy=f"`--gpus all`; on AMD {AMD_GROUPS.partition('with ')[2]}",
+        ),
+    ),
+    Check(
+        "gpu.visible",
+        "do the variables that hide GPUs agree with each other and with the machine?",
+        visible,
+        About(
+            evidence="`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`",
+            threshold="fails where one named is not there, HIP's and CUDA's differ, or ROCR's is "
+            "set alone; warns where some are hidden, but for as many as the platform gave others, "
+            "and where all are; hidden ones are neither offered to Ray nor examined",
+            source="Ray 2.55 refuses to start in the latter two cases that fail",
+            remedy="on AMD set `HIP_VISIBLE_DEVICES` alone, elsewhere none of them; on a node of "
+            "CPUs `ROLLCALL_NUM_GPUS=0`",
+        ),
+    ),
+    Check(
+        "gpu.xid",
+        "did the driver report errors since the machine was booted?",
+        xids,
+        About(
+            evidence="`NVRM: Xid` lines of the kernel's log, where `/dev/kmsg` can be read",
+            threshold="fails for what needs a reboot, warns for what needs a reset or a look, "
+            "passes over what a program of its own caused, and GPUs that this node does not use",
+            source="NVIDIA's Xid catalogue",
+            remedy="what the catalogue says: reset, reboot, or look further",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+)

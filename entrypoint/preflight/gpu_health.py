@@ -1,0 +1,323 @@
+"""Are this node's GPUs there, whole, cool, at full width, and nobody else's?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from entrypoint.machine.gpus import models
+from entrypoint.machine.gpus.protocol import Gpu
+from entrypoint.machine.limits import GIB, sized
+from entrypoint.preflight import each_gpu
+from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+
+MOST_REMAPPED_ROWS = 512
+WARM = 5.0
+"""Degrees below the limit from which on a GPU counts as warm."""
+HELD_WARNS, HELD_FAILS = 1 * GIB, 0.1
+"""Memory that others hold: bytes from which on it warns, share of all from which on it fails."""
+
+
+def present(context: Context) -> Finding:
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    return Finding(Verdict.PASS, _files(context))
+
+
+def _files(context: Context) -> str:
+    found, used = each_gpu.count(context.dev), len(each_gpu.of_node(context.settings, context.dev))
+    return f"{found} GPU device files" + (f", this node uses {used} GPUs" if used != found else "")
+
+
+def counted(context: Context) -> Finding:
+    """Device files, what the driver answers for, and what is asked."""
+    files, wanted, why = (
+        each_gpu.count(context.dev),
+        each_gpu.asked(context.settings),
+        each_gpu.why_none(context),
+    )
+    evidence = _files(context)
+    remedy = "give the container its GPUs (--gpus all; --device /dev/kfd --device /dev/dri)"
+    if wanted and wanted[0] > files:
+        return Finding(Verdict.FAIL, f"{evidence}, and {wanted[1]} asks for {wanted[0]}", remedy)
+    offered, used = context.settings.num_gpus, len(each_gpu.of_node(context.settings, context.dev))
+    if offered is not None and offered > used:
+        remedy = "offer as many as the variables that hide GPUs show, or unset these"
+        evidence += f", and ROLLCALL_NUM_GPUS offers {offered}: Ray does not start so"
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if why:
+        return Finding(Verdict.SKIP, why)
+    found = each_gpu.each(context, lambda one: Finding(Verdict.PASS, one.model()))
+    return Finding(found.verdict, f"{evidence}; {found.evidence}", found.remedy)
+
+
+def recovery(one: Gpu) -> Finding | None:
+    action = one.recovery_action()
+    if action is None:
+        return None
+    if action:
+        return Finding(Verdict.FAIL, f"the driver asks to {action}", f"{action}, or another node")
+    return Finding(Verdict.PASS, "the driver asks for nothing")
+
+
+def ecc(one: Gpu) -> Finding | None:
+    errors = one.memory_errors()
+    if errors is None:
+        return None
+    evidence = f"{errors.uncorrected} uncorrected and {errors.corrected} corrected memory errors"
+    if errors.uncorrected:
+        return Finding(Verdict.FAIL, evidence, "reset the GPU; replace it where they come again")
+    return Finding(Verdict.PASS, evidence)
+
+
+def remapped_rows(one: Gpu) -> Finding | None:
+    rows = one.remapped_rows()
+    if rows is None:
+        return None
+    evidence = f"{rows.uncorrected} rows remapped for uncorrected errors"
+    if rows.failed or rows.uncorrected > MOST_REMAPPED_ROWS:
+        evidence += ", and a remapping failed" if rows.failed else ""
+        return Finding(Verdict.FAIL, evidence, "replace the GPU")
+    if rows.pending:
+        return Finding(Verdict.FAIL, f"{evidence}, and one is pending", "reset the GPU")
+    return Finding(Verdict.PASS, evidence)
+
+
+def slowdown(one: Gpu) -> Finding | None:
+    reasons = one.slowdowns()
+    if reasons is None:
+        return None
+    faults, limits = reasons
+    if faults:
+        evidence = f"clocks are held down: {', '.join(faults)}"
+        return Finding(Verdict.FAIL, evidence, "check cooling and power supply, or another node")
+    if limits:
+        evidence = f"clocks are held down by {', '.join(limits)}"
+        return Finding(Verdict.WARN, evidence, "raise the limit, or end what runs on the GPU")
+    return Finding(Verdict.PASS, "clocks are not held down")
+
+
+def temperature(one: Gpu) -> Finding | None:
+    degrees = one.temperature()
+    if degrees is None:
+        return None
+    limit = degrees.slowdown or models.HOTTEST
+    evidence = f"{degrees.now:.0f} °C of {limit:.0f} °C"
+    if degrees.now >= limit:
+        return Finding(Verdict.FAIL, evidence, "check the cooling, or use another node")
+    if degrees.now >= limit - WARM:
+        return Finding(Verdict.WARN, evidence, "check the cooling, and what else runs on it")
+    # Passing ones are told alike, though no two have the same temperature.
+    return Finding(Verdict.PASS, f"below {limit:.0f} °C")
+
+
+def pcie(one: Gpu) -> Finding | None:
+    link, model = one.pcie(), models.find(one.model())
+    if link is None:
+        return None
+    generation = f", generation {link.max_generation}" if link.max_generation else ""
+    evidence = f"PCIe x{link.width} of x{link.max_width}{generation}"
+    if link.width < link.max_width:
+        verdict = Verdict.FAIL if model else Verdict.WARN
+        return Finding(verdict, evidence, "reseat the GPU or its riser, or use another node")
+    if model and link.max_generation and link.max_generation < model.pcie_generation:
+        evidence += f"; {model.name} has generation {model.pcie_generation}"
+        return Finding(Verdict.WARN, evidence, "check the slot and the machine's firmware settings")
+    return Finding(Verdict.PASS, evidence)
+
+
+def links(one: Gpu) -> Finding | None:
+    state, model = one.links(), models.find(one.model())
+    if state is None:
+        return None
+    evidence = f"{state.up} of {state.up + state.down} links to other GPUs are up"
+    remedy = "restart the fabric manager and reset the GPU, or use another node"
+    if state.down and state.up:
+        return Finding(Verdict.FAIL, evidence, remedy)
+    if state.down:  # as on a GPU that is alone in its virtual machine
+        return Finding(Verdict.WARN, evidence, remedy)
+    if model and state.up < model.links:
+        return Finding(Verdict.WARN, f"{evidence}; {model.name} has {model.links}", remedy)
+    return Finding(Verdict.PASS, evidence)
+
+
+def partition(one: Gpu) -> Finding | None:
+    mode = one.partition()
+    if mode is None:
+        return None
+    if mode:
+        remedy = "make it whole (nvidia-smi -mig 0; amd-smi set --compute-partition SPX)"
+        return Finding(Verdict.WARN, f"the GPU is divided ({mode})", remedy)
+    return Finding(Verdict.PASS, "the GPU is whole")
+
+
+def held_memory(context: Context) -> Finding:
+    if why := each_gpu.why_none(context):
+        return Finding(Verdict.SKIP, why)
+    own, whose = context.own()
+
+    def judge(one: Gpu) -> Finding | None:
+        memory = one.memory()
+        if memory is None:
+            return None
+        holders = one.processes()
+        if memory.used < HELD_WARNS:
+            return Finding(Verdict.PASS, f"less than {sized(HELD_WARNS)} is held")
+        evidence = f"{sized(memory.used)} of {sized(memory.total)} are held"
+        evidence += f" by processes {', '.join(map(str, holders))}" if holders else ""
+        if own and own >= set(holders):
+            return Finding(Verdict.WARN, f"{evidence}, {whose}")
+        verdict = Verdict.FAIL if memory.used > HELD_FAILS * memory.total else Verdict.WARN
+        return Finding(verdict, evidence, "end what runs there, or reset the GPU")
+
+    return each_gpu.each(context, judge)
+
+
+def _on_each(judge: each_gpu.Judge) -> Callable[[Context], Finding]:
+    return lambda context: each_gpu.each(context, judge)
+
+
+CHECKS = (
+    Check(
+        "gpu.present",
+        "which GPUs are there?",
+        present,
+        About(
+            evidence="the device files `/dev/nvidia0` … or `/dev/kfd` and `/dev/dri/renderD128` …",
+            threshold="none: without a GPU, or with `ROLLCALL_NUM_GPUS=0`, every check of this "
+            "group says so and is skipped",
+            source="–",
+            remedy="start the container with its GPUs",
+        ),
+    ),
+    Check(
+        "gpu.count",
+        "are there as many GPUs as asked, and does each answer?",
+        counted,
+        About(
+            evidence="device files, and what the driver's library answers for, against "
+            "`ROLLCALL_NUM_GPUS` or the platform's count",
+            threshold="fails with fewer than asked, or where one that this node uses does not "
+            "answer",
+            source="a GPU that fell off the bus keeps its device file (Xid 79)",
+            remedy="give the container all GPUs; reset or reboot where one is lost",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.recovery",
+        "does the driver ask for a reset?",
+        _on_each(recovery),
+        About(
+            evidence="NVML's recovery action of each GPU (drivers since 570)",
+            threshold="fails with anything but none",
+            source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML reference",
+            remedy="what the action says: reset the GPU, reboot the node, drain it",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.ecc",
+        "are there uncorrected memory errors?",
+        _on_each(ecc),
+        About(
+            evidence="ECC counters since the driver was loaded; on AMD the RAS counters of "
+            "all blocks",
+            threshold="fails with one uncorrected error",
+            source="NVIDIA GPU memory error management; amdgpu RAS documentation",
+            remedy="reset the GPU; replace it where they come again",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.remapped_rows",
+        "is the memory's spare used up?",
+        _on_each(remapped_rows),
+        About(
+            evidence="rows that were remapped, pending and failed remappings",
+            threshold=f"fails with one pending, one failed, or over {MOST_REMAPPED_ROWS} rows",
+            source="NVIDIA GPU memory error management: 512 rows may be remapped",
+            remedy="reset the GPU where one is pending, replace it where one failed",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.slowdown",
+        "do the GPUs run at their clocks?",
+        _on_each(slowdown),
+        About(
+            evidence="the driver's reasons for lower clocks",
+            threshold="fails for heat, the power supply's brake and hardware slowdown; "
+            "warns at the power limit",
+            source="nvmlClocksEventReasons, NVML reference",
+            remedy="check cooling and power supply, or use another node",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.temperature",
+        "are the GPUs cool enough?",
+        _on_each(temperature),
+        About(
+            evidence="the GPU's sensor; on AMD its hottest spot",
+            threshold=f"fails at the GPU's own limit ({models.HOTTEST:g} °C where it tells none), "
+            f"warns {WARM:g} °C below it",
+            source="the slowdown threshold that the board itself gives",
+            remedy="check the cooling, and what else runs on the GPU",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.pcie",
+        "is the link to the machine at its full width?",
+        _on_each(pcie),
+        About(
+            evidence="PCIe lanes in use and possible, and the generation that is possible",
+            threshold="fails with fewer lanes than possible (warns on models that the table "
+            "below does not have), warns below the model's generation",
+            source="the table of models below; in idle a link may run slower, but not narrower",
+            remedy="reseat the GPU or its riser, check the firmware's settings",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.links",
+        "are the links between the GPUs up?",
+        _on_each(links),
+        About(
+            evidence="NVLink states, or XGMI's",
+            threshold="fails with one link down beside others that are up, warns with all down or "
+            "fewer than the model has",
+            source="the table of models below",
+            remedy="restart the fabric manager, reset the GPU, or use another node",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.partition",
+        "is each GPU whole?",
+        _on_each(partition),
+        About(
+            evidence="MIG mode, or AMD's compute partition",
+            threshold="warns where a GPU is divided",
+            source="NCCL does not connect MIG instances of one GPU; a division also divides memory",
+            remedy="`nvidia-smi -mig 0`, `amd-smi set --compute-partition SPX`",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+    Check(
+        "gpu.memory",
+        "is the GPUs' memory free?",
+        held_memory,
+        About(
+            evidence="memory in use, of the GPUs and MIG devices that this node uses, and the "
+            "processes that hold it",
+            threshold=f"warns from {sized(HELD_WARNS)}, fails from {HELD_FAILS:.0%} of the memory; "
+            "warns for what an earlier life of this node holds, as that is ended before Ray "
+            "starts, and in `doctor` for what the node itself does",
+            source="our choice: a node that was killed leaves processes, and the job then finds no "
+            "memory",
+            remedy="end what runs there, or reset the GPU",
+        ),
+        timeout=each_gpu.NVML_TIMEOUT,
+    ),
+)

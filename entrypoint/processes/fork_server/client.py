@@ -1,0 +1,192 @@
+"""The node's side of its fork server: the files, the start, the end, a word on its state."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from contract import private_dir
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.processes import process
+from entrypoint.processes.fork_server import proc_view
+from entrypoint.processes.programs import program
+
+log = logging.getLogger(__name__)
+
+PRELOADED = "trainer.preload"
+ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
+"""For the variables and the command line of a fork, as the system shows them."""
+START_SECONDS = 60.0
+PAUSES_SECONDS = (1.0, 4.0, 16.0, 64.0)
+"""Before it is started again; then it is left."""
+IMPORT_SECONDS = 4.0
+"""That a process without a fork server spends on its imports."""
+LONGEST_FIRST_LINE = 127
+"""That every kernel reads, in bytes."""
+STATE_REQUEST = bytes(4)
+BESIDE = Path(__file__).parent
+
+
+class ForkServer:
+    """From the start of a `with` block to its end, where the settings want one.
+
+    Whatever goes wrong with it is said in the log, and then everything starts as it does without.
+    One that was killed, as by the kernel for want of memory, is started again, a few times.
+    It outlives the Ray of its node: what it has imported serves the next one, too.
+    """
+
+    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+        """`env`: what Ray and all that it starts on this node see."""
+        self._settings = settings
+        self._env = env
+        self._process: process.Process | None = None
+        self._pauses = iter(PAUSES_SECONDS)
+        self._changing = threading.Lock()
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> ForkServer:
+        if not wanted(self._settings):
+            return self
+        process.end(process.ours(mark(self._settings)), grace=0.5)  # of an earlier life
+        process.raise_open_files_limit()
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changing:
+            self._stopping.set()
+        if self._process is not None:
+            self._process.stop(grace=1.0)
+        private_dir.remove(home_of(self._settings))
+
+    def _start(self) -> None:
+        try:
+            self._serve(home_of(self._settings))
+        except (OSError, process.StartError) as error:
+            self._is_gone(str(error))
+
+    def _is_gone(self, why: str) -> None:
+        """For good; what is started from now on takes longer."""
+        log.warning(
+            "no fork server (%s): each process of the job imports all for itself, "
+            "and starts some %.0f s slower",
+            why,
+            IMPORT_SECONDS,
+        )
+
+    def _serve(self, home: Path) -> None:
+        write_shim(home)
+        # The first variable stays as it is in every fork: from it Ray finds where titles go. The
+        # last leaves room.
+        first = {"SPT_NOENV": self._env.get("SPT_NOENV", "1")}
+        ours = process.marks(mark(self._settings)) | {proc_view.ROOM: proc_view.room(ROOM_BYTES)}
+        server = self._process = process.Process(
+            "fork-server",
+            [
+                *program("entrypoint.processes.fork_server.server", str(home), str(os.getpid())),
+                *(PRELOADED, proc_view.room(TITLE_BYTES)),
+            ],
+            env=first | dict(self._env) | ours,
+            log_to=RunFiles(self._settings.run_dir).logs
+            / f"fork-server-{self._settings.node_name}.log",
+        )
+        server.on_exit(lambda code: self._ended(code, server.tail(1)))
+        threading.Thread(target=self._say_state, args=(home, server), daemon=True).start()
+
+    def _say_state(self, home: Path, server: process.Process) -> None:
+        """Once it has imported everything, and answers."""
+
+        def ask() -> str:
+            if not server.running:
+                return ""
+            try:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(str(home / "socket"))
+                    client.sendall(STATE_REQUEST)
+                    state = client.recv(100).decode()
+            except OSError as error:
+                raise wait.NotYetError(str(error)) from None
+            if not state:
+                raise wait.NotYetError("it has ended")
+            return state
+
+        with suppress(wait.GaveUpError, wait.InterruptedWaitError):
+            if state := wait.until(
+                "the fork server", ask, timeout=START_SECONDS, stop=self._stopping
+            ):
+                log.info("the fork server is %s", state)
+
+    def _ended(self, code: int, last_words: str) -> None:
+        if self._stopping.is_set():
+            return
+        killed = code > 128  # by a signal
+        pause = next(self._pauses, None) if killed else None
+        if pause is None:
+            self._is_gone("it was killed too often" if killed else last_words)
+            return
+        log.warning("the fork server was killed, and is started again after %.0f s", pause)
+        self._stopping.wait(pause)
+        with self._changing:
+            if not self._stopping.is_set():
+                self._start()
+
+
+def wanted(settings: Settings) -> bool:
+    return settings.fork_server and settings.recipe == "builtin"
+
+
+def python(settings: Settings) -> str:
+    """What starts a process of the job on this node: the shim, where it can be run."""
+    shim = home_of(settings) / "python"
+    if not wanted(settings):
+        return sys.executable
+    if not os.access(shim, os.X_OK):
+        if not shim.parent.exists():
+            log.warning("the fork server is not used: %s is gone", shim.parent)
+        return sys.executable
+    try:
+        private_dir.check(shim.parent)
+    except OSError as error:
+        log.warning("the fork server is not used: %s", error)
+        return sys.executable
+    return str(shim)
+
+
+def with_python(settings: Settings, ray: str) -> list[str]:
+    """The command that starts the program `ray`, which starts its workers so."""
+    shim = python(settings)
+    if shim == sys.executable:
+        return [ray]
+    return [sys.executable, str(BESIDE / "ray_start.py"), shim, ray]
+
+
+def mark(settings: Settings) -> str:
+    """What the server carries: not the mark of the node's Ray, which it outlives."""
+    return f"{settings.node_mark}/fork-server"
+
+
+def home_of(settings: Settings) -> Path:
+    return private_dir.of_node(settings.node_mark) / "fork"
+
+
+def write_shim(home: Path) -> None:
+    """As a program that this interpreter runs, with neither site-packages nor variables.
+
+    Raises OSError.
+    """
+    private_dir.make(home)
+    first = f"#!{sys.executable} -IS\n"
+    if " " in sys.executable or len(os.fsencode(first)) > LONGEST_FIRST_LINE:
+        raise OSError(f"{sys.executable} cannot stand in a program's first line")
+    fresh = home / "python.new"
+    fresh.write_text(first + (BESIDE / "shim.py").read_text())
+    fresh.chmod(0o755)
+    fresh.rename(home / "python")

@@ -1,0 +1,44 @@
+"""Python programs of this product, started so that no folder of the user's takes their place.
+
+`python -m` looks into the working directory first, where a user may have a folder `trainer` or
+`env`; with `-P` it does not look there at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("entrypoint", "env", "trainer")
+
+
+def program(module: str, *arguments: str, python: str = "") -> tuple[str, ...]:
+    """The command line of one of this product's programs; by default with this interpreter."""
+    return (python or sys.executable, "-P", "-m", module, *arguments)
+
+
+def unshadowed(argv: Sequence[str]) -> tuple[str, ...]:
+    """A user's command line; with `-P` where it is `python -m` and a program of this product.
+
+    A module of that name in the working directory is the user's, and meant.
+    """
+    if not Path(argv[0]).name.startswith("python"):
+        return tuple(argv)
+    options = list(takewhile(lambda word: word[:1] == "-" and word not in ("-m", "-c"), argv[1:]))
+    command = argv[len(options) + 1 :]
+    ours = len(command) > 1 and command[0] == "-m" and _is_ours(command[1])
+    return (argv[0], "-P", *argv[1:]) if ours else tuple(argv)
+
+
+def _is_ours(module: str) -> bool:
+    names = module.split(".")
+    return names[0] in OURS and _has(ROOT, names) and not _has(Path.cwd(), names)
+
+
+def _has(directory: Path, names: Sequence[str]) -> bool:
+    """Whether `python -m` would run the module of these names, were only `directory` searched."""
+    path = directory.joinpath(*names)
+    return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()

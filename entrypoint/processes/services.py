@@ -1,0 +1,166 @@
+"""Servers that a node starts and keeps alive, or only waits for: reward model, retriever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract import lease
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import ServiceOn, Settings
+from entrypoint.net import wait
+from entrypoint.processes import process
+from entrypoint.processes.programs import unshadowed
+
+log = logging.getLogger(__name__)
+
+STEADY_SECONDS = 60.0
+"""A server that lived for so long starts its count of failures anew."""
+
+
+Probe = Callable[[], int]
+Guard = Callable[[Probe], Probe]
+"""Makes a probe that looks, before each try, whether there is still anything to wait for."""
+
+
+def unguarded(probe: Probe) -> Probe:
+    return probe
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    name: str
+    url: str | None
+    """Where it answers; None: nothing is waited for."""
+    command: tuple[str, ...] | None
+    """What starts it on this node; None: somebody else does."""
+
+
+def specs(settings: Settings, *, is_head: bool) -> list[ServiceSpec]:
+    """Pure: the services of this node. A worker has only those that run on every node."""
+    wanted = []
+    for name, url, command, on in (
+        ("reward", settings.reward_url, settings.reward_command, settings.reward_on),
+        ("retriever", settings.retriever_url, settings.retriever_command, settings.retriever_on),
+    ):
+        starts_here = command if is_head or on is ServiceOn.EVERY else None
+        if starts_here or (url and is_head):
+            wanted.append(ServiceSpec(name, url, starts_here))
+    return wanted
+
+
+def mark(settings: Settings) -> str:
+    """What services carry: not the mark of the node's Ray, which they outlive."""
+    return f"{settings.node_mark}/service"
+
+
+class Service:
+    """One service; with a command, a thread starts it and starts it again whenever it ends."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        *,
+        env: Mapping[str, str],
+        log_to: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        """`tell` may raise OSError and SupersededError, as the journal does."""
+        self.spec = spec
+        self._env = env
+        self._log_to = log_to
+        self._tell = tell
+        self._stopping = threading.Event()
+        self._process: process.Process | None = None
+        self._keeper = threading.Thread(target=self._keep, name=spec.name, daemon=True)
+
+    def start(self) -> None:
+        if self.spec.command:
+            self._keeper.start()
+
+    def wait_ready(self, timeout: float, stop: threading.Event, guarded: Guard = unguarded) -> None:
+        """Raises GaveUpError where it does not answer in time, and what the guard raises."""
+        if not self.spec.url:
+            return
+        url = self.spec.url
+        what = f"the {self.spec.name} server"
+        probe = guarded(lambda: wait.answers_http(url))
+        wait.until(what, probe, timeout=timeout, stop=stop, longest_pause=0.3)
+        log.info("%s answers at %s", what, url)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._process is not None:
+            self._process.stop(grace=3.0)
+
+    def _keep(self) -> None:
+        assert self.spec.command is not None
+        failures = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                self._process = process.Process(
+                    self.spec.name,
+                    unshadowed(self.spec.command),
+                    env=self._env,
+                    log_to=self._log_to,
+                )
+                code = self._process.wait()
+                ending = f"ended with {code}; its log is {self._log_to}"
+            except process.StartError as error:
+                ending = str(error)
+            except OSError as error:  # of its log
+                ending = f"cannot start: {error.filename or self._log_to}: {error.strerror}"
+            if self._stopping.is_set():
+                return
+            failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+            pause = wait.backoff(failures)
+            sentence = f"the {self.spec.name} server {ending}; starting it again in {pause:.1f} s"
+            try:
+                self._tell(sentence)
+            except lease.SupersededError:  # this head ends, and says so itself
+                return
+            except OSError as error:
+                log.warning("%s (not in the journal: %s)", sentence, error.strerror or error)
+            self._stopping.wait(pause)
+
+
+class Services:
+    """All services of a node, from the start of a `with` block to its end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        is_head: bool,
+        env: Mapping[str, str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._timeout = settings.service_timeout
+        self._mark = mark(settings)
+        env = {**env, **process.marks(self._mark)}
+        logs = RunFiles(settings.run_dir).logs
+        suffix = "" if is_head else f"-{settings.node_name}"
+        self._services = [
+            Service(spec, env=env, log_to=logs / f"{spec.name}{suffix}.log", tell=tell)
+            for spec in specs(settings, is_head=is_head)
+        ]
+
+    def __enter__(self) -> Services:
+        process.end(process.ours(self._mark), grace=1.0)  # of an earlier life of this node
+        for service in self._services:
+            service.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for service in self._services:
+            service.stop()
+
+    def wait_ready(self, stop: threading.Event, guarded: Guard = unguarded) -> None:
+        """All that this node starts, or waits for. Raises as `Service.wait_ready`."""
+        for service in self._services:
+            service.wait_ready(self._timeout, stop, guarded)

@@ -1,0 +1,103 @@
+"""A flight record as one HTML page that needs nothing else: no script, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from entrypoint.run.flight_record.record import TRAINING, Report
+from entrypoint.run.flight_record.text import duration
+
+COLOURS = ("#2e7d32", "#1565c0", "#ef6c00", "#6a1b9a", "#c62828", "#00838f", "#9e9d24", "#5d4037")
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+td, th { border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left }
+td { vertical-align: top }
+.bar { display: flex; height: 2rem; border-radius: .3rem; overflow: hidden }
+.dot { display: inline-block; width: .8rem; height: .8rem; border-radius: 50% }
+code { word-break: break-word }
+"""
+
+
+def page(record: Report, name: str) -> str:
+    title = escape(f"{name}: {record.outcome}")
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>{title}</title><style>{STYLE}</style></head><body>",
+            f"<h1>{title}</h1><p>{escape(record.sentence)}</p>",
+            f"<p><strong>{record.effective_time_ratio:.1%}</strong> effective time: "
+            f"{record.steps} steps in {duration(record.wall_seconds)}, "
+            f"{escape(record.began)} to {escape(record.ended)}.</p>",
+            *_time(record),
+            "<h2>Failures</h2>",
+            *_failures(record),
+            "<h2>Mended while the job went on</h2>",
+            *_repairs(record),
+            "<h2>Attempts</h2>",
+            *_attempts(record),
+            "</body></html>\n",
+        ]
+    )
+
+
+def _time(record: Report) -> Iterable[str]:
+    total = sum(record.seconds.values()) or 1.0
+    uses = sorted(record.seconds.items(), key=lambda use: (use[0] != TRAINING, -use[1]))
+    painted = [(use, spent, COLOURS[i % len(COLOURS)]) for i, (use, spent) in enumerate(uses)]
+    yield '<div class="bar">'
+    for use, spent, colour in painted:
+        width = 100 * spent / total
+        yield f'<div style="width:{width:.3f}%;background:{colour}" title="{escape(use)}"></div>'
+    yield "</div><table>"
+    for use, spent, colour in painted:
+        yield (
+            f'<tr><td><span class="dot" style="background:{colour}"></span> {escape(use)}</td>'
+            f"<td>{duration(spent)}</td><td>{spent / total:.1%}</td></tr>"
+        )
+    yield "</table>"
+
+
+def _failures(record: Report) -> Iterable[str]:
+    if not record.failures:
+        yield "<p>None.</p>"
+        return
+    yield _head("at", "class and evidence", "answer", "noticed after", "next step", "steps lost")
+    for one in record.failures:
+        yield _row(
+            escape(one.at),
+            f"<strong>{escape(one.failure)}</strong><br><code>{escape(one.evidence)}</code>",
+            f"{escape(one.answer)}<br>{escape(one.decision)}",
+            duration(one.noticed_seconds),
+            "none" if one.recovery_seconds is None else f"{duration(one.recovery_seconds)} later",
+            str(one.steps_lost),
+        )
+    yield "</table>"
+
+
+def _repairs(record: Report) -> Iterable[str]:
+    if not record.repairs:
+        yield "<p>Nothing.</p>"
+        return
+    yield _head("at", "attempt", "what")
+    for one in record.repairs:
+        yield _row(escape(one.at), str(one.attempt or "none"), escape(one.sentence))
+    yield "</table>"
+
+
+def _attempts(record: Report) -> Iterable[str]:
+    yield _head("attempt", "began", "lasted", "from step", "steps", "ended")
+    for one in record.attempts:
+        lasted, numbers = duration(one.seconds), (one.resumed_from, one.steps)
+        yield _row(str(one.number), escape(one.at), lasted, *map(str, numbers), escape(one.ending))
+    yield "</table>"
+
+
+def _head(*cells: str) -> str:
+    return "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in cells) + "</tr>"
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

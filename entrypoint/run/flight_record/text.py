@@ -1,0 +1,70 @@
+"""A flight record in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from entrypoint.run.flight_record.record import TRAINING, Failure, Report
+
+
+def lines(record: Report) -> Iterator[str]:
+    yield f"{record.outcome}: {record.sentence}"
+    yield (
+        f"{counted(record.steps, 'step')} in {duration(record.wall_seconds)}, "
+        f"{counted(len(record.attempts), 'attempt')}, "
+        f"{counted(len(record.failures), 'failure')}"
+    )
+    yield (
+        f"effective time {record.effective_time_ratio:.1%}: "
+        f"{duration(record.seconds.get(TRAINING, 0.0))} of steps that count"
+    )
+    rest = {use: spent for use, spent in record.seconds.items() if use != TRAINING}
+    if rest:
+        yield "the rest:"
+        for use, spent in rest.items():
+            share = spent / record.wall_seconds if record.wall_seconds else 0.0
+            yield f"  {share:6.1%}  {use}, {duration(spent)}"
+    yield "attempts:"
+    for one in record.attempts:
+        yield (
+            f"  {one.number}: from step {one.resumed_from}, {counted(one.steps, 'step')} "
+            f"in {duration(one.seconds)}: {one.ending}"
+        )
+    if record.failures:
+        yield "failures:"
+        for failure in record.failures:
+            yield from _failure(failure)
+    if record.repairs:
+        yield "mended while the job went on:"
+        for repair in record.repairs:
+            yield f"  {repair.at} attempt {repair.attempt}: {repair.sentence}"
+
+
+def _failure(failure: Failure) -> Iterator[str]:
+    yield f"  {failure.at} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
+    yield f"    {failure.answer}: {failure.decision}"
+    back = (
+        f"next step {duration(failure.recovery_seconds)} later"
+        if failure.recovery_seconds is not None
+        else "no step since"
+    )
+    yield (
+        f"    noticed after {duration(failure.noticed_seconds)}, {back}, "
+        f"{counted(failure.steps_lost, 'step')} lost"
+    )
+
+
+def duration(seconds: float) -> str:
+    """4.2 s, 3 min 20 s, 5 h 10 min, 2 d 4 h"""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for small, large, per in (("s", "min", 60), ("min", "h", 60), ("h", "d", 24)):
+        rest, whole = whole % per, whole // per
+        if whole < (24 if large == "h" else 60) or large == "d":
+            return f"{whole} {large} {rest} {small}"
+    raise AssertionError("days have no end")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

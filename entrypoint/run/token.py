@@ -1,0 +1,105 @@
+"""The cluster's one secret: Ray's token authentication and the control port use it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+from pathlib import Path
+
+from contract.os_errors import named
+from contract.run_dir import RunFiles, write_atomically
+from entrypoint.cluster.roll import STORAGE_GRACE_SECONDS
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+
+log = logging.getLogger(__name__)
+
+TOKEN = re.compile(rb"[!-~]{16,}")
+"""What a request's header can carry, and nobody guesses."""
+
+
+def for_head(settings: Settings) -> str:
+    """The given token, or the run's own, made at its first start.
+
+    A given one is not written down: who gives it wants it to lie where they put it.
+
+    Raises OSError where the run directory does not take the file.
+    """
+    if settings.token is not None:
+        return settings.token.reveal()
+    path = RunFiles(settings.run_dir).token
+    try:
+        if token := _token_in(path):
+            return token
+        log.warning("%s is damaged: it is made anew, and workers read it again", path)
+    except FileNotFoundError:
+        pass
+    token = secrets.token_hex(24)
+    write_atomically(path, token, mode=0o600)
+    return token
+
+
+def _token_in(path: Path) -> str | None:
+    """None where the file holds nothing that a head has written. Raises OSError."""
+    with named(path):
+        content = path.read_bytes().strip()
+    return content.decode() if TOKEN.fullmatch(content) else None
+
+
+def for_worker(settings: Settings, stop: threading.Event) -> str:
+    """The given token, or the one that the head puts into the run directory, waited for.
+
+    Raises GaveUpError, whose sentence names both remedies, after ROLLCALL_HEAD_TIMEOUT.
+    """
+    if settings.token is not None:
+        return settings.token.reveal()
+    path = RunFiles(settings.run_dir).token
+
+    def read() -> str:
+        try:
+            token = _token_in(path)
+        except OSError as error:
+            raise wait.NotYetError(f"{path}: {error.strerror}") from None
+        if token is None:
+            raise wait.NotYetError(f"{path} holds no token")
+        return token
+
+    what = (
+        "the cluster's token, which the head writes to the run directory (share ROLLCALL_RUN_DIR "
+        "between all nodes)"
+    )
+    return wait.until(what, read, timeout=settings.head_timeout, stop=stop)
+
+
+def other_than(refused: str, settings: Settings, stop: threading.Event) -> str | None:
+    """What the run directory holds in place of a token that the head refuses, as after a start of
+    the head without the file; None where it holds no other within STORAGE_GRACE_SECONDS.
+
+    Raises InterruptedWaitError.
+    """
+    if settings.token is not None:
+        return None
+
+    def read() -> str:
+        if (token := for_client(settings)) and token != refused:
+            return token
+        raise wait.NotYetError("the run directory holds no other than the one that it refuses")
+
+    try:
+        token = wait.until("the head's token", read, timeout=STORAGE_GRACE_SECONDS, stop=stop)
+    except wait.GaveUpError:
+        return None
+    log.info("the head refuses the token of before: the run directory holds another")
+    return token
+
+
+def for_client(settings: Settings) -> str | None:
+    """The token for a command such as `status`; None where there is none to be had."""
+    if settings.token is not None:
+        return settings.token.reveal()
+    try:
+        return _token_in(RunFiles(settings.run_dir).token)
+    except OSError:
+        return None
