@@ -121,7 +121,7 @@ def main() -> int:
 def peak_of(torch: Any) -> tuple[str, float, str]:
     """The device, its 10^12 operations a second, and what is lacking for them to be its maker's."""
     from entrypoint.machine.gpus.models import find
-    from trainer.burn import burn
+    from trainer.cluster.diagnostics.gpu_burn import burn
 
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
@@ -138,9 +138,9 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
     import numpy as np
     import torch
 
-    from trainer.actors.base import PolicyObjective
-    from trainer.actors.policy import PolicyActor
+    from trainer.algorithms.losses import PolicyObjective
     from trainer.types import Experience, Sequences
+    from trainer.workers.policy import PolicyActor
 
     settings = models.learner(
         models.write(directory, **shape_of(load)),

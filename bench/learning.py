@@ -24,9 +24,11 @@ from bench.result import report
 from contract.stop import StopRequest
 from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest, Score
-from trainer import data, loop, team
-from trainer.actors.group import LocalLauncher
-from trainer.config import parse
+from trainer import loop
+from trainer.cluster.worker_group import LocalLauncher
+from trainer.config.config import parse
+from trainer.rollout import prompts as data
+from trainer.workers import groups
 
 TARGET = 0.97
 """1.0, less noise: one trainer's areas differ between seeds by about 1 % (standard deviation)."""
@@ -109,7 +111,7 @@ def with_rollcall(root: Path, seed: int) -> Curve:
     )
     config.files.root.mkdir()
     prompts = data.load(config)
-    crew = team.assemble(config, BATCHES, LocalLauncher())
+    crew = groups.assemble(config, BATCHES, LocalLauncher())
     loop.train(config, crew, prompts, reward, StopRequest())
     return curve
 

@@ -68,9 +68,9 @@ def measure(way: str) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from trainer.actors.base import ModelSettings
-    from trainer.actors.model import prepare_process
-    from trainer.actors.scorer import Scorer
+    from trainer.models.causal_lm import Scorer
+    from trainer.models.loading import prepare_process
+    from trainer.models.settings import ModelSettings
     from trainer.types import Sequences
 
     device = prepare_process()

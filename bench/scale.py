@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def compare(root: Path, rounds: int) -> int:
-    from trainer import placement
+    from trainer.cluster import placement
 
     began = time.monotonic()
     # A thread for each rank: more threads than cores would wait for each other.
@@ -162,14 +162,14 @@ class OverRay:
     """Ranks of a policy, as the trainer starts them."""
 
     def __init__(self, model: Path, case: Case) -> None:
-        from trainer import placement
-        from trainer.actors.base import PolicyObjective
-        from trainer.actors.ray_group import RayLauncher
+        from trainer.algorithms.losses import PolicyObjective
+        from trainer.cluster import placement
+        from trainer.cluster.ray_worker_group import RayLauncher
 
         self._placed = placement.reserve(layout_of(case.ranks))
         self._policy = RayLauncher(self._placed, timeout=60).launch_ranks(
             "policy",
-            "trainer.actors.policy:PolicyActor",
+            "trainer.workers.policy:PolicyActor",
             case.ranks,
             settings_for(model, case),
             PolicyObjective(),
@@ -180,7 +180,7 @@ class OverRay:
         return self
 
     def update(self, step: int) -> list[Row]:
-        from trainer.actors.base import Policy
+        from trainer.workers.protocols import Policy
 
         return self._policy.together(Policy.update, self._samples, step).result()
 
@@ -242,9 +242,9 @@ class Bare:
 
 def bare(model: Path, rank: int, ranks: int) -> None:
     """An update with the samples that `rank` takes, and no other rank, for each line that comes."""
-    from trainer import shares
-    from trainer.actors.base import PolicyObjective
-    from trainer.actors.policy import PolicyActor
+    from trainer.algorithms import shares
+    from trainer.algorithms.losses import PolicyObjective
+    from trainer.workers.policy import PolicyActor
 
     whole = experience(COMPARED)
     own = whole.rows(shares.of_ranks(whole.sequences.lengths, ranks)[rank])
@@ -258,7 +258,7 @@ def bare(model: Path, rank: int, ranks: int) -> None:
 
 def measured(root: Path, case: Case) -> Row:
     """Seconds of an update over Ray, and GB of the fullest rank."""
-    from trainer import shares
+    from trainer.algorithms import shares
 
     with OverRay(model_for(root, case), case) as ranks:
         ranks.update(0)
@@ -268,13 +268,13 @@ def measured(root: Path, case: Case) -> Row:
 
 
 def layout_of(ranks: int) -> Any:
-    from trainer.layout import Group, Layout, Pool
+    from trainer.config.layout import Group, Layout, Pool
 
     return Layout((Pool(groups=(Group(role="policy", nodes=1, per_node=ranks),)),))
 
 
 def settings_for(model: Path, case: Case) -> Any:
-    from trainer.actors.base import Sharding
+    from trainer.models.settings import Sharding
 
     sharding = Sharding(zero_stage=case.stage)
     settings = models.learner(model, samples=case.samples, longest=case.length, sharding=sharding)
@@ -298,7 +298,7 @@ def model_for(root: Path, case: Case) -> Path:
 
 
 def parameters(model: Path) -> int:
-    from trainer import model_size
+    from trainer.cluster import model_size
 
     size = model_size.read(str(model))
     assert size

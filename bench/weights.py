@@ -38,7 +38,10 @@ SHAPE = {
     "num_attention_heads": 12,
     "num_key_value_heads": 12,
 }
-ENGINES = {"hf": "trainer.engines.hf:HFEngine", "vllm": "trainer.engines.vllm:VLLMEngine"}
+ENGINES = {
+    "hf": "trainer.rollout.hf_engine.engine:HFEngine",
+    "vllm": "trainer.rollout.vllm_engine:VLLMEngine",
+}
 
 
 def main() -> int:
@@ -102,19 +105,20 @@ def in_a_process(kind: str, model: Path, versions: int) -> dict[str, Any]:
 def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, Any]:
     import numpy as np
 
-    from trainer import model_size, publish
-    from trainer.engine_pool import EnginePool
+    from trainer.cluster import model_size
+    from trainer.rollout.engine_pool import EnginePool
+    from trainer.weight_sync import update
 
     size = model_size.read(str(model))
     assert size is not None
     source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
     policy, group = started(kind, model, apart=apart)
     engines = EnginePool(group)
-    publish.weights(policy, engines, 1)
+    update.weights(policy, engines, 1)
     copies, transfers, first_uses = [], [], []
     for version in range(2, versions + 2):
         copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
-        transfers.append(seconds(lambda n=version: publish.weights(policy, engines, n)))
+        transfers.append(seconds(lambda n=version: update.weights(policy, engines, n)))
         first, second = (seconds(lambda: one_token(group)) for _ in range(2))
         first_uses.append(first - second)
     ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]
@@ -129,8 +133,8 @@ def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, 
 
 
 def one_token(engines: Any) -> None:
-    from trainer.engines.base import Engine, Request
-    from trainer.types import Sampling
+    from trainer.rollout.engine import Engine
+    from trainer.types import Request, Sampling
 
     sampling = Sampling(max_new_tokens=1)
     engines.first(Engine.generate, [Request("1+1=", (0,))], sampling).result()
@@ -138,10 +142,11 @@ def one_token(engines: Any) -> None:
 
 def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     """A policy and an engine, each in a process; `apart`: on the nodes that offer their names."""
-    from trainer import layout, placement
-    from trainer.actors.base import PolicyObjective
-    from trainer.actors.ray_group import RayLauncher
-    from trainer.engines.base import EngineSettings, VLLMSettings
+    from trainer.algorithms.losses import PolicyObjective
+    from trainer.cluster import placement
+    from trainer.cluster.ray_worker_group import RayLauncher
+    from trainer.config import layout
+    from trainer.rollout.engine import EngineSettings, VLLMSettings
 
     pools = [
         layout.Pool(
@@ -154,7 +159,7 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=300)
     learner = models.learner(model, samples=8, longest=64)
-    actor = "trainer.actors.policy:PolicyActor"
+    actor = "trainer.workers.policy:PolicyActor"
     engine = EngineSettings(
         model=str(model),
         add_special_tokens=True,

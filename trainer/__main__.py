@@ -9,9 +9,9 @@ from threading import Timer
 
 from contract.os_errors import to_a_reader
 from contract.run_dir import ExitCode
-from trainer.checks import beginning_faults, engine_faults, model_faults
-from trainer.config import parse
-from trainer.flags import ConfigError
+from trainer.config.checks import beginning_faults, engine_faults, model_faults
+from trainer.config.config import parse
+from trainer.config.schema import ConfigError
 
 LEAVE_SECONDS = 5.0
 """For Ray, which takes leave of all processes as the driver exits: of those that a network was cut
@@ -36,12 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if faults:
         return _end("\n".join(faults), ExitCode.USAGE)
     # Not before the flags are right: --help and a typing error answer at once.
-    from trainer import attempt
+    from trainer import run
 
     try:
-        attempt.run(config)
+        run.run(config)
     except Exception as error:
-        if (code := attempt.exit_code(error)) is not None:
+        if (code := run.exit_code(error)) is not None:
             return _end(error, code)
         if isinstance(error, OSError) and config.files.has(error.filename):
             return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)

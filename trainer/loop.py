@@ -19,46 +19,42 @@ from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
 from env.types import Prompt, RewardFunction
-from trainer import (
-    ahead,
-    estimates,
-    filtering,
-    inspection,
-    peak_memory,
-    publish,
-    rewards,
-    shares,
-    summary,
-)
-from trainer.actors.base import Critic, Metrics, Policy
-from trainer.ahead import Ahead
-from trainer.budget import Budget
+from trainer.algorithms import shares
+from trainer.algorithms.kl_control import next_coefficient
 from trainer.checkpoint import best, resume
-from trainer.checkpoint.keeping import Keeping
-from trainer.checkpoint.write import RunState
-from trainer.config import Config
-from trainer.data import Data
-from trainer.estimates import Estimates
-from trainer.evaluation import Evaluation
-from trainer.in_flight import InFlight
-from trainer.kl_control import next_coefficient
-from trainer.mending import Mending, WentBackError
-from trainer.record import Recorder, Stopwatch
-from trainer.repair import Disk, Memory, Repair, Source
-from trainer.rollouts import Rollouts
-from trainer.team import Team
+from trainer.checkpoint.checkpointer import Keeping
+from trainer.checkpoint.writer import RunState
+from trainer.cluster.restarts import Budget
+from trainer.config.config import Config
+from trainer.metrics import failed_samples, step_metrics
+from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.recorder import Recorder, Stopwatch
+from trainer.recovery import Disk, Memory, Mending, Repair, Source, WentBackError
+from trainer.rollout import async_rollout as ahead
+from trainer.rollout import dynamic_sampling, rewards
+from trainer.rollout.async_rollout import Ahead
+from trainer.rollout.generate import Rollouts
+from trainer.rollout.prompts import Data
+from trainer.rollout.rollout_state import InFlight
 from trainer.types import (
     BeyondRepairError,
     Completion,
     Experience,
     LostWorkerError,
+    Metrics,
     Sample,
     Sequences,
     TrainingError,
 )
+from trainer.weight_sync import update
+from trainer.workers import experience as estimates
+from trainer.workers import peak_memory
+from trainer.workers.experience import Estimates
+from trainer.workers.groups import Team
+from trainer.workers.protocols import Critic, Policy
 
 if TYPE_CHECKING:
-    from trainer.checkpoint.peers import Peers
+    from trainer.checkpoint.replication import Peers
 
 T = TypeVar("T")
 
@@ -197,7 +193,7 @@ class _Run:
         except (LostWorkerError, BeyondRepairError):
             raise  # nothing is wrong with the samples
         except TrainingError as error:
-            kept = inspection.save(self.config.files.root, step, samples)
+            kept = failed_samples.save(self.config.files.root, step, samples)
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
@@ -208,7 +204,7 @@ class _Run:
             watch.metrics |= batch.metrics
             return batch.samples, self._forward([s.completion for s in batch.samples])
         if self.config.dynamic_filtering:
-            found = filtering.collect(
+            found = dynamic_sampling.collect(
                 lambda missing: rewards.scored(self.reward, self._write(missing, step)),
                 self.config.rollout_batch_size,
                 self.config.n_samples_per_prompt,
@@ -250,7 +246,9 @@ class _Run:
             watch.lap("update")
         self._publish(step)
         watch.lap("publish")
-        outcome = summary.of(samples, experience, metrics | {"kl_coef": kl_coef}, watch, config)
+        outcome = step_metrics.of(
+            samples, experience, metrics | {"kl_coef": kl_coef}, watch, config
+        )
         state = replace(
             state,
             step=step,
@@ -285,13 +283,13 @@ class _Run:
     def _rest(self) -> None:
         """The step's rollouts are written: what follows may have the engines' memory."""
         if self.config.vllm_enable_sleep:
-            publish.sleep(self.team.engines)
+            update.sleep(self.team.engines)
 
     def _publish(self, version: int) -> None:
         config, team = self.config, self.team
         wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
         with self.ahead.new_weights(version) if self.ahead else nullcontext():
-            publish.weights(team.policy, team.engines, version, wake=wake, backend=backend)
+            update.weights(team.policy, team.engines, version, wake=wake, backend=backend)
 
     def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
         """A failure is a status, never a zero."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.run_dir import ExitCode
-from trainer.flags import ConfigError, Fault, flag
-from trainer.reading import read
+from trainer.config.parse import read
+from trainer.config.schema import ConfigError, Fault, flag
 
 PROG = "python -m trainer.supervised sft"
 DESCRIPTION = "Teach a model to continue prompts as the data do."
@@ -69,8 +69,8 @@ def sft(flags: SFTFlags) -> None:
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
-    from trainer.actors.model import load_causal_lm, prepare_process
-    from trainer.checkpoint import export
+    from trainer.models import hf_export
+    from trainer.models.loading import load_causal_lm, prepare_process
 
     device = prepare_process()
     disable_progress_bars()
@@ -106,7 +106,7 @@ def sft(flags: SFTFlags) -> None:
         processing_class=tokenizer,
     )
     trainer.train()
-    export.write(trainer.model, tokenizer, flags.save_path)
+    hf_export.write(trainer.model, tokenizer, flags.save_path)
 
 
 COMMANDS = {"sft": sft}

@@ -7,7 +7,8 @@ comments: B samples, T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,3 +201,66 @@ class Experience:
             reference=None if self.reference is None else self.reference[index, :width],
             kl_coef=self.kl_coef,
         )
+
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of the processes that hold a model together. Each is asked for the same at once."""
+
+    index: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        return self.index == 0
+
+
+ALONE = Rank()
+
+
+class Measured(Protocol):
+    def peaks(self) -> Metrics:
+        """The most memory that the process took in each phase, in GB, since it was last asked."""
+
+
+Key = tuple[int, int]
+"""By which the asker knows a completion: the number of its prompt, and its own beside others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt, and the seed of each completion of it that is wanted."""
+
+    text: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A completion under way: what it was begun with, and what is written of it. Arrays are [t]."""
+
+    key: Key
+    text: str
+    """The prompt."""
+    seed: int
+    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    log_probs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    key: Key
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What came of some seconds of an engine's work."""
+
+    ended: list[Ended]
+    left: frozenset[Key]
+    """Still under way there: one that was given to the engine and is in neither was lost."""

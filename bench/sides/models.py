@@ -23,7 +23,8 @@ def write(directory: Path, **shape: Any) -> Path:
 
 def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
     """LearnerSettings in which nothing is chosen that a benchmark is about."""
-    from trainer.actors.base import LearnerSettings, ModelSettings, Schedule
+    from trainer.models.settings import ModelSettings
+    from trainer.workers.settings import LearnerSettings, Schedule
 
     settings = {
         "train_batch_size": samples,

@@ -20,7 +20,7 @@ from entrypoint.cluster.roll import (
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
 from entrypoint.preflight.check import About
-from trainer.suspects import SLOW
+from trainer.cluster.diagnostics.bisect import SLOW
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""

@@ -76,7 +76,7 @@ def _gpus(card: Card) -> float:
 
 
 def judge(row: Mapping[str, Any], allowed: float) -> Answer:
-    """`row`: what `trainer.collective` prints; `allowed`: as `expected` says it."""
+    """`row`: what the all-reduce's program prints; `allowed`: as `expected` says it."""
     gbs, faults = row["gbs"], row["faults"]
     single = [fault for fault in faults if len(fault["nodes"]) == 1]
     unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])

@@ -43,7 +43,7 @@ class CollectiveCheck:
     address: str
     """Of Ray's head, `host:port`."""
     env: Mapping[str, str]
-    argv: Sequence[str] = program("trainer.collective")
+    argv: Sequence[str] = program("trainer.cluster.diagnostics.allreduce")
     _after: FailureClass | None = None
     _owed: bool = True
     """Whether nothing has been shown since the last failure that raises the question."""

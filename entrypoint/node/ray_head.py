@@ -65,7 +65,7 @@ class HeadRay:
             telling = process.Process(
                 "the word to Ray",
                 [
-                    *program("trainer.dead_nodes", *dead),
+                    *program("trainer.cluster.diagnostics.declare_dead", *dead),
                     *("--address", ray_node.host_port(self.me.address, self.settings.ray_port)),
                     *("--why", why),
                 ],

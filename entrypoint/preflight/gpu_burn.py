@@ -23,7 +23,7 @@ TIMEOUT = 90.0
 """Seconds: torch's import and the GPUs' contexts take most of it."""
 MIG = " MIG "
 """In the names of MIG devices, as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-COMMAND = program("trainer.burn")
+COMMAND = program("trainer.cluster.diagnostics.gpu_burn")
 
 
 def burn(context: Context) -> Finding:
@@ -55,7 +55,7 @@ def run(command: Sequence[str], context: Context) -> Finding:
         return worst([judge(i, row, divided=i in parts) for i, row in enumerate(rows)])
     except (ValueError, LookupError, TypeError):
         said = text.splitlines()[-1] if text else "nothing"
-        remedy = "run `python -m trainer.burn` and read what it says"
+        remedy = "run `python -m trainer.cluster.diagnostics.gpu_burn` and read what it says"
         return Finding(Verdict.FAIL, f"the burn ended with {code}: {said}", remedy)
 
 

@@ -116,7 +116,7 @@ def test_two_builds_of_one_tree_have_one_digest_and_another_tree_has_another(
     first = built(tmp_path)
     assert re.fullmatch(r"[0-9a-f]{16}", first)
     assert first == digest(IMAGE)
-    with (tmp_path / "trainer" / "losses.py").open("a") as source:
+    with (tmp_path / "trainer" / "algorithms" / "losses.py").open("a") as source:
         source.write("# another\n")
     assert built(tmp_path) != first
 

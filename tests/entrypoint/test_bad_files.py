@@ -21,7 +21,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.builtin import RECIPE
 from tests.entrypoint.models import write_files
-from trainer.config import Config, parse
+from trainer.config.config import Config, parse
 
 Damage = Callable[[Path], object]
 

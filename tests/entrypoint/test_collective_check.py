@@ -142,7 +142,7 @@ def test_nodes_at_fault_are_sent_away_links_tried_again_and_the_budget_ends_it()
 
 
 def prints(*rows: dict[str, Any]) -> list[str]:
-    """A program in the place of `trainer.collective`: at its n-th start it prints the n-th row."""
+    """A program in the place of the all-reduce's: at its n-th start it prints the n-th row."""
     program = (
         "import os, sys; n = os.path.getsize('{0}') if os.path.exists('{0}') else 0; "
         "open('{0}', 'a').write('x'); print({1!r}[n])"

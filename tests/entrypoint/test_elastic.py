@@ -16,7 +16,7 @@ from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin import RECIPE
 from tests.entrypoint.world import DIED, FINISHED, STOPPED, Act, World, ends
-from trainer.config import parse
+from trainer.config.config import parse
 
 URL = "http://reward:5000/get_reward"
 

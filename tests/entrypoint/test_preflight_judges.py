@@ -164,7 +164,7 @@ def test_a_burn_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_burn_itself_computes_right_and_tells_its_rates() -> None:
     import torch
 
-    from trainer.burn import burn as load
+    from trainer.cluster.diagnostics.gpu_burn import burn as load
 
     row = load(torch.device("cpu"), size=64, copied=1 << 16, seconds=0.01)
     assert row["correct"]

@@ -10,7 +10,7 @@ from statistics import fmean
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import train
-from trainer.config import Config
+from trainer.config.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

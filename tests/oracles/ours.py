@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.oracles.batches import Array, Batch
-from trainer import losses
-from trainer.actors.base import PolicyObjective
-from trainer.aggregation import token_weights
-from trainer.losses import Loss, PolicyInputs
+from trainer.algorithms import losses
+from trainer.algorithms.losses import Loss, PolicyInputs, PolicyObjective, token_weights
 
 LONGEST = 12
 """The longest completion there can be, where the loss is divided by it."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Array, Batch, batches
 from tests.oracles.process import Peers
-from trainer import advantages
-from trainer.advantages import Estimator
-from trainer.shaping import LengthPenalties
+from trainer.algorithms import advantages
+from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.reward_shaping import LengthPenalties
 
 ESTIMATORS = [
     "gae",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.agreement import given, same
 from tests.oracles.process import Peers
-from trainer.average import MovingAverage
+from trainer.models.ema import MovingAverage
 
 
 @given(st.integers(2, 8), st.sampled_from([0.0, 0.5, 0.992, 1.0]), st.integers(0, 2**32 - 1))

@@ -14,8 +14,9 @@ from tests.oracles import ours, test_advantages, test_policy_loss
 from tests.oracles.agreement import differs, same
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
-from trainer.actors.base import CorrectionSettings, PolicyObjective
-from trainer.advantages import Estimator
+from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.importance_sampling import CorrectionSettings
+from trainer.algorithms.losses import PolicyObjective
 
 
 def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:

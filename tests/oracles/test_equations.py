@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
-from trainer import advantages
-from trainer.advantages import Estimator
-from trainer.shaping import LengthPenalties, RunningMoments
+from trainer.algorithms import advantages
+from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 
 DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
 

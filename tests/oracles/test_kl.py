@@ -10,8 +10,8 @@ from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers
-from trainer.divergence import kl, of_step
-from trainer.kl_control import next_coefficient
+from trainer.algorithms.kl import kl, of_step
+from trainer.algorithms.kl_control import next_coefficient
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.agreement import given, same
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers
-from trainer.actors.log_probs import Projection, token_log_probs
+from trainer.models.log_probs import Projection, token_log_probs
 
 
 @pytest.mark.parametrize("peer", ["openrlhf", "trl"])

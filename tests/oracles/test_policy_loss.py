@@ -13,7 +13,8 @@ from tests.oracles import ours
 from tests.oracles.agreement import TOLERANCE, given, same
 from tests.oracles.batches import Batch, batches, wide_batches
 from tests.oracles.process import Peers
-from trainer.actors.base import CorrectionSettings, PolicyObjective
+from trainer.algorithms.importance_sampling import CorrectionSettings
+from trainer.algorithms.losses import PolicyObjective
 
 LOW, HIGH = 0.2, 0.3
 ANY = batches() | wide_batches()

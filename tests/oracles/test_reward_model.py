@@ -12,9 +12,9 @@ from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest
 from tests.oracles.agreement import same
 from tests.oracles.process import Peers
-from trainer.actors import value_head
-from trainer.actors.base import RewardSettings
-from trainer.actors.reward import RewardActor
+from trainer.models import value_head
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
 
 TEXTS = ("1+1=2", "1+11=", "203+4=207")
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.oracles.agreement import given, same
 from tests.oracles.process import Peers
-from trainer.actors.base import Schedule
-from trainer.optimiser import Optimiser
+from trainer.workers.optimizer import Optimiser
+from trainer.workers.settings import Schedule
 
 
 @pytest.mark.parametrize("name", ["constant_with_warmup", "linear", "cosine_with_min_lr"])

@@ -12,10 +12,11 @@ import ray
 
 from tests.trainer.nodes import ROOT
 from tests.trainer.ranks import Workbench
-from trainer import layout, placement
-from trainer.actors.group import Group
-from trainer.actors.ray_group import RayLauncher
-from trainer.layout import Layout, Pool
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
 
 Benches = dict[int, Group[Workbench]]
 """By the number of their ranks."""

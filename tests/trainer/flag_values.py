@@ -10,10 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from trainer import values
-from trainer.config import Config
-from trainer.flags import Flag, flags_of
-from trainer.resources import Resources
+from trainer.config import values
+from trainer.config.config import Config
+from trainer.config.schema import Flag, Resources, flags_of
 
 TABLE = flags_of(Config)
 KINDS = {name: values.plain(kind) for name, kind in typing.get_type_hints(Config).items()}

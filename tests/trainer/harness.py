@@ -13,10 +13,12 @@ from typing import Any
 from contract.journal import read_events
 from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
-from trainer import data, loop, team
-from trainer.actors.group import LocalLauncher
-from trainer.checkpoint.write import RunState
-from trainer.config import Config, parse
+from trainer import loop
+from trainer.checkpoint.writer import RunState
+from trainer.cluster.worker_group import LocalLauncher
+from trainer.config.config import Config, parse
+from trainer.rollout import prompts as data
+from trainer.workers import groups
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def train(
     """`peers`: None, or what stands for `Peers` without Ray."""
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
-    crew = team.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
     return loop.train(config, crew, prompts, reward or share_of("1"), stop or StopRequest(), peers)
 
 

@@ -16,9 +16,10 @@ from ray.util.placement_group import remove_placement_group
 
 from tests.ray_workers import actor_of
 from tests.trainer.where import Spot, Where
-from trainer import layout, placement
-from trainer.actors.ray_group import RayLauncher
-from trainer.config import Config
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.config import layout
+from trainer.config.config import Config
 
 ROOT = Path(__file__).parent.parent.parent
 """For PYTHONPATH: a job of ours does not put its directory on the search path of Ray's workers."""

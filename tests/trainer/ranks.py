@@ -12,19 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer import weights
-from trainer.actors import sharded
-from trainer.actors.base import (
-    CriticObjective,
-    LearnerSettings,
-    Metrics,
-    ModelSettings,
-    PolicyObjective,
-    Rank,
-    Schedule,
-    Sharding,
-)
-from trainer.types import Experience, FloatArray, Sequences, Weights
+from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.models import zero3
+from trainer.models.settings import ModelSettings, Sharding
+from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences, Weights
+from trainer.weight_sync import shared_memory as weights
+from trainer.workers.settings import LearnerSettings, Schedule
 
 ROLES = ("policy", "critic")
 
@@ -49,9 +42,9 @@ class Workbench:
         return os.getpid()
 
     def build(self, role: str, settings: LearnerSettings) -> None:
-        from trainer.actors.critic import CriticActor
-        from trainer.actors.policy import PolicyActor
-        from trainer.actors.reference import ReferenceActor
+        from trainer.workers.critic import CriticActor
+        from trainer.workers.policy import PolicyActor
+        from trainer.workers.reference import ReferenceActor
 
         if role == "policy":
             objective = PolicyObjective(entropy_coef=0.01, kl_estimator="k3")
@@ -127,11 +120,11 @@ class Workbench:
         parameters = list(self._actor._model.parameters())
         alone = []
         for parameter in parameters:
-            with sharded.whole([parameter]):
+            with zero3.whole([parameter]):
                 alone.append(parameter.detach().clone())
         count = 0
         for _ in range(times):
-            with sharded.whole(parameters):
+            with zero3.whole(parameters):
                 count += sum(
                     not torch.equal(one, other)
                     for one, other in zip(parameters, alone, strict=True)

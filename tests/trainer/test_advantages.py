@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import advantages
-from trainer.advantages import Estimator
+from trainer.algorithms import advantages
+from trainer.algorithms.advantages import Estimator
 from trainer.types import BoolArray, FloatArray
 
 

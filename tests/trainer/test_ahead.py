@@ -15,17 +15,17 @@ from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from tests.trainer.test_engine import settings
-from trainer import data, summary, writers
-from trainer.actors.group import LocalGroup
-from trainer.ahead import Ahead
 from trainer.checkpoint.resume import ResumeError
-from trainer.config import Config
-from trainer.engine_pool import EnginePool
-from trainer.engines.base import Draft
-from trainer.engines.hf import HFEngine
-from trainer.in_flight import FILE, InFlight
-from trainer.rollouts import Rollouts
-from trainer.types import BeyondRepairError, Completion, LostWorkerError, Sample
+from trainer.cluster.worker_group import LocalGroup
+from trainer.config.config import Config
+from trainer.metrics import step_metrics
+from trainer.rollout import dispatcher, prompts
+from trainer.rollout.async_rollout import Ahead
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.generate import Rollouts
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.rollout.rollout_state import FILE, InFlight
+from trainer.types import BeyondRepairError, Completion, Draft, LostWorkerError, Sample
 
 STEPS = 4
 GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
@@ -42,20 +42,20 @@ HALF_WRITTEN: dict[str, Any] = {
 def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sample]]:
     """Every sample that any step was made of."""
     samples: list[Sample] = []
-    of = summary.of
+    of = step_metrics.of
 
     def noting(batch: Sequence[Sample], *args: Any) -> Any:
         samples.extend(batch)
         return of(batch, *args)
 
-    monkeypatch.setattr(summary, "of", noting)
+    monkeypatch.setattr(step_metrics, "of", noting)
     return samples
 
 
 @pytest.fixture
 def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines are asked for one token at a time."""
-    monkeypatch.setattr(writers, "SLICE", 0.0)
+    monkeypatch.setattr(dispatcher, "SLICE", 0.0)
 
 
 def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
@@ -66,7 +66,7 @@ def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
 
 def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
     """Both completions of each of the first prompts, in whatever order, and of no other."""
-    dealt = data.load(config).stream.next_batch(config.max_steps * config.rollout_batch_size)
+    dealt = prompts.load(config).stream.next_batch(config.max_steps * config.rollout_batch_size)
     return sorted(s.prompt.index for s in samples) == sorted([p.index for p in dealt] * 2)
 
 
@@ -230,7 +230,7 @@ def ahead_of(tiny: Tiny, run: Path, reward: RewardFunction) -> Ahead:
     config = tiny.config(run, **AHEAD, max_staleness=2)
     engines = EnginePool(LocalGroup([HFEngine(settings(tiny))]))
     rollouts = Rollouts.of(config, engines)
-    return Ahead(config, rollouts, data.load(config).stream, reward, step=0)
+    return Ahead(config, rollouts, prompts.load(config).stream, reward, step=0)
 
 
 def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:

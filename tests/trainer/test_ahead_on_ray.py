@@ -13,8 +13,8 @@ from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, metric_rows, to_argv
 from tests.trainer.test_on_ray import flags, process_of, wait_until
 from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory
-from trainer.config import Config, parse
-from trainer.in_flight import FILE, Group, InFlight
+from trainer.config.config import Config, parse
+from trainer.rollout.rollout_state import FILE, Group, InFlight
 
 __all__ = ["begin", "flags", "ray_directory"]
 

@@ -12,8 +12,8 @@ import pytest
 
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, to_argv, train
-from trainer.config import Config, parse
-from trainer.flags import flags_of
+from trainer.config.config import Config, parse
+from trainer.config.schema import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 ROWS = dict(re.findall(r"^\| ([^|`]+) \| `(--[^`]+)` \|", PAGE, re.MULTILINE))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from contract.resources import Offer
 from tests.trainer.harness import Tiny, to_argv
-from trainer import layout
-from trainer.assignment import Assignment, assign
-from trainer.config import Config, parse
-from trainer.layout import Group, Layout, Pool
+from trainer.cluster.bin_packing import Assignment, assign
+from trainer.config import layout
+from trainer.config.config import Config, parse
+from trainer.config.layout import Group, Layout, Pool
 
 GUIDES = Path(__file__).parent.parent / "data" / "guides.toml"
 COMMANDS = {one["name"]: one["argv"] for one in tomllib.loads(GUIDES.read_text())["command"]}

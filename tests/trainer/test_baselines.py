@@ -7,14 +7,14 @@ import statistics
 import numpy as np
 import pytest
 
-from trainer import baselines
+from trainer.algorithms import advantages
 
 UNKNOWN = float("nan")
 REWARDS = [1.0, 0.0, 0.5, 4.0, 2.0, 3.0]
 
 
 def above(estimator: str, rewards: list[float], size: int = 3) -> list[float]:
-    values = baselines.subtract(estimator, np.array(rewards, dtype=np.float32), size)
+    values = advantages.subtract(estimator, np.array(rewards, dtype=np.float32), size)
     return [float(value) for value in values]
 
 
@@ -45,13 +45,13 @@ def test_flash_reinforce_compares_with_the_whole_batch() -> None:
     assert got == pytest.approx([-1.0, 0.0, -1.5, 2.0, 0.0, 0.5])
 
 
-@pytest.mark.parametrize("estimator", sorted(set(baselines.BASELINES) - {"flash_reinforce"}))
+@pytest.mark.parametrize("estimator", sorted(set(advantages.BASELINES) - {"flash_reinforce"}))
 def test_an_unknown_reward_takes_no_part_in_its_groups_baseline(estimator: str) -> None:
     with_unknown = above(estimator, [1.0, UNKNOWN, 0.0, 7.0, UNKNOWN, UNKNOWN])
     alone = above(estimator, [1.0, 0.0], size=2)
     assert with_unknown == pytest.approx([alone[0], 0.0, alone[1], 0.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("estimator", sorted(baselines.BASELINES))
+@pytest.mark.parametrize("estimator", sorted(advantages.BASELINES))
 def test_a_group_of_equal_rewards_teaches_nothing(estimator: str) -> None:
     assert above(estimator, [0.25] * 4, size=4) == [0.0] * 4

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from trainer.actors import rendezvous
-from trainer.actors.buckets import Buckets, cut
+from trainer.cluster import rendezvous
+from trainer.workers.ddp import Buckets, cut
 
 LAYER = 4 * 3 * 3
 """Bytes"""

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
-from trainer import weights
-from trainer.actors.sending import Offered
+from trainer.weight_sync import shared_memory
+from trainer.weight_sync.sending import Offered
 
 BIAS = "e_score_correction_bias"
 
@@ -57,10 +57,10 @@ def compared(model: Any, engine: Any) -> None:
 
 def test_through_shared_memory_they_arrive_to_the_bit(engine: Any) -> None:
     model = mixture(torch.float32, seed=2)
-    outbox, inbox = weights.Outbox(torch.bfloat16), weights.Inbox()
+    outbox, inbox = shared_memory.Outbox(torch.bfloat16), shared_memory.Inbox()
     buffers = {name for name, _ in model.named_buffers()}
     for part in outbox.offer(model.state_dict(), buffers=buffers):
-        weights.load(engine, dict(inbox.tensors(outbox.stage(part))))
+        shared_memory.load(engine, dict(inbox.tensors(outbox.stage(part))))
     compared(model, engine)
 
 
@@ -71,5 +71,5 @@ def test_from_gpu_to_gpu_they_arrive_to_the_bit(engine: Any) -> None:
         with offered.whole(part) as tensors:
             told = {entry.name: getattr(torch, entry.dtype) for entry in part}
             assert {name: tensor.dtype for name, tensor in tensors.items()} == told
-            weights.load(engine, tensors)
+            shared_memory.load(engine, tensors)
     compared(model, engine)

@@ -27,10 +27,11 @@ from contract.manifest import (
     write_manifest,
 )
 from tests.trainer.harness import Tiny, dying_at, events, metric_rows, train
-from trainer.checkpoint import export, keeping, retention, state
+from trainer.checkpoint import checkpointer, retention, state
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.retention import OnDisk, Retention
-from trainer.config import Config
+from trainer.config.config import Config
+from trainer.models import hf_export
 
 ON_DISK = st.dictionaries(st.integers(1, 30), st.builds(OnDisk, st.booleans(), st.integers(1, 9)))
 
@@ -235,7 +236,7 @@ def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_bef
             waits.set()
 
     monkeypatch.setattr(state, "save", slowly)
-    monkeypatch.setattr(keeping, "print", say, raising=False)
+    monkeypatch.setattr(checkpointer, "print", say, raising=False)
     flags = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
     config = tiny.config(run_dir, max_steps=5, save_steps=2, max_ckpt_num=9, **flags)
     train(config)
@@ -268,8 +269,8 @@ def test_training_goes_on_while_the_exported_model_of_its_own_step_is_written(
             made.append(len(events(config, "step")))
         write(model, tokenizer, directory, **weights)
 
-    write = export.write
-    monkeypatch.setattr(export, "write", slowly)
+    write = hf_export.write
+    monkeypatch.setattr(hf_export, "write", slowly)
     train(config)
     assert made == [3, 3]
     if alone:

@@ -13,7 +13,7 @@ import ray
 import torch
 import torch.distributed as dist
 
-from trainer import all_reduce, collective
+from trainer.cluster.diagnostics import allreduce, allreduce_rank
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ def fills(world: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     brought: list[float] = []
     monkeypatch.setattr(dist, "all_reduce", lambda values: brought.append(values[0].item()))
     for index in range(world):
-        all_reduce._timed(4, SimpleNamespace(index=index, world=world), CPU)
+        allreduce_rank._timed(4, SimpleNamespace(index=index, world=world), CPU)
     return brought
 
 
@@ -31,7 +31,7 @@ def is_right(world: int, brought: Sequence[float], monkeypatch: pytest.MonkeyPat
     """Whether rank 0 takes their sum, made as a ring makes it: one after another in float32."""
     total = np.cumsum(np.array(brought, dtype=np.float32), dtype=np.float32)[-1]
     monkeypatch.setattr(dist, "all_reduce", lambda values: values.fill_(float(total)))
-    return all_reduce._timed(4, SimpleNamespace(index=0, world=world), CPU) is not None
+    return allreduce_rank._timed(4, SimpleNamespace(index=0, world=world), CPU) is not None
 
 
 @pytest.mark.parametrize("world", [2, 7, 8, 1000, 5800, 5801, 8192, 16384])
@@ -59,13 +59,13 @@ class Ranks:
         self.killed: list[str] = []
         for name in ("wait", "get", "kill"):
             monkeypatch.setattr(ray, name, getattr(self, name))
-        monkeypatch.setattr(collective.Crowd, "warm_up", lambda crowd, names, timeout: None)
-        monkeypatch.setattr(collective.Crowd, "all", lambda crowd, names: 5.0)
+        monkeypatch.setattr(allreduce.Crowd, "warm_up", lambda crowd, names, timeout: None)
+        monkeypatch.setattr(allreduce.Crowd, "all", lambda crowd, names: 5.0)
 
     def examined(self) -> dict[str, Any]:
         answers = {name: [name] for name in self.states}
-        crowd = collective.Crowd(60.0, _ranks=dict(answers), _up=answers)
-        return collective.examine(crowd, list(self.states), 0.0)
+        crowd = allreduce.Crowd(60.0, _ranks=dict(answers), _up=answers)
+        return allreduce.examine(crowd, list(self.states), 0.0)
 
     def wait(
         self, refs: Sequence[str], *, num_returns: int, timeout: float
@@ -102,4 +102,4 @@ def test_only_a_node_whose_process_is_still_to_come_has_started_none(
     assert [fault["nodes"] for fault in row["faults"]] == [("c",)]
     assert row["faults"][0]["sentence"] == "Ray on c has started no process within 180 s"
     assert row["faults"][0]["unstarted"]
-    assert ranks.waited == collective.WARM_UP_SECONDS
+    assert ranks.waited == allreduce.WARM_UP_SECONDS

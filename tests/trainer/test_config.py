@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.harness import Tiny, to_argv
-from trainer.config import named_in, parse
-from trainer.flags import ConfigError
+from trainer.config.config import named_in, parse
+from trainer.config.schema import ConfigError
 
 
 def faults_of(**flags: object) -> dict[str, str]:

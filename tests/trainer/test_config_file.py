@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import Config
-from trainer.reading import read
+from trainer.config.config import Config
+from trainer.config.parse import read
 
 
 def faults_of(path: Path) -> list[str]:

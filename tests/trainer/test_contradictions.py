@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny, to_argv
-from trainer.config import Config, parse
-from trainer.flags import ConfigError, flags_of
-from trainer.idle import IDLE
+from trainer.config.config import Config, parse
+from trainer.config.no_effect import IDLE
+from trainer.config.schema import ConfigError, flags_of
 
 
 def faults_of(**flags: object) -> dict[str, str]:

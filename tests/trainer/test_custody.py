@@ -18,10 +18,10 @@ import pytest
 from contract import fd_store
 from contract.fd_store import Custody, Deposit
 from tests.trainer.test_snapshots import of
-from trainer.checkpoint.holder import Holder, view
-from trainer.checkpoint.kept import Kept
-from trainer.shared import Segment
-from trainer.stream import Server
+from trainer.checkpoint.replica_store import Holder, view
+from trainer.checkpoint.spilled import Kept
+from trainer.cluster.shared_memory import Segment
+from trainer.cluster.tcp_stream import Server
 
 DEPOSITS = """
 import os

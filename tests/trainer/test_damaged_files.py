@@ -15,9 +15,9 @@ from contract.run_dir import ExitCode, RunFiles
 from tests.damage import damaged
 from tests.trainer.harness import Tiny
 from trainer.__main__ import main
-from trainer.checkpoint import openrlhf, ring
-from trainer.config import Config
-from trainer.metrics import JsonLines
+from trainer.checkpoint import openrlhf, replica_ring
+from trainer.config.config import Config
+from trainer.metrics.sinks import JsonLines
 
 FUZZED = settings(
     max_examples=40,
@@ -48,8 +48,8 @@ def test_the_mark_of_a_runs_holders_is_made_anew_where_it_is_damaged(
 ) -> None:
     config = cast(Config, _Files(RunFiles(tmp_path)))
     config.files.peers.write_bytes(content)
-    namespace = ring.namespace_of(config)
-    assert ring.namespace_of(config) == namespace
+    namespace = replica_ring.namespace_of(config)
+    assert replica_ring.namespace_of(config) == namespace
     assert (config.files.peers.read_bytes() == content) == (content == b"0" * 32)
 
 
@@ -94,7 +94,7 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
     """Before Ray is there: the first thing that a trainer does to its run directory."""
     config = tiny.config(run_dir)
     config.files.metrics.mkdir(parents=True)
-    monkeypatch.setattr("trainer.attempt.run", lambda config: JsonLines(config.files.metrics, 0))
+    monkeypatch.setattr("trainer.run.run", lambda config: JsonLines(config.files.metrics, 0))
     argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     argv += [str(tiny.prompts), "--remote_rm_url", "arithmetic"]
     assert main(argv) == ExitCode.RUN_DIR
@@ -104,7 +104,7 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
 def test_a_users_file_that_is_missing_is_not_the_runs(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.attempt.run", lambda config: (run_dir / "model").read_bytes())
+    monkeypatch.setattr("trainer.run.run", lambda config: (run_dir / "model").read_bytes())
     argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     with pytest.raises(FileNotFoundError):
         main([*argv, str(tiny.prompts), "--remote_rm_url", "arithmetic"])

@@ -53,7 +53,7 @@ def test_what_waits_for_a_buried_node_fails_at_once_and_says_why(cluster: Cluste
                 process.suspend()  # as silent as a machine without power
         subprocess.run(
             [
-                *(sys.executable, "-m", "trainer.dead_nodes", dead),
+                *(sys.executable, "-m", "trainer.cluster.diagnostics.declare_dead", dead),
                 *("--address", cluster.address, "--why", "it was started again"),
             ],
             check=True,

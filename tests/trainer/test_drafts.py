@@ -12,10 +12,10 @@ import torch
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
 from tests.trainer.test_weights import State, staged
-from trainer.engines.base import Draft, Engine, Key, Request
-from trainer.engines.hf import HFEngine
-from trainer.types import Completion, Sampling
-from trainer.weights import Outbox
+from trainer.rollout.engine import Engine
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Completion, Draft, Key, Request, Sampling
+from trainer.weight_sync.shared_memory import Outbox
 
 SAMPLING = Sampling(max_new_tokens=20)
 TEXTS = ["1+1=", "12+30=", "7="]

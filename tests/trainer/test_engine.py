@@ -9,13 +9,13 @@ import torch
 from env.types import Prompt
 from tests.trainer.harness import Tiny
 from tests.trainer.test_weights import staged
-from trainer.actors.group import LocalLauncher
-from trainer.engine_pool import EnginePool
-from trainer.engines.base import EngineSettings, Request
-from trainer.engines.hf import HFEngine
-from trainer.rollouts import Rollouts
-from trainer.types import Completion, Sampling, UnfitModelError
-from trainer.weights import Outbox
+from trainer.cluster.worker_group import LocalLauncher
+from trainer.rollout.engine import EngineSettings
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.generate import Rollouts
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Completion, Request, Sampling, UnfitModelError
+from trainer.weight_sync.shared_memory import Outbox
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
 SAMPLING = Sampling(max_new_tokens=5)
@@ -45,7 +45,7 @@ def test_the_same_completions_come_from_one_engine_and_from_three(tiny: Tiny) ->
     written = []
     for engines in (1, 3):
         group = LocalLauncher().launch(
-            "engine", "trainer.engines.hf:HFEngine", engines, settings(tiny)
+            "engine", "trainer.rollout.hf_engine.engine:HFEngine", engines, settings(tiny)
         )
         written.append(Rollouts(EnginePool(group), SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
     assert [p.index for p, _ in written[0]] == [n for n in range(7) for _ in range(2)]
@@ -123,7 +123,7 @@ def test_log_probs_are_those_of_the_distribution_before_its_tail_is_cut(
 def test_a_model_that_remembers_by_a_state_is_refused() -> None:
     from transformers import AutoConfig
 
-    from trainer.engines.cache import holds
+    from trainer.rollout.hf_engine.cache import holds
 
     assert holds(AutoConfig.for_model("gemma3_text"))
     assert not holds(AutoConfig.for_model("qwen3_next"))
@@ -161,7 +161,7 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
 def test_a_model_without_an_end_token_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.engines.text import stop_tokens
+    from trainer.rollout.tokenizer_io import stop_tokens
 
     model = AutoModelForCausalLM.from_pretrained(tiny.model)
     tokenizer = AutoTokenizer.from_pretrained(tiny.model)

@@ -9,9 +9,10 @@ import pytest
 
 from contract.resources import Offer
 from tests.trainer.harness import Tiny
-from trainer import checks, engine_choice, layout
-from trainer.assignment import assign
-from trainer.config import Config
+from trainer.cluster import engine_choice
+from trainer.cluster.bin_packing import assign
+from trainer.config import checks, layout
+from trainer.config.config import Config
 
 CPUS = [Offer(name="here", cpus=8)]
 GPUS = [Offer(name="here", cpus=8, gpus=8)]

@@ -14,7 +14,7 @@ import pytest
 from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, to_argv
 from trainer.__main__ import main
-from trainer.checks import engine_faults
+from trainer.config.checks import engine_faults
 
 
 @pytest.fixture

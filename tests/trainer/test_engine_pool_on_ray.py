@@ -20,13 +20,13 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tests.trainer.nodes import cluster_at
-from trainer import layout, placement
-from trainer.actors.group import Group
-from trainer.actors.ray_group import RayLauncher
-from trainer.engine_pool import EnginePool, Patience
-from trainer.engines.base import Request
-from trainer.layout import Layout, Pool
-from trainer.types import LostWorkerError, Sampling
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.types import LostWorkerError, Request, Sampling
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

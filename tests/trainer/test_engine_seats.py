@@ -9,12 +9,12 @@ import pytest
 
 from contract.resources import Offer
 from tests.trainer.harness import Tiny
-from trainer import layout
-from trainer.actors import seating
-from trainer.actors.seating import Seating
-from trainer.assignment import assign
-from trainer.config import Config
-from trainer.placement import Placement
+from trainer.cluster import rescheduling
+from trainer.cluster.bin_packing import assign
+from trainer.cluster.placement import Placement
+from trainer.cluster.rescheduling import Seating
+from trainer.config import layout
+from trainer.config.config import Config
 
 GPUS = [Offer(name="here", cpus=32, gpus=8)]
 NUCLEUS = {"top_p": 0.9, "temperature": 0.8}
@@ -28,7 +28,7 @@ def gpus_of_the_actor(config: Config) -> float:
 
 @pytest.fixture(autouse=True)
 def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seating, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
+    monkeypatch.setattr(rescheduling, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize("flags", [{"rollout_engine": "hf"}, NUCLEUS])

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from tests.trainer.harness import Tiny
-from trainer.actors.model import load_causal_lm
-from trainer.checkpoint import export
+from trainer.models import hf_export
+from trainer.models.loading import load_causal_lm
 
 FILE = "generation_config.json"
 
@@ -31,7 +31,7 @@ def test_a_generation_config_is_exported_as_the_base_model_had_it(
     (base / FILE).write_text(json.dumps(had))
     model = load_causal_lm(str(base), torch.float32)
     for _ in range(2):
-        export.write(model, AutoTokenizer.from_pretrained(base), exported)
+        hf_export.write(model, AutoTokenizer.from_pretrained(base), exported)
     came = json.loads((exported / FILE).read_text())
     assert {name: came.get(name) for name in ("do_sample", "temperature", "top_p")} == {
         name: had.get(name) for name in ("do_sample", "temperature", "top_p")

@@ -20,13 +20,13 @@ from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, train
 from tests.trainer.test_learning import settings
-from trainer import data
-from trainer.actors import value_head
-from trainer.actors.base import CriticObjective
-from trainer.actors.critic import CriticActor
+from trainer.algorithms.losses import CriticObjective
 from trainer.checkpoint.resume import ResumeError
-from trainer.flags import ConfigError
+from trainer.config.schema import ConfigError
+from trainer.models import value_head
+from trainer.rollout import prompts
 from trainer.types import TrainingError, UnfitModelError
+from trainer.workers.critic import CriticActor
 
 
 def weights(directory: Path) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_a_prompt_that_cannot_be_scored_is_replaced_also_where_it_is_drawn_alone
         max_steps=1,
         **flags,
     )
-    dealt = [prompt.text for prompt in data.load(config).stream.next_batch(6)]
+    dealt = [prompt.text for prompt in prompts.load(config).stream.next_batch(6)]
 
     def reward(requests: Sequence[RewardRequest]) -> list[Score]:
         """One of two completions is right; of the first prompt both, of the fifth nobody knows."""
@@ -298,15 +298,15 @@ def test_prompts_over_the_limit_are_left_out_and_counted(
 ) -> None:
     # 0+1= to 9+1= have four characters, which are tokens here; 10+1= to 23+1= have five.
     config = tiny.config(run_dir, prompt_overlong="drop", prompt_max_len=4)
-    assert len(data.load(config).stream) == 10
+    assert len(prompts.load(config).stream) == 10
     assert "14 of 24 prompts have more than --prompt_max_len 4 tokens" in capsys.readouterr().out
     with pytest.raises(PromptError, match="none of the 24 prompts can be used"):
-        data.load(tiny.config(run_dir, prompt_overlong="drop", prompt_max_len=2))
+        prompts.load(tiny.config(run_dir, prompt_overlong="drop", prompt_max_len=2))
 
 
 def test_a_tokeniser_without_a_chat_template_is_named(tiny: Tiny, run_dir: Path) -> None:
     with pytest.raises(PromptError, match="has no chat template"):
-        data.load(tiny.config(run_dir, apply_chat_template=True))
+        prompts.load(tiny.config(run_dir, apply_chat_template=True))
 
 
 def test_only_models_are_saved_where_no_state_is_wanted(tiny: Tiny, run_dir: Path) -> None:

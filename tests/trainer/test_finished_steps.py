@@ -18,9 +18,9 @@ from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
 from tests.trainer.test_memory_and_disk import LEAN, Remembered
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer.checkpoint import peers, state
-from trainer.checkpoint.write import DriverState
-from trainer.config import Config
+from trainer.checkpoint import replication, state
+from trainer.checkpoint.writer import DriverState
+from trainer.config.config import Config
 
 FLAGS = {**LEAN, "max_steps": 4, "save_steps": 9, "load_checkpoint": True}
 
@@ -54,7 +54,7 @@ class Remote(Remembered):
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     found = Remote(tmp_path / "memory")
-    monkeypatch.setattr(peers, "load", lambda s, role: state.load(found.held(s.step), role))
+    monkeypatch.setattr(replication, "load", lambda s, role: state.load(found.held(s.step), role))
     return found
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import Config
-from trainer.flags import flags_of
-from trainer.parity import effect, renewed
-from trainer.spellings import spellings
-from trainer.values import shown
+from trainer.config.config import Config
+from trainer.config.parity import effect, renewed
+from trainer.config.schema import flags_of
+from trainer.config.spellings import spellings
+from trainer.config.values import shown
 
 ROOT = Path(__file__).parent.parent.parent
 PARITY = (ROOT / "docs" / "parity.md").read_text()
@@ -74,7 +74,7 @@ def _number(text: str) -> object:
 
 
 def test_the_docs_have_the_table_of_flags() -> None:
-    renew = "python -m trainer.parity docs/parity.md"
+    renew = "python -m trainer.config.parity docs/parity.md"
     assert renewed(PARITY) == PARITY, renew
 
 
@@ -90,7 +90,7 @@ def test_every_flag_that_claims_an_effect_is_read() -> None:
     sources = [
         path.read_text()
         for path in (ROOT / "trainer").rglob("*.py")
-        if path.parent.name != "table" and path.name not in ("idle.py", "contradictions.py")
+        if path.parent.name != "options" and path.name not in ("no_effect.py", "validate.py")
     ]
     code = "\n".join(sources)
     claimed = [n for n, (_, about) in TABLE.items() if not (about.no_effect or about.unsupported)]

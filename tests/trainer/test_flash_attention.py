@@ -11,10 +11,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.flash_attention import get_target_dtype
 
 from tests.trainer.test_log_probs import batch, model
-from trainer.actors.attention import attend
-from trainer.actors.base import ModelSettings
-from trainer.actors.head import projection_of
-from trainer.actors.scorer import Scorer
+from trainer.models.causal_lm import Scorer
+from trainer.models.lm_head import projection_of
+from trainer.models.packed_attention import attend
+from trainer.models.settings import ModelSettings
 
 FLASH = "flash_attention_2"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny, to_argv
-from trainer.config import Config, parse
-from trainer.flags import ConfigError
+from trainer.config.config import Config, parse
+from trainer.config.schema import ConfigError
 
 DATA = Path(__file__).parent.parent / "data"
 COMMANDS = tomllib.loads((DATA / "guides.toml").read_text())["command"]

@@ -11,10 +11,10 @@ import ray
 
 from tests.trainer.nodes import cluster_of
 from tests.trainer.test_snapshots import of
-from trainer.checkpoint import ring
-from trainer.checkpoint.holder import view
-from trainer.shared import Segment
-from trainer.stream import SECRET_BYTES, Server, Source
+from trainer.checkpoint import replica_ring
+from trainer.checkpoint.replica_store import view
+from trainer.cluster.shared_memory import Segment
+from trainer.cluster.tcp_stream import SECRET_BYTES, Server, Source
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -27,14 +27,14 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
     came = replace(lost, rank=0)
     with socket.create_server(("127.0.0.1", 0)) as listener, cluster_of({"num_cpus": 1}):
         silent = Source(*listener.getsockname(), bytes(SECRET_BYTES))
-        ((_, holder),) = ring.build("a run", ray.nodes(), memory=1, goes_on=False)
-        ring.answer(holder.attach.remote(older, segment.address))
-        waits = ring.receive(holder, lost, silent)
+        ((_, holder),) = replica_ring.build("a run", ray.nodes(), memory=1, goes_on=False)
+        replica_ring.answer(holder.attach.remote(older, segment.address))
+        waits = replica_ring.receive(holder, lost, silent)
         connection, _ = listener.accept()
         with connection:
             assert ray.get(holder.sheets.remote(), timeout=30) == [older]
             server = Server(segment.buffer, port=0)
-            ray.get(ring.receive(holder, came, server.source), timeout=30)
+            ray.get(replica_ring.receive(holder, came, server.source), timeout=30)
             assert ray.get(holder.sheets.remote(), timeout=30) == [older, came]
             assert ray.wait([waits], timeout=0)[0] == []
-        ring.release("a run")
+        replica_ring.release("a run")

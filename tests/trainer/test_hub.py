@@ -12,12 +12,12 @@ import pytest
 
 from tests.trainer.harness import Tiny, to_argv
 from tests.trainer.hub_server import Hub
-from trainer import hub
-from trainer.flags import ConfigError
+from trainer.config.schema import ConfigError
+from trainer.models import hub
 
 FETCH = """
 import sys
-from trainer import hub
+from trainer.models import hub
 for name in sys.argv[1:]:
     try:
         print(name, hub.fetch(name))
@@ -145,9 +145,10 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
     (source / "data").mkdir(parents=True)
     (source / "data" / "train.jsonl").write_text(tiny.prompts.read_text())
     code = (
-        "import json, sys; from trainer import data, hub; from trainer.config import parse\n"
+        "import json, sys; from trainer.config.config import parse\n"
+        "from trainer.models import hub; from trainer.rollout import prompts\n"
         "config = hub.prepare(parse(sys.argv[1:]))\n"
-        "print(json.dumps([str(config.prompt_data), len(data.load(config).stream)]))"
+        "print(json.dumps([str(config.prompt_data), len(prompts.load(config).stream)]))"
     )
     flags = {
         "pretrain": tiny.model,

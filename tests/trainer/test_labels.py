@@ -19,15 +19,15 @@ from contract import fd_store
 from contract.fd_store import Custody
 from tests.damage import damaged, flipped
 from tests.trainer.test_snapshots import of, sheet
-from trainer.actors.base import Schedule
 from trainer.checkpoint import labels
-from trainer.checkpoint.holder import Holder
-from trainer.checkpoint.kept import Kept
 from trainer.checkpoint.labels import LabelError
-from trainer.checkpoint.sheet import Contents, Sheet, newest_whole
-from trainer.checkpoint.write import RunState
-from trainer.optimiser import scheduler_of
-from trainer.shared import Entry, Segment
+from trainer.checkpoint.replica_store import Holder
+from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
+from trainer.checkpoint.spilled import Kept
+from trainer.checkpoint.writer import RunState
+from trainer.cluster.shared_memory import Entry, Segment
+from trainer.workers.optimizer import scheduler_of
+from trainer.workers.settings import Schedule
 
 FUZZED = settings(
     max_examples=60,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.trainer.harness import Tiny
-from trainer import layout
-from trainer.config import Config
-from trainer.flags import ConfigError
-from trainer.layout import Layout
+from trainer.config import layout
+from trainer.config.config import Config
+from trainer.config.layout import Layout
+from trainer.config.schema import ConfigError
 
 
 def pools(config: Config) -> dict[str, tuple[int, int]]:

@@ -9,16 +9,12 @@ import pytest
 import torch
 
 from tests.trainer.harness import Tiny, of_the_samples
-from trainer.actors.base import (
-    CriticObjective,
-    LearnerSettings,
-    ModelSettings,
-    PolicyObjective,
-    Schedule,
-)
-from trainer.actors.critic import CriticActor
-from trainer.actors.policy import PolicyActor
+from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.models.settings import ModelSettings
 from trainer.types import Experience, Sequences, TrainingError, Weights
+from trainer.workers.critic import CriticActor
+from trainer.workers.policy import PolicyActor
+from trainer.workers.settings import LearnerSettings, Schedule
 
 
 def settings(tiny: Tiny, **changes: object) -> LearnerSettings:

@@ -14,11 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.benches import Benches
 from tests.trainer.ranks import Workbench, experience, settings
-from trainer import shares
-from trainer.actors.base import LearnerSettings, Sharding
-from trainer.actors.group import Group
+from trainer.algorithms import shares
 from trainer.checkpoint import state
+from trainer.cluster.worker_group import Group
+from trainer.models.settings import Sharding
 from trainer.types import FloatArray
+from trainer.workers.settings import LearnerSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from trainer.actors.base import ModelSettings
-from trainer.actors.head import projection_of
-from trainer.actors.log_probs import Projection, of_logits, token_log_probs
-from trainer.actors.model import in_passes
-from trainer.actors.scorer import Scorer
-from trainer.packing import Cut
+from trainer.algorithms.batching import Cut
+from trainer.models.causal_lm import Scorer
+from trainer.models.lm_head import projection_of
+from trainer.models.loading import in_passes
+from trainer.models.log_probs import Projection, of_logits, token_log_probs
+from trainer.models.settings import ModelSettings
 from trainer.types import Sequences
 
 VOCABULARY = 23
@@ -219,7 +219,7 @@ def test_entropy_is_that_of_the_tempered_distribution() -> None:
 def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
     sequences: Sequences, cut: Cut
 ) -> None:
-    from trainer import packing
+    from trainer.algorithms import batching as packing
 
     of = MODEL_OF_CUTS
     scoring = scorer(of, packing=True)

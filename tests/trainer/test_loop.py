@@ -19,7 +19,7 @@ from contract.progress import Phase
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, events, metric_rows, share_of, train
-from trainer.record import beginning
+from trainer.metrics.recorder import beginning
 from trainer.types import TrainingError
 
 BANDIT: dict[str, Any] = {

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.trainer.harness import Tiny, of_the_samples
 from tests.trainer.test_learning import critic, experience, largest_difference, policy
-from trainer.actors.base import LoRASettings
+from trainer.models.settings import LoRASettings
 from trainer.types import UnfitModelError, Weights
 
 

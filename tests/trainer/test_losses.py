@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer import losses
-from trainer.actors.base import CorrectionSettings, PolicyObjective
-from trainer.aggregation import token_weights
-from trainer.correction import correct
-from trainer.divergence import kl
-from trainer.losses import PolicyInputs
+from trainer.algorithms import losses
+from trainer.algorithms.importance_sampling import CorrectionSettings, correct
+from trainer.algorithms.kl import kl
+from trainer.algorithms.losses import PolicyInputs, PolicyObjective, token_weights
 
 LOW, HIGH = 0.8, 1.2
 

@@ -11,12 +11,12 @@ import pytest
 import ray
 
 from tests.trainer.nodes import ROOT, short_directory, workers_of
-from trainer import layout, placement
-from trainer.actors.base import Rank
-from trainer.actors.group import Group
-from trainer.actors.ray_group import RayLauncher
-from trainer.layout import Layout, Pool
-from trainer.types import LostWorkerError
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.types import LostWorkerError, Rank
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -17,9 +17,11 @@ from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from contract.stop import Stopped
 from tests.trainer.harness import Tiny, to_argv
-from trainer import attempt, hub, placement
+from trainer import run
 from trainer.__main__ import main
-from trainer.layout import Layout
+from trainer.cluster import placement
+from trainer.config.layout import Layout
+from trainer.models import hub
 from trainer.types import TrainingError, UnfitModelError
 
 
@@ -165,7 +167,7 @@ def test_a_flag_without_effect_is_said_at_the_start(
 def test_the_nearest_kind_of_an_error_decides_on_the_exit_code(
     error: Exception, code: ExitCode | None
 ) -> None:
-    assert attempt.exit_code(error) is code
+    assert run.exit_code(error) is code
 
 
 @pytest.mark.parametrize("occupied", [".progress.json.{pid}.tmp", "progress.json"])
@@ -213,7 +215,7 @@ def test_a_model_of_the_hub_is_refused_as_a_directory_is(
     monkeypatch.setattr(hub, "prepare", lambda config: config)
     monkeypatch.setattr(placement, "join", lambda layout: None)
     monkeypatch.setattr(placement, "reserve", lambda layout: None)
-    monkeypatch.setattr(attempt, "_settled", lambda config, placed: config)
+    monkeypatch.setattr(run, "_settled", lambda config, placed: config)
     monkeypatch.setattr(hub, "fetch_all", lambda names: dict.fromkeys(names, str(model)))
     monkeypatch.setattr(placement, "on_each_node", lambda placed, do, given: {"one": do(given)})
     assert end_of(tiny, run_dir, pretrain="owner/model") == ExitCode.USAGE

@@ -13,9 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from contract.resources import Offer
 from tests.trainer.harness import Tiny
-from trainer import layout, memory, model_size, resource_plan
-from trainer.config import Config
-from trainer.model_size import ModelSize
+from trainer.cluster import memory_estimate, model_size, resource_plan
+from trainer.cluster.model_size import ModelSize
+from trainer.config import layout
+from trainer.config.config import Config
 
 LLAMA_70B = {
     "model_type": "llama",
@@ -44,7 +45,7 @@ def test_the_zero_paper_s_figure_1(
     config = tiny.config(
         run_dir, zero_stage=stage, bf16=True, actor_num_nodes=8, actor_num_gpus_per_node=8
     )
-    need = memory.of(config, layout.of(config), "policy")
+    need = memory_estimate.of(config, layout.of(config), "policy")
     assert need is not None
     held = need.weights + need.gradients + need.optimiser
     assert held / 1e9 == pytest.approx(gigabytes, rel=0.01)
@@ -52,7 +53,7 @@ def test_the_zero_paper_s_figure_1(
 
 def peak(config: Config) -> int:
     wanted = layout.of(config)
-    found = memory.least_gpu(config, wanted, wanted.pool_of("policy"))
+    found = memory_estimate.least_gpu(config, wanted, wanted.pool_of("policy"))
     assert found is not None
     return found
 
@@ -80,7 +81,7 @@ def test_an_engine_beside_models_leaves_them_what_they_need(
     )
     wanted = layout.of(config)
     roles = ("policy", "critic", "reference")
-    needs = [need for role in roles if (need := memory.of(config, wanted, role))]
+    needs = [need for role in roles if (need := memory_estimate.of(config, wanted, role))]
     models = max(sum(need.at(phase) for need in needs) for phase in ("forward", "update"))
     assert peak(config) == pytest.approx(models / 0.6)
 
@@ -91,7 +92,7 @@ def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
     monkeypatch.setattr(model_size, "read", lambda model: ModelSize(1, 4096, 32, 4 * 4096))
     flags = {"bf16": True, "micro_train_batch_size": 1, "prompt_max_len": 1024}
     plain, checkpointed = (
-        memory.of(config, layout.of(config), "policy")
+        memory_estimate.of(config, layout.of(config), "policy")
         for config in (
             tiny.config(run_dir, **flags, generate_max_len=1024, gradient_checkpointing=on)
             for on in (None, True)

@@ -21,17 +21,17 @@ from contract.run_dir import RunFiles
 from tests.trainer.harness import Tiny, dying_at, events, train
 from tests.trainer.test_checkpoint import flip_a_bit
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer.actors import group as group_module
-from trainer.actors.base import Learner
-from trainer.actors.group import Group, LocalGroup
-from trainer.checkpoint import peers, state
-from trainer.checkpoint.peers import Snapshot
+from trainer.checkpoint import replication, state
+from trainer.checkpoint.replication import Snapshot
 from trainer.checkpoint.state import State
-from trainer.checkpoint.write import DriverState, RunState
-from trainer.config import Config
-from trainer.repair import Memory
-from trainer.team import Team
+from trainer.checkpoint.writer import DriverState, RunState
+from trainer.cluster import worker_group as group_module
+from trainer.cluster.worker_group import Group, LocalGroup
+from trainer.config.config import Config
+from trainer.recovery import Memory
 from trainer.types import NoSeatError, SnapshotLostError
+from trainer.workers.groups import Team
+from trainer.workers.protocols import Learner
 
 LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 
@@ -77,7 +77,7 @@ class Remembered:
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
     found = Remembered(tmp_path / "memory")
-    monkeypatch.setattr(peers, "load", lambda s, role: state.load(found.held(s.step), role))
+    monkeypatch.setattr(replication, "load", lambda s, role: state.load(found.held(s.step), role))
     return found
 
 
@@ -168,7 +168,7 @@ def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
     flags = {**LEAN, "save_steps": 1, "load_checkpoint": True}
     train(tiny.config(run_dir, **flags, max_steps=3), peers=memory)
     flip_a_bit(checkpoint_path(run_dir / "checkpoints", 3) / "policy.pt")
-    monkeypatch.setattr(peers, "load", lost)
+    monkeypatch.setattr(replication, "load", lost)
     config = tiny.config(run_dir, **flags, max_steps=4)
     train(config, peers=memory)
     assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
@@ -207,7 +207,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
     config = tiny.config(run_dir, **flags)
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(4), peers=memory)
-    monkeypatch.setattr(peers, "load", in_part)
+    monkeypatch.setattr(replication, "load", in_part)
     monkeypatch.setattr(LocalGroup, "renew", renew)
     monkeypatch.setattr(group_module, "build", remember)
     train(config, peers=memory)
@@ -227,7 +227,7 @@ def test_learners_that_cannot_be_started_anew_end_the_attempt(
     config = tiny.config(run_dir, **LEAN, max_steps=4, save_steps=4, load_checkpoint=True)
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(3), peers=memory)
-    monkeypatch.setattr(peers, "load", lost)
+    monkeypatch.setattr(replication, "load", lost)
     with pytest.raises(NoSeatError):
         train(config, peers=memory)
 
@@ -248,7 +248,7 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
     driver = DriverState(RunState(step=7, seed=42, prompts={}))
     nodes, learner = Remembered(tmp_path, driver), Learned()
     team = cast(Team, SimpleNamespace(learners={"policy": LocalGroup([learner])}))
-    memory = Memory(cast(peers.Peers, nodes))
+    memory = Memory(cast(replication.Peers, nodes))
     assert memory.newest(range(1, 7)) is None
     found = memory.newest(range(1, 8))
     nodes.driver = None  # as where its holder answers late
@@ -279,4 +279,4 @@ def test_snapshots_in_memory_are_looked_for_also_where_progress_is_lost(
         run.progress.write_text(progress)
     for step in range(1, steps + 1):
         append_event(run.journal, "step", "own", {"step": step})
-    assert peers.may_be_held(run) == looked_for
+    assert replication.may_be_held(run) == looked_for

@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from tests.trainer.harness import Tiny
-from trainer import first_rows, model_files, unfit
+from trainer.config import first_rows, model_files
+from trainer.models import unfit
 from trainer.types import UnfitModelError
 
 

@@ -17,14 +17,15 @@ from tests.trainer.harness import Tiny
 from tests.trainer.judges import write_reward_model
 from tests.trainer.test_engine import settings as engine_settings
 from tests.trainer.test_learning import experience, policy, settings
-from trainer import publish
-from trainer.actors import lora
-from trainer.actors.base import LoRASettings, RewardSettings, Sharding
-from trainer.actors.group import LocalGroup
-from trainer.actors.reference import ReferenceActor
-from trainer.actors.reward import RewardActor
-from trainer.engine_pool import EnginePool
-from trainer.engines.hf import HFEngine
+from trainer.cluster.worker_group import LocalGroup
+from trainer.models import lora
+from trainer.models.settings import LoRASettings, Sharding
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.weight_sync import update
+from trainer.workers.reference import ReferenceActor
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
 
 
 @pytest.fixture
@@ -80,6 +81,6 @@ def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(
     actor = policy(tiny, lora=adapters)
     pool = EnginePool(LocalGroup([HFEngine(engine_settings(tiny))]))
     for version in (1, 2):
-        publish.weights(LocalGroup([actor]), pool, version)
+        update.weights(LocalGroup([actor]), pool, version)
     assert made
     assert not [one for one in made if one() is not None]

@@ -21,7 +21,7 @@ from contract.manifest import checkpoint_path, newest_checkpoint
 from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import short_directory, workers_of
-from trainer.config import Config, parse
+from trainer.config.config import Config, parse
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -14,10 +14,10 @@ from transformers import AutoModel, AutoModelForCausalLM, get_scheduler
 
 from contract.manifest import checkpoint_path
 from tests.trainer.harness import Tiny, events, train
-from trainer.actors import rendezvous
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError
-from trainer.config import Config
+from trainer.cluster import rendezvous
+from trainer.config.config import Config
 
 Tensors = dict[str, torch.Tensor]
 UPDATES = 3
@@ -108,7 +108,7 @@ def held_by(
 def test_weights_moments_and_position_are_those_of_deepspeeds_files(
     tiny: Tiny, tmp_path: Path, stage: int, bf16: bool
 ) -> None:
-    from trainer.checkpoint import deepspeed_files
+    from trainer.checkpoint import openrlhf_deepspeed
 
     theirs = {
         "policy": AutoModelForCausalLM.from_pretrained(tiny.model, dtype=torch.float32),
@@ -118,7 +118,7 @@ def test_weights_moments_and_position_are_those_of_deepspeeds_files(
         client = CLIENT if role == "policy" else {}
         weights, moments = write(model, tmp_path / openrlhf.FOLDERS[role], stage, bf16, client)
         found = openrlhf.find(tmp_path, [role])
-        state, position = deepspeed_files.load(found.directories[role], role)
+        state, position = openrlhf_deepspeed.load(found.directories[role], role)
         assert position == (openrlhf.Position(6, 26) if role == "policy" else None)
         assert state.scheduler == {"last_epoch": UPDATES}
         for name, value in weights.items():

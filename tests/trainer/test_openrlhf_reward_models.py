@@ -17,11 +17,12 @@ from env.types import RewardRequest
 from tests.trainer.harness import Tiny
 from tests.trainer.judges import write_reward_model
 from tests.trainer.test_learning import settings
-from trainer.actors import value_head
-from trainer.actors.base import CriticObjective, RewardSettings
-from trainer.actors.critic import CriticActor
-from trainer.actors.reward import RewardActor
+from trainer.algorithms.losses import CriticObjective
+from trainer.models import value_head
 from trainer.types import TrainingError
+from trainer.workers.critic import CriticActor
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
 
 REQUESTS = [RewardRequest(f"1+1={answer}", "1+1=") for answer in ("2", "11111", "", "203")]
 

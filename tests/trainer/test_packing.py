@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import packing
-from trainer.packing import Cut
+from trainer.algorithms import batching
+from trainer.algorithms.batching import Cut
 from trainer.types import Sequences
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
@@ -23,7 +23,7 @@ LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
 def test_every_sample_is_in_exactly_one_pass(
     lengths: np.ndarray, samples: int, tokens: int | None, packed: bool
 ) -> None:
-    passes = packing.passes(lengths, Cut(samples=samples, tokens=tokens, packed=packed))
+    passes = batching.passes(lengths, Cut(samples=samples, tokens=tokens, packed=packed))
     assert sorted(np.concatenate(passes)) == list(range(len(lengths)))
     assert all(len(rows) for rows in passes)
 
@@ -32,9 +32,9 @@ def test_every_sample_is_in_exactly_one_pass(
 def test_no_pass_exceeds_the_budget_unless_one_sample_does(
     lengths: np.ndarray, budget: int
 ) -> None:
-    for rows in packing.within_budget(lengths, budget):
+    for rows in batching.within_budget(lengths, budget):
         assert lengths[rows].sum() <= budget or len(rows) == 1
-    for rows in packing.side_by_side(lengths, budget):
+    for rows in batching.side_by_side(lengths, budget):
         assert lengths[rows].max() * len(rows) <= budget or len(rows) == 1
 
 
@@ -42,7 +42,7 @@ def test_no_pass_exceeds_the_budget_unless_one_sample_does(
 def test_balanced_parts_differ_by_no_more_than_the_longest_sample(
     lengths: np.ndarray, parts: int
 ) -> None:
-    sums = [lengths[rows].sum() for rows in packing.balanced(lengths, parts)]
+    sums = [lengths[rows].sum() for rows in batching.balanced(lengths, parts)]
     assert len(sums) == parts
     assert max(sums) - min(sums) <= lengths.max()
 
@@ -50,22 +50,22 @@ def test_balanced_parts_differ_by_no_more_than_the_longest_sample(
 def test_balancing_is_better_than_handing_out_in_turn() -> None:
     """Karmarkar and Karp's method on their kind of example: 8, 7, 6, 5, 4 in two parts."""
     lengths = np.array([8, 7, 6, 5, 4])
-    sums = sorted(int(lengths[rows].sum()) for rows in packing.balanced(lengths, 2))
+    sums = sorted(int(lengths[rows].sum()) for rows in batching.balanced(lengths, 2))
     assert sums == [14, 16]
     many = np.random.default_rng(0).integers(10, 500, 256)
-    even = [many[rows].sum() for rows in packing.balanced(many, 8)]
+    even = [many[rows].sum() for rows in batching.balanced(many, 8)]
     assert max(even) - min(even) <= 2
 
 
 def test_a_budget_is_nearly_filled_by_every_pass_but_the_last() -> None:
     lengths = np.random.default_rng(1).integers(10, 500, 256)
-    passes = packing.within_budget(lengths, 4096)
+    passes = batching.within_budget(lengths, 4096)
     assert all(lengths[rows].sum() > 4096 - 500 for rows in passes[:-1])
 
 
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [2, 2, 2]])
 def test_the_grid_leads_there_and_back(lengths: list[int]) -> None:
-    tokens, places = packing.grid(lengths)
+    tokens, places = batching.grid(lengths)
     assert tokens[places].tolist() == list(range(sum(lengths)))
     width = max(lengths)
     assert places.tolist() == [row * width + at for row, n in enumerate(lengths) for at in range(n)]
@@ -74,7 +74,7 @@ def test_the_grid_leads_there_and_back(lengths: list[int]) -> None:
 def test_a_pack_holds_each_sample_without_its_last_token() -> None:
     tokens = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
     actions = np.array([[0, 0, 1, 1], [0, 1, 0, 0]], dtype=bool)
-    packed = packing.pack(Sequences(tokens, np.array([4, 2]), actions))
+    packed = batching.pack(Sequences(tokens, np.array([4, 2]), actions))
     assert packed.tokens.tolist() == [5, 6, 7, 9]
     assert packed.positions.tolist() == [0, 1, 2, 0]
     assert packed.lengths.tolist() == [3, 1]

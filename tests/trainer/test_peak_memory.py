@@ -14,8 +14,9 @@ from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
 from tests.trainer.nodes import short_directory
-from trainer import layout, memory
-from trainer.config import Config
+from trainer.cluster import memory_estimate
+from trainer.config import layout
+from trainer.config.config import Config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -74,7 +75,7 @@ def measured(config: Config, *names: str) -> float:
 def test_a_process_takes_at_its_peak_what_the_plan_says(
     ran: Config, role: str, phases: tuple[str, ...]
 ) -> None:
-    need = memory.of(ran, layout.of(ran), role)
+    need = memory_estimate.of(ran, layout.of(ran), role)
     assert need is not None
     planned = (need.peak + need.host) / 1e9  # without a GPU both are the same memory
     taken = measured(ran, *(f"{role}_{phase}" for phase in phases))
@@ -82,7 +83,7 @@ def test_a_process_takes_at_its_peak_what_the_plan_says(
 
 
 def test_an_engine_s_weights_are_gone_while_the_models_train(ran: Config) -> None:
-    need = memory.of(ran, layout.of(ran), "engine")
+    need = memory_estimate.of(ran, layout.of(ran), "engine")
     assert need is not None
     weights = need.weights / 1e9
     assert measured(ran, "engine_rollout") > weights

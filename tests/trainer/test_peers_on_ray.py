@@ -22,8 +22,8 @@ from contract.manifest import checkpoint_path
 from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, workers_of
-from trainer.checkpoint.peers import LOOK_SECONDS, Peers
-from trainer.config import Config, parse
+from trainer.checkpoint.replication import LOOK_SECONDS, Peers
+from trainer.config.config import Config, parse
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -13,9 +13,10 @@ import pytest
 from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny, to_argv
 from tests.trainer.nodes import cluster_of, land
-from trainer import layout, placement
-from trainer.config import parse
-from trainer.placement import LayoutError
+from trainer.cluster import placement
+from trainer.cluster.placement import LayoutError
+from trainer.config import layout
+from trainer.config.config import parse
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

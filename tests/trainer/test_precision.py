@@ -15,22 +15,17 @@ from torch import Tensor
 from tests.trainer.harness import Tiny
 from tests.trainer.ranks import experience, settings
 from tests.trainer.test_log_probs import batch, model
-from trainer.actors import log_probs
-from trainer.actors.base import (
-    CriticObjective,
-    LearnerSettings,
-    LoRASettings,
-    ModelSettings,
-    PolicyObjective,
-    Rank,
-    Sharding,
-)
-from trainer.actors.critic import CriticActor
-from trainer.actors.log_probs import Projection, token_log_probs
-from trainer.actors.policy import PolicyActor
-from trainer.actors.reference import ReferenceActor
-from trainer.actors.scorer import Scorer
+from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.checkpoint import state
+from trainer.models import log_probs
+from trainer.models.causal_lm import Scorer
+from trainer.models.log_probs import Projection, token_log_probs
+from trainer.models.settings import LoRASettings, ModelSettings, Sharding
+from trainer.types import Rank
+from trainer.workers.critic import CriticActor
+from trainer.workers.policy import PolicyActor
+from trainer.workers.reference import ReferenceActor
+from trainer.workers.settings import LearnerSettings
 
 TOKENS, VOCABULARY, HIDDEN = 32, 4096, 128
 ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.1, target_modules=("all-linear",))

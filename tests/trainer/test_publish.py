@@ -13,12 +13,13 @@ import pytest
 from tests.trainer.harness import Tiny
 from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import experience, policy
-from trainer import engine_pool, publish, pulse, weights
-from trainer.actors.group import LocalGroup, Pending
-from trainer.engine_pool import EnginePool, Patience
-from trainer.engines.base import Request
-from trainer.engines.hf import HFEngine
-from trainer.types import BeyondRepairError, LostWorkerError, Sampling
+from trainer.cluster import pulse
+from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.rollout import engine_pool
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import BeyondRepairError, LostWorkerError, Request, Sampling
+from trainer.weight_sync import shared_memory, update
 
 GREEDY = Sampling(max_new_tokens=8).greedy()
 
@@ -32,7 +33,7 @@ class Elsewhere(HFEngine):
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "PART_BYTES", 4096)
+    monkeypatch.setattr(shared_memory, "PART_BYTES", 4096)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -46,8 +47,8 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     actor.update(experience(), step=1)
     pool = EnginePool(LocalGroup(engines))
     if sleeping:
-        publish.sleep(pool)
-    publish.weights(LocalGroup([actor]), pool, 3, wake=sleeping)
+        update.sleep(pool)
+    update.weights(LocalGroup([actor]), pool, 3, wake=sleeping)
     for engine in engines:
         loaded = {name: p.detach().numpy() for name, p in engine._model.named_parameters()}
         assert all(np.array_equal(loaded[n], array) for n, array in actor.weights().items())
@@ -131,7 +132,7 @@ def test_an_engine_that_does_not_answer_is_named_within_the_bound_and_the_run_go
     groups = two_groups(tiny, "engine", number, method)
     pool = EnginePool(groups["engine"], patience=BRIEF)
     begun = time.monotonic()
-    publish.weights(groups["policy"], pool, 7, wake=True)
+    update.weights(groups["policy"], pool, 7, wake=True)
     assert time.monotonic() - begun < 5
     assert pool.present == [1 - number]
     printed = capsys.readouterr().out
@@ -155,7 +156,7 @@ def test_an_engine_that_is_stopped_is_missed_by_its_silence_long_before_its_part
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
     pool = EnginePool(Frozen(engines, 1, "load"), patience=Patience(part=600, life=0.3))
-    publish.weights(LocalGroup([policy(tiny)]), pool, 7)
+    update.weights(LocalGroup([policy(tiny)]), pool, 7)
     assert pool.present == [0]
     assert "engine-1 is lost (it did not answer for 0 s: weights of" in capsys.readouterr().out
 
@@ -164,11 +165,11 @@ def test_a_policy_that_does_not_answer_is_named_within_the_bound(tiny: Tiny) -> 
     groups = two_groups(tiny, "policy", 0, "offer")
     pool = EnginePool(groups["engine"], patience=BRIEF)
     with pytest.raises(LostWorkerError, match=r"^the policy did not answer in time: weights"):
-        publish.weights(groups["policy"], pool, 7)
+        update.weights(groups["policy"], pool, 7)
     assert pool.present == [0, 1]
 
 
 def test_a_run_without_an_engine_ends_and_says_why(tiny: Tiny) -> None:
     stuck = Stuck([HFEngine(settings(tiny))], 0, "load")
     with pytest.raises(BeyondRepairError, match=r"^no engine is left: engine-0 did not answer"):
-        publish.weights(LocalGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)
+        update.weights(LocalGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)

@@ -19,15 +19,16 @@ from tests.trainer.harness import Tiny
 from tests.trainer.nodes import ROOT, short_directory
 from tests.trainer.test_engine import settings
 from tests.trainer.test_learning import settings as learner
-from trainer import layout, placement, publish
-from trainer.actors.base import PolicyObjective
-from trainer.actors.ray_group import RayLauncher
-from trainer.engine_pool import EnginePool, Patience
-from trainer.engines.base import Request
-from trainer.engines.hf import HFEngine
-from trainer.layout import Layout, Pool
-from trainer.sync import Member, Seat
-from trainer.types import Sampling, TrainingError
+from trainer.algorithms.losses import PolicyObjective
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Request, Sampling, TrainingError
+from trainer.weight_sync import update
+from trainer.weight_sync.choose import Member, Seat
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -55,10 +56,10 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
 def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     launcher: RayLauncher, tiny: Tiny
 ) -> None:
-    actor = "trainer.actors.policy:PolicyActor"
+    actor = "trainer.workers.policy:PolicyActor"
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
     group = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
-    publish.weights(policy, EnginePool(group), 1)  # a start may take longer than 5 s
+    update.weights(policy, EnginePool(group), 1)  # a start may take longer than 5 s
     told: list[str] = []
     pool = EnginePool(
         group, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(start=120, part=5)
@@ -67,11 +68,11 @@ def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     pids = [group.send(engine, Known.pid).result() for engine in (0, 1)]
     os.kill(pids[1], signal.SIGSTOP)
     begun = time.monotonic()
-    publish.weights(policy, pool, 2)
+    update.weights(policy, pool, 2)
     assert time.monotonic() - begun < 20
     while not told:
         time.sleep(1)
-        publish.weights(policy, pool, 2)
+        update.weights(policy, pool, 2)
     assert told == ["engine-replaced"]
     assert pool.present == [0, 1]
     new = group.send(1, Known.pid).result()
@@ -105,14 +106,14 @@ def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_othe
     launcher: RayLauncher, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As far as they get without a GPU: to NCCL."""
-    actor = "trainer.actors.policy:PolicyActor"
+    actor = "trainer.workers.policy:PolicyActor"
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
     group = launcher.launch("engine", f"{__name__}:Comer", 2, tmp_path / "stopped")
     for engine in (0, 1):
         assert group.up(engine, 150)
     pool = EnginePool(group, patience=Patience(start=150, part=10))
     with pytest.raises(TrainingError, match="weights cannot go by NCCL"):
-        publish.weights(policy, pool, 1, backend="nccl")
+        update.weights(policy, pool, 1, backend="nccl")
     lost = re.findall(r"engine-(\d) is lost \((.*), port \d+\)", capsys.readouterr().out)
     (number, how), *others = lost
     assert not others

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer.actors.group import LOOK_SECONDS
-from trainer.pulse import Pulse
+from trainer.cluster.pulse import Pulse
+from trainer.cluster.worker_group import LOOK_SECONDS
 
 
 @dataclass

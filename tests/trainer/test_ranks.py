@@ -19,11 +19,11 @@ from safetensors.numpy import load_file
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.benches import PATIENCE, Benches
 from tests.trainer.ranks import ROLES, Said, Workbench, experience, settings
-from trainer import shares
-from trainer.actors.base import LoRASettings, Sharding
-from trainer.actors.group import Group
+from trainer.algorithms import shares
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
+from trainer.cluster.worker_group import Group
+from trainer.models.settings import LoRASettings, Sharding
 from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -18,13 +18,15 @@ from tests.trainer.harness import Tiny, events, metric_rows, rollouts_have_ended
 from tests.trainer.judges import write_reward_model
 from tests.trainer.test_repair import Dead
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer import data, loop, team, writers
-from trainer.actors.base import Metrics
-from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending, build
-from trainer.config import Config
-from trainer.model_reward import ModelReward
-from trainer.reward_models import combination
-from trainer.types import BeyondRepairError, Experience, LostWorkerError
+from trainer import loop
+from trainer.cluster.worker_group import Group, LocalGroup, LocalLauncher, Pending, build
+from trainer.config.config import Config
+from trainer.config.reward_models import combination
+from trainer.rollout import dispatcher
+from trainer.rollout import prompts as data
+from trainer.rollout.model_reward import ModelReward
+from trainer.types import BeyondRepairError, Experience, LostWorkerError, Metrics
+from trainer.workers import groups
 
 STEPS = 4
 
@@ -89,7 +91,7 @@ def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
 def run(config: Config, death: Death) -> None:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
-    crew = team.assemble(config, config.total_steps(len(prompts.stream)), MortalLauncher(death))
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), MortalLauncher(death))
     models = crew.reward and ModelReward(crew.reward, combination(config.reward_combine))
     loop.train(config, crew, prompts, models or share_of("1"), StopRequest())
 
@@ -219,7 +221,7 @@ def test_a_reward_process_that_dies_while_rollouts_run_ahead_has_no_update_made_
     forgetful: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, call: int, finished: int
 ) -> None:
     # All that is begun is written in one slice: which samples meet in a step hangs on no clock.
-    monkeypatch.setattr(writers, "SLICE", 60.0)
+    monkeypatch.setattr(dispatcher, "SLICE", 60.0)
     judge = write_reward_model(run_dir.with_name("judge"), "0123456789+=")
     flags = {"async_train": True, "remote_rm_url": None, "reward_pretrain": judge}
     alone = configure(forgetful, run_dir.with_name("alone"), **flags)
@@ -247,7 +249,7 @@ def test_what_newer_weights_began_is_not_written_by_those_of_a_step_that_is_done
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be too old in each step that has room for it: the run ended of it with 70."""
-    monkeypatch.setattr(writers, "SLICE", 0.0)  # one token at a time: some are always under way
+    monkeypatch.setattr(dispatcher, "SLICE", 0.0)  # one token at a time: some are always under way
     config = configure(
         tiny,
         run_dir,

@@ -20,12 +20,16 @@ from tests.trainer.harness import Tiny, events, to_argv, train
 from tests.trainer.nodes import cluster_at, short_directory, workers_of
 from tests.trainer.test_on_ray import flags_of, start, wait_until, worker_of
 from tests.trainer.test_resume_to_the_bit import leaves_of
-from trainer import data, layout, loop, placement, team
-from trainer.actors.ray_group import RayLauncher
-from trainer.checkpoint.keeping import Keeping
-from trainer.checkpoint.peers import Peers
-from trainer.checkpoint.write import DriverState
-from trainer.config import Config, parse
+from trainer import loop
+from trainer.checkpoint.checkpointer import Keeping
+from trainer.checkpoint.replication import Peers
+from trainer.checkpoint.writer import DriverState
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.config import layout
+from trainer.config.config import Config, parse
+from trainer.rollout import prompts as data
+from trainer.workers import groups
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -141,7 +145,7 @@ def train_on_ray(config: Config) -> None:
     config.files.root.mkdir(parents=True)
     prompts, wanted = data.load(config), layout.of(config)
     launcher = RayLauncher(placement.reserve(wanted), config.dist_timeout)
-    crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     peers = Peers(config)
     reward = reward_function(config.remote_rm_url)
     loop.train(config, crew, prompts, reward, StopRequest(), peers)

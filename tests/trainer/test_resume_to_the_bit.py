@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from contract.journal import read_events
 from contract.manifest import checkpoint_path, fault_of
 from tests.trainer.harness import Tiny, metric_rows, train
-from trainer.config import Config
+from trainer.config.config import Config
 
 STEPS = 5
 OPERATIONS = 155

@@ -16,14 +16,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from env.types import RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, train
 from tests.trainer.judges import write_reward_model
-from trainer import data, team
-from trainer.actors.base import RewardSettings
-from trainer.actors.group import LocalGroup, LocalLauncher
-from trainer.actors.reward import RewardActor
-from trainer.flags import ConfigError
-from trainer.model_reward import ModelReward
-from trainer.reward_models import combination
+from trainer.cluster.worker_group import LocalGroup, LocalLauncher
+from trainer.config.reward_models import combination
+from trainer.config.schema import ConfigError
+from trainer.rollout import prompts
+from trainer.rollout.model_reward import ModelReward
 from trainer.types import TrainingError
+from trainer.workers import groups
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
 
 CHAT = "{% for turn in messages %}{{ turn.role[0] }}:{{ turn.content }};{% endfor %}"
 
@@ -144,7 +145,7 @@ def test_a_run_is_rewarded_by_two_models_of_other_vocabularies(
         run_dir, remote_rm_url=None, reward_pretrain=f"{judge}, {other}", max_steps=1
     )
     assert config.has_reward_model
-    crew = team.assemble(config, 1, LocalLauncher())
+    crew = groups.assemble(config, 1, LocalLauncher())
     assert crew.reward is not None
     train(config, ModelReward(crew.reward, combination(config.reward_combine)))
     (row,) = metric_rows(config)
@@ -157,10 +158,10 @@ def test_prompts_of_a_chat_keep_their_messages(tiny: Tiny, run_dir: Path, tmp_pa
     shutil.copytree(tiny.model, model)
     (model / "chat_template.jinja").write_text(CHAT)
     config = tiny.config(run_dir, pretrain=model, apply_chat_template=True)
-    (prompt,) = data.load(config).stream.next_batch(1)
+    (prompt,) = prompts.load(config).stream.next_batch(1)
     assert prompt.messages is not None
     assert prompt.text == f"u:{prompt.messages[0]['content']};"
-    plain = data.load(tiny.config(run_dir)).stream.next_batch(1)
+    plain = prompts.load(tiny.config(run_dir)).stream.next_batch(1)
     assert plain[0].messages is None
 
 

@@ -16,11 +16,13 @@ from env.types import RewardRequest
 from tests.trainer.harness import Tiny
 from tests.trainer.ranks import experience, settings
 from tests.trainer.test_log_probs import COMMON, batch
-from trainer.actors.base import ModelSettings, PolicyObjective, RewardSettings, Sharding
-from trainer.actors.policy import PolicyActor
-from trainer.actors.reward import RewardActor
-from trainer.actors.scorer import Scorer
-from trainer.checks import engine_faults
+from trainer.algorithms.losses import PolicyObjective
+from trainer.config.checks import engine_faults
+from trainer.models.causal_lm import Scorer
+from trainer.models.settings import ModelSettings, Sharding
+from trainer.workers.policy import PolicyActor
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
 
 PRETRAINED = 8
 LONGROPE = {

@@ -12,16 +12,16 @@ import torch
 from tests.trainer.harness import Tiny
 from tests.trainer.test_learning import experience, policy
 from tests.trainer.test_lora import lora
-from trainer import weights
-from trainer.actors.policy import PolicyActor
-from trainer.actors.sending import Broadcaster, Offered, pack, within
-from trainer.sync import Member
 from trainer.types import BrokenGroupError, TrainingError
+from trainer.weight_sync import shared_memory
+from trainer.weight_sync.choose import Member
+from trainer.weight_sync.sending import Broadcaster, Offered, pack, within
+from trainer.workers.policy import PolicyActor
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "PART_BYTES", 4096)
+    monkeypatch.setattr(shared_memory, "PART_BYTES", 4096)
 
 
 def trained(tiny: Tiny, **changes: object) -> PolicyActor:
@@ -58,7 +58,7 @@ def test_a_part_is_packed_without_gaps_in_the_precision_of_the_engines(tiny: Tin
     with offered.whole(part) as tensors:
         pack(tensors, buffer)
         sent = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-    size = sum(map(weights.size_of, part))
+    size = sum(map(shared_memory.size_of, part))
     assert size <= offered.largest
     assert torch.equal(buffer[:size].view(torch.bfloat16), sent)
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from env.types import Prompt, Score
 from tests.trainer.harness import Tiny
-from trainer import filtering, summary
-from trainer.kl_control import next_coefficient, stays_positive
-from trainer.record import Stopwatch
-from trainer.shaping import LengthPenalties, RunningMoments
+from trainer.algorithms.kl_control import next_coefficient, stays_positive
+from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
+from trainer.metrics import step_metrics
+from trainer.metrics.recorder import Stopwatch
+from trainer.rollout import dynamic_sampling
 from trainer.types import Completion, Experience, Sample, Sequences, TrainingError
 
 NUMBERS = st.lists(st.floats(-100, 100, width=32), max_size=8)
@@ -100,7 +101,7 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
         reference=reference,
     )
     config = tiny.config(tmp_path, **({"use_kl_loss": True} if in_loss else {}))
-    step = summary.of(group(0, Score.of(1.0)), experience, {}, Stopwatch(), config)
+    step = step_metrics.of(group(0, Score.of(1.0)), experience, {}, Stopwatch(), config)
     assert step.kl == step.row["train/kl"] == pytest.approx(expected, abs=5e-4)
 
 
@@ -142,7 +143,7 @@ def test_prompts_without_signal_are_replaced_until_the_batch_is_full() -> None:
         start = sum(asked[:-1])
         return [s for i in range(count) for s in group(start + i, *next(prompts))]
 
-    found = filtering.collect(draw, 3, 2, (0.0, 1.0))
+    found = dynamic_sampling.collect(draw, 3, 2, (0.0, 1.0))
     assert [sample.prompt.index for sample in found.samples] == [0, 0, 4, 4, 5, 5]
     assert asked == [3, 2, 1]
     assert found.pass_rate == 3 / 6
@@ -150,21 +151,21 @@ def test_prompts_without_signal_are_replaced_until_the_batch_is_full() -> None:
 
 def test_where_no_prompt_can_be_scored_the_error_says_why() -> None:
     with pytest.raises(TrainingError, match="none of 40 completions could be scored: no answer"):
-        filtering.collect(lambda n: group(0, FAILED, FAILED) * n, 2, 2, (0.0, 1.0))
+        dynamic_sampling.collect(lambda n: group(0, FAILED, FAILED) * n, 2, 2, (0.0, 1.0))
 
 
 def test_the_known_scores_decide_whether_a_prompt_has_a_signal() -> None:
     samples = group(0, RIGHT, FAILED, WRONG) + group(1, RIGHT, FAILED, RIGHT)
-    kept = filtering.with_signal(samples, 3, (0.0, 1.0))
+    kept = dynamic_sampling.with_signal(samples, 3, (0.0, 1.0))
     assert [members[0].prompt.index for members in kept] == [0]
 
 
 def test_a_single_known_score_is_no_signal() -> None:
     half = Score.of(0.5)
-    assert filtering.with_signal(group(0, half, FAILED), 2, (0.0, 1.0)) == []
-    assert len(filtering.with_signal(group(0, half, half, FAILED), 3, (0.0, 1.0))) == 1
+    assert dynamic_sampling.with_signal(group(0, half, FAILED), 2, (0.0, 1.0)) == []
+    assert len(dynamic_sampling.with_signal(group(0, half, half, FAILED), 3, (0.0, 1.0))) == 1
 
 
 def test_prompts_that_never_bring_a_signal_end_in_an_error_that_says_so() -> None:
     with pytest.raises(TrainingError, match=r"of 20 prompts only 0 .* needs 2"):
-        filtering.collect(lambda n: group(0, *EASY) * n, 2, 2, (0.0, 1.0))
+        dynamic_sampling.collect(lambda n: group(0, *EASY) * n, 2, 2, (0.0, 1.0))

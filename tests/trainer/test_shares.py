@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import shares
-from trainer.actors.base import Rank
-from trainer.packing import Cut
-from trainer.types import Sequences
+from trainer.algorithms import shares
+from trainer.algorithms.batching import Cut
+from trainer.types import Rank, Sequences
 
 WORLDS = st.integers(1, 5)
 

@@ -9,9 +9,11 @@ from typing import Any
 from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.trainer.harness import Tiny, metric_rows, of_the_samples
-from trainer import data, loop, team
-from trainer.actors.group import Group, LocalGroup, LocalLauncher, Pending
-from trainer.config import Config
+from trainer import loop
+from trainer.cluster.worker_group import Group, LocalGroup, LocalLauncher, Pending
+from trainer.config.config import Config
+from trainer.rollout import prompts as data
+from trainer.workers import groups
 
 
 class Watched(LocalGroup[Any]):
@@ -51,7 +53,7 @@ def calls_of(config: Config, reward: RewardFunction) -> list[str]:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
     launcher = WatchingLauncher()
-    crew = team.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     loop.train(config, crew, prompts, reward, StopRequest())
     return launcher.calls
 

@@ -14,21 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint.holder import (
-    Holder,
-    NoRoomError,
-    TornError,
-    digest_of,
-    pieces,
-    view,
-)
 from trainer.checkpoint.labels import PIECE_BYTES
-from trainer.checkpoint.sheet import Contents, Sheet, newest_whole
-from trainer.checkpoint.snapshot import Copies, Keep
+from trainer.checkpoint.replica_store import Holder, NoRoomError, TornError, digest_of, pieces, view
+from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
+from trainer.checkpoint.staging import Copies, Keep
 from trainer.checkpoint.state import State
-from trainer.checkpoint.write import RunState
-from trainer.shared import Segment
-from trainer.stream import Server, Source
+from trainer.checkpoint.writer import RunState
+from trainer.cluster.shared_memory import Segment
+from trainer.cluster.tcp_stream import Server, Source
 
 RANKS = {"policy": 2, "critic": 1}
 SIZE = PIECE_BYTES + 4096

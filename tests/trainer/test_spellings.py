@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from tests.trainer.flag_values import argv, flat_toml, given_values, nested
 from tests.trainer.harness import Tiny
-from trainer.config import Config
-from trainer.reading import Reading, read
+from trainer.config.config import Config
+from trainer.config.parse import Reading, read
 
 
 def reading(words: list[str]) -> Reading[Config]:

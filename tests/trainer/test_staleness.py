@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.staleness import Begun, Pace, Position, choose, levelled, room
+from trainer.rollout.staleness import Begun, Pace, Position, choose, levelled, room
 
 
 @given(

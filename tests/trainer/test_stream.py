@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from trainer import stream
-from trainer.stream import RANGE, Reader, Server, Source
+from trainer.cluster import tcp_stream
+from trainer.cluster.tcp_stream import RANGE, Reader, Server, Source
 from trainer.types import TrainingError
 
 CONTENT = b"weights!" * 512
@@ -57,7 +57,7 @@ def test_silent_connections_cost_no_threads_and_keep_no_reader_out(source: Sourc
 def test_a_connection_that_does_not_show_the_secret_in_time_is_closed(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "SECRET_SECONDS", 0.3)
+    monkeypatch.setattr(tcp_stream, "SECRET_SECONDS", 0.3)
     with connected(source) as silent, connected(source) as slow:
         slow.sendall(source.secret[:-1])
         assert silent.recv(1) == b""
@@ -84,7 +84,7 @@ def test_a_secret_that_comes_in_parts_with_the_first_request_behind_it_is_served
 
 AT_THE_LIMIT = """
 import mmap, os, resource, socket, sys, time
-from trainer.stream import RANGE, Reader, Server
+from trainer.cluster.tcp_stream import RANGE, Reader, Server
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))

@@ -7,10 +7,10 @@ import pytest
 
 from contract.run_dir import ExitCode
 from tests.trainer.harness import Tiny
-from trainer.engines.base import EngineSettings, Request
-from trainer.engines.hf import HFEngine
+from trainer.rollout.engine import EngineSettings
+from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.supervised import main
-from trainer.types import Sampling
+from trainer.types import Request, Sampling
 
 
 def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -> None:

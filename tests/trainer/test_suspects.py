@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trainer.suspects import AGAIN, Pair, find
+from trainer.cluster.diagnostics.bisect import AGAIN, Pair, find
 
 
 class Network:

@@ -9,21 +9,23 @@ import pytest
 
 from contract.resources import Offer
 from tests.trainer.harness import Tiny
-from trainer import engine_choice, layout, sync
-from trainer.assignment import assign
-from trainer.config import Config
-from trainer.flags import ConfigError
-from trainer.sync import Member, Seat
+from trainer.cluster import engine_choice
+from trainer.cluster.bin_packing import assign
+from trainer.config import layout
+from trainer.config.config import Config
+from trainer.config.schema import ConfigError
+from trainer.weight_sync import choose
+from trainer.weight_sync.choose import Member, Seat
 
 CPUS = [Offer(name="here", cpus=8)]
 GPUS = [Offer(name="here", cpus=8, gpus=8)]
 TOGETHER = {"colocate_all_models": True}
 
 
-def chosen(config: Config, offers: list[Offer]) -> sync.Choice:
+def chosen(config: Config, offers: list[Offer]) -> choose.Choice:
     found = assign(layout.of(config), offers)
     assert not found.shortfalls
-    return sync.choice(engine_choice.settled(config, found), found)
+    return choose.choice(engine_choice.settled(config, found), found)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_way_follows_from_the_gpus_and_who_shares_them(
     tiny: Tiny, run_dir: Path, flags: dict[str, Any], offers: list[Offer], backend: str
 ) -> None:
-    assert chosen(tiny.config(run_dir, **flags), offers) == sync.Choice(backend)
+    assert chosen(tiny.config(run_dir, **flags), offers) == choose.Choice(backend)
 
 
 def test_engines_on_the_gpus_of_a_frozen_model_are_sent_their_weights(
@@ -59,7 +61,7 @@ def test_engines_on_the_gpus_of_a_frozen_model_are_sent_their_weights(
     config = tiny.config(run_dir, init_kl_coef=0.1, advantage_estimator="gae")
     three = [Offer(name=name, cpus=8, gpus=1) for name in ("a", "b", "c")]
     assert assign(layout.of(config), three).note
-    assert chosen(config, three) == sync.Choice("nccl")
+    assert chosen(config, three) == choose.Choice("nccl")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_a_way_that_nobody_knows_is_refused_with_those_that_there_are(
 
 
 def test_every_rank_of_every_engine_has_a_number_of_its_own_after_the_policy_s() -> None:
-    meeting = sync.Meeting("10.0.0.1", 29500, (Member("a", 4), Member("b", 1), Member("c", 2)))
+    meeting = choose.Meeting("10.0.0.1", 29500, (Member("a", 4), Member("b", 1), Member("c", 2)))
     assert meeting.world == 8
     assert meeting.seats() == [Seat("10.0.0.1", 29500, first, 8) for first in (1, 5, 6)]
 
@@ -128,4 +130,4 @@ def test_every_rank_of_every_engine_has_a_number_of_its_own_after_the_policy_s()
 def test_who_still_answers_is_not_to_blame_while_another_is_silent(
     late: dict[int, bool], blamed: dict[int, str]
 ) -> None:
-    assert sync.blamed(late) == blamed
+    assert choose.blamed(late) == blamed

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.harness import Tiny
-from trainer import team
-from trainer.actors.base import LearnerSettings
+from trainer.workers import groups
+from trainer.workers.settings import LearnerSettings
 
 
 class Recorder:
@@ -24,7 +24,7 @@ def test_policy_and_critic_have_optimisers_of_their_own(tiny: Tiny, run_dir: Pat
     shared = {"l2": 0.1, "max_norm": 2, "min_lr_ratio": 0.3, "lr_warmup_ratio": 0.2}
     only = {"critic.adam.weight_decay": 0.4, "critic.max_norm": 3, "critic.lr_scheduler": "linear"}
     recorder = Recorder()
-    team.assemble(tiny.config(run_dir, **shared, **only), 4, recorder)
+    groups.assemble(tiny.config(run_dir, **shared, **only), 4, recorder)
     policy, critic = (recorder.settings[role].schedule for role in ("policy", "critic"))
     assert (policy.l2, policy.max_norm, policy.lr_scheduler) == (0.1, 2, "cosine_with_min_lr")
     assert (critic.l2, critic.max_norm, critic.lr_scheduler) == (0.4, 3, "linear")

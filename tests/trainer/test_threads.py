@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.trainer.harness import Tiny
-from trainer.actors.model import share_threads
+from trainer.models.loading import share_threads
 
 
 def test_models_that_compute_at_the_same_time_share_the_threads(

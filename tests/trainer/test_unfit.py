@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from contract.run_dir import ExitCode
 from env.prompts import PromptError
 from tests.trainer.harness import Tiny, train
-from trainer import attempt, unfit
-from trainer.engines.base import EngineSettings, Request
-from trainer.engines.hf import HFEngine
-from trainer.types import Sampling, UnfitModelError
+from trainer import run
+from trainer.models import unfit
+from trainer.rollout.engine import EngineSettings
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Request, Sampling, UnfitModelError
 
 
 def lose_a_weight(model: Path) -> None:
@@ -53,7 +54,7 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(
     with pytest.raises((UnfitModelError, PromptError)) as caught:
         train(tiny.config(tmp_path / "run", pretrain=model, **flags))
     assert str(caught.value).startswith(f"{model}{said}")
-    assert attempt.exit_code(caught.value) is ExitCode.USAGE
+    assert run.exit_code(caught.value) is ExitCode.USAGE
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_so_is_a_critic_that_cannot_be_loaded(
     with pytest.raises(UnfitModelError) as caught:
         train(tiny.config(tmp_path / "run", critic_pretrain=model, **flags))
     assert str(caught.value).startswith(f"{model}{said}")
-    assert attempt.exit_code(caught.value) is ExitCode.USAGE
+    assert run.exit_code(caught.value) is ExitCode.USAGE
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])

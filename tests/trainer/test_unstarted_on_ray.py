@@ -22,7 +22,13 @@ def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() 
         sockets = {node["NodeName"]: node["RayletSocketName"] for node in ray.nodes()}
         # What each worker connects to first: a cleaner of /tmp deletes it.
         Path(sockets["b"]).unlink()
-        check = [sys.executable, "-m", "trainer.collective", "--nodes", ",".join(NAMES)]
+        check = [
+            sys.executable,
+            "-m",
+            "trainer.cluster.diagnostics.allreduce",
+            "--nodes",
+            ",".join(NAMES),
+        ]
         done = subprocess.run(
             [*check, "--address", cluster.address, "--timeout", "20", "--patience", "20"],
             capture_output=True,

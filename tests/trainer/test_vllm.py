@@ -19,14 +19,23 @@ import pytest
 from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.harness import Tiny, metric_rows, to_argv
-from trainer import publish, weights
-from trainer.actors.group import LocalGroup
-from trainer.actors.policy import PolicyActor
-from trainer.engine_pool import EnginePool
-from trainer.engines.base import Draft, EngineSettings, Key, Request, VLLMSettings
-from trainer.engines.hf import HFEngine
-from trainer.sync import Seat
-from trainer.types import BrokenGroupError, Completion, Sampling, Sequences, TrainingError
+from trainer.cluster.worker_group import LocalGroup
+from trainer.rollout.engine import EngineSettings, VLLMSettings
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import (
+    BrokenGroupError,
+    Completion,
+    Draft,
+    Key,
+    Request,
+    Sampling,
+    Sequences,
+    TrainingError,
+)
+from trainer.weight_sync import shared_memory, update
+from trainer.weight_sync.choose import Seat
+from trainer.workers.policy import PolicyActor
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
 
@@ -71,7 +80,7 @@ def settings(model: Tiny, **own: object) -> EngineSettings:
 
 @pytest.fixture(scope="module")
 def engine(model: Tiny) -> object:
-    from trainer.engines.vllm import VLLMEngine
+    from trainer.rollout.vllm_engine import VLLMEngine
 
     return VLLMEngine(settings(model))
 
@@ -114,7 +123,7 @@ def test_engine_and_trainer_agree_and_weights_and_versions_advance(
     for version in (1, 2):
         moved(policy, version)
         assert worst(policy, before) > 100 * TOLERANCE
-        publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), version, wake=True)
+        update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), version, wake=True)
         after = engine.generate(requests(1, 2, 3), SAMPLING)
         assert {completion.version for completion in after} == {version}
         assert worst(policy, after) < TOLERANCE
@@ -126,7 +135,7 @@ def test_weights_from_another_node_are_the_same_weights(
 ) -> None:
     moved(policy, 3)
     monkeypatch.setattr(engine, "node", lambda: "elsewhere")
-    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -134,25 +143,25 @@ def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
     model: Tiny, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where others that came before them broke off."""
-    from trainer.engines.vllm import VLLMEngine
+    from trainer.rollout.vllm_engine import VLLMEngine
 
     engine: Any = VLLMEngine(settings(model))
     transfer = engine._llm.llm_engine.model_executor.driver_worker.worker.weight_transfer_engine
     assert transfer._dense is not None
     transfer._dense = None
-    monkeypatch.setattr(weights, "PART_BYTES", 40_000)
+    monkeypatch.setattr(shared_memory, "PART_BYTES", 40_000)
     first, *others = policy.offer()
     assert others
     engine.begin()
     engine.load(policy.stage(first))
     moved(policy, 4)
-    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
 def test_vllm_s_own_end_of_nccl_is_told_where_to_come_and_says_what_it_lacks(model: Tiny) -> None:
     """A GPU: it says so for each group that it is asked into, and goes on."""
-    from trainer.engines.vllm import VLLMEngine
+    from trainer.rollout.vllm_engine import VLLMEngine
 
     engine = VLLMEngine(settings(model, sync_backend="nccl"))
     assert engine.member() == engine.member()
@@ -196,7 +205,7 @@ def test_greedy_completions_are_those_of_transformers(
     engine: HFEngine, policy: PolicyActor, model: Tiny
 ) -> None:
     plain = HFEngine(settings(model))
-    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([plain, engine])), 4)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([plain, engine])), 4)
     ours, theirs = (
         [(c.text, c.finished) for c in one.generate(requests(0), SAMPLING.greedy())]
         for one in (plain, engine)
@@ -226,13 +235,13 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
         ]
         return float(np.abs(np.concatenate(of_version)).max())
 
-    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
     write(drafts, calls=4)
     engine.generate(requests(1), SAMPLING.greedy())
     before = {draft.key: draft.tokens.tolist() for draft in engine.drafts()}
     assert before
     moved(policy, 6)
-    publish.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
     write([], calls=40)
     assert sorted(ended) == [draft.key for draft in drafts]
     for key, tokens in before.items():
@@ -246,7 +255,7 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
 def test_a_model_that_vllm_does_not_know_is_refused_with_what_to_do(
     model: Tiny, tmp_path: Path
 ) -> None:
-    from trainer.engines.vllm import VLLMEngine
+    from trainer.rollout.vllm_engine import VLLMEngine
 
     shutil.copytree(model.model, tmp_path / "odd")
     config = json.loads((tmp_path / "odd/config.json").read_text())

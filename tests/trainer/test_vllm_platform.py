@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.engines import vllm as engine
-from trainer.engines.base import EngineSettings, VLLMSettings
+from trainer.rollout import vllm_engine as engine
+from trainer.rollout.engine import EngineSettings, VLLMSettings
 from trainer.types import TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import weights
-from trainer.actors.sending import Broadcaster, pack
-from trainer.shared import Lent, Part
-from trainer.sync import Meeting, Member, Seat
+from trainer.cluster.shared_memory import Lent, Part
 from trainer.types import BrokenGroupError, TrainingError
+from trainer.weight_sync import shared_memory
+from trainer.weight_sync.choose import Meeting, Member, Seat
+from trainer.weight_sync.sending import Broadcaster, pack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 
@@ -67,7 +67,7 @@ def engine(backend: str) -> Any:
 
 def part() -> Part:
     kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in TENSORS.items()}
-    (only,) = weights.parts(weights.laid_out(kinds), weights.PART_BYTES)
+    (only,) = shared_memory.parts(shared_memory.laid_out(kinds), shared_memory.PART_BYTES)
     return only
 
 
@@ -93,19 +93,19 @@ def test_what_is_called_takes_these_arguments(called: str, arguments: list[str])
 
 
 def test_a_place_in_the_group_is_one_that_vllm_s_end_takes() -> None:
-    from trainer.engines.vllm_intake import place_of
+    from trainer.weight_sync.vllm_receiver import place_of
 
     info = engine("nccl").parse_init_info(place_of(SEAT))
     assert (info.master_address, info.master_port) == (SEAT.host, SEAT.port)
     assert (info.rank_offset, info.world_size) == (SEAT.first, SEAT.world)
     assert info.packed
-    assert info.packed_buffer_size_bytes == weights.PART_BYTES
+    assert info.packed_buffer_size_bytes == shared_memory.PART_BYTES
     ours = inspect.signature(of_vllm(PRODUCER)).parameters["num_buffers"].default
     assert info.packed_num_buffers == ours
 
 
 def test_a_part_is_announced_as_vllm_s_end_takes_it() -> None:
-    from trainer.engines.vllm_intake import kinds_of
+    from trainer.weight_sync.vllm_receiver import kinds_of
 
     info = engine("nccl").parse_update_info(kinds_of(part()))
     assert info.names == [*TENSORS]
@@ -117,13 +117,13 @@ def test_a_part_goes_over_in_one_piece() -> None:
     """Of so many bytes as vLLM's receiving end counts."""
     taken_from = of_vllm(f"{TRANSFER}.packed_tensor:pack_tensors")
     stream = iter(TENSORS.items())
-    sent = taken_from(stream, lambda item: item[1], weights.PART_BYTES)
-    assert sent.tensor_sizes == [weights.size_of(entry) for entry in part()]
-    assert taken_from(stream, lambda item: item[1], weights.PART_BYTES) is None
+    sent = taken_from(stream, lambda item: item[1], shared_memory.PART_BYTES)
+    assert sent.tensor_sizes == [shared_memory.size_of(entry) for entry in part()]
+    assert taken_from(stream, lambda item: item[1], shared_memory.PART_BYTES) is None
 
 
 def test_what_is_lent_is_found_by_the_gpu_and_unpacked_by_vllm() -> None:
-    from trainer.engines.vllm_intake import AT_START, opened
+    from trainer.weight_sync.vllm_receiver import AT_START, opened
 
     end = engine("ipc")
     assert end.parse_init_info(AT_START["ipc"]).packed
@@ -148,7 +148,7 @@ def test_what_opens_lent_memory_is_in_the_form_that_vllm_takes_apart() -> None:
 
 
 def test_a_worker_leaves_the_group_that_it_is_in() -> None:
-    from trainer.engines.vllm_weights import Worker
+    from trainer.weight_sync.vllm_shared_memory import Worker
 
     class Group:
         left = False

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from tests.trainer.test_publish import Never
-from trainer import publish, ways
-from trainer.actors.group import LocalGroup, Pending, _Threaded
-from trainer.engine_pool import EnginePool, Patience
-from trainer.shared import Entry, Part
-from trainer.sync import Meeting, Member, Seat
+from trainer.cluster.shared_memory import Entry, Part
+from trainer.cluster.worker_group import LocalGroup, Pending, _Threaded
+from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.types import BrokenGroupError, NoSeatError
+from trainer.weight_sync import backends, update
+from trainer.weight_sync.choose import Meeting, Member, Seat
 
 PARTS: list[Part] = [(Entry(name, "bfloat16", (2,), 0),) for name in ("a", "b", "c")]
 BRIEF = Patience(start=5, part=0.3)
@@ -149,7 +149,7 @@ class Processes(LocalGroup[Any]):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(ways, "GRACE", 0.2)
+    monkeypatch.setattr(backends, "GRACE", 0.2)
     world = World()
     yield world
     world.over.set()
@@ -163,7 +163,7 @@ def publish_to(
     policy, group = Broadcasting(world), Processes(engines, spare=spare)
     pool = EnginePool(group, patience=BRIEF)
     for version in range(1, versions + 1):
-        publish.weights(Processes([policy]), pool, version, backend="nccl")
+        update.weights(Processes([policy]), pool, version, backend="nccl")
     return policy, group, pool
 
 
@@ -229,5 +229,5 @@ def test_a_group_that_breaks_with_nobody_missing_ends_the_run_and_says_why(world
 
     pool = EnginePool(Processes([Idle(world, 0)]), patience=BRIEF)
     with pytest.raises(BrokenGroupError, match="unhandled system error"):
-        publish.weights(Processes([Deaf(world)]), pool, 1, backend="nccl")
+        update.weights(Processes([Deaf(world)]), pool, 1, backend="nccl")
     assert pool.present == [0]

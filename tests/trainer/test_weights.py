@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer import shared, weights
-from trainer.shared import Parcel
-from trainer.stream import SECRET_BYTES, Source
+from trainer.cluster import shared_memory
+from trainer.cluster.shared_memory import Parcel
+from trainer.cluster.tcp_stream import SECRET_BYTES, Source
 from trainer.types import TrainingError
+from trainer.weight_sync import shared_memory as weights
 
 State = dict[str, Tensor]
 Parcels = Iterator[Parcel]
@@ -143,8 +144,8 @@ def test_another_process_of_the_node_reads_a_parcel_where_it_lies() -> None:
     outbox = weights.Outbox()
     parcel = staged(outbox, {"a": torch.arange(3.0)})
     reader = (
-        "from trainer.shared import *; from trainer.stream import *; "
-        "from trainer.weights import Inbox; "
+        "from trainer.cluster.shared_memory import *; from trainer.cluster.tcp_stream import *; "
+        "from trainer.weight_sync.shared_memory import Inbox; "
         f"print(node(), dict(Inbox().tensors({parcel!r}))['a'].tolist())"
     )
     said = subprocess.run(
@@ -154,4 +155,4 @@ def test_another_process_of_the_node_reads_a_parcel_where_it_lies() -> None:
         text=True,
         check=True,
     )
-    assert said.stdout.strip() == f"{shared.node()} [0.0, 1.0, 2.0]"
+    assert said.stdout.strip() == f"{shared_memory.node()} [0.0, 1.0, 2.0]"

@@ -21,15 +21,19 @@ from tests.trainer.ranks import experience
 from tests.trainer.ranks import settings as learner
 from tests.trainer.test_vllm import SAMPLING, requests, worst
 from tests.trainer.test_vllm import settings as engine_settings
-from trainer import layout, placement, publish, weights
-from trainer.actors.base import Policy, PolicyObjective, Sharding
-from trainer.actors.group import Group
-from trainer.actors.policy import PolicyActor
-from trainer.actors.ray_group import RayLauncher
-from trainer.engine_pool import EnginePool, Patience
-from trainer.engines.base import Engine
-from trainer.engines.vllm import VLLMEngine
-from trainer.layout import Layout, Pool
+from trainer.algorithms.losses import PolicyObjective
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.models.settings import Sharding
+from trainer.rollout.engine import Engine
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.vllm_engine import VLLMEngine
+from trainer.weight_sync import shared_memory, update
+from trainer.workers.policy import PolicyActor
+from trainer.workers.protocols import Policy
 
 GPUS = torch.cuda.device_count()
 pytestmark = [
@@ -46,13 +50,13 @@ class SmallParts(PolicyActor):
     """Several parts of a small model."""
 
     def __init__(self, *args: Any) -> None:
-        weights.PART_BYTES = 1 << 20
+        shared_memory.PART_BYTES = 1 << 20
         super().__init__(*args)
 
 
 class Known(VLLMEngine):
     def __init__(self, *args: Any) -> None:
-        weights.PART_BYTES = 1 << 20
+        shared_memory.PART_BYTES = 1 << 20
         super().__init__(*args)
 
     def pid(self) -> int:
@@ -99,7 +103,7 @@ def follow(policy: Group[Policy], pool: EnginePool, backend: str, versions: int)
     """Train and publish: every engine writes what the policy would, with its own numbers."""
     for version in range(1, versions + 1):
         policy.together(Policy.update, experience(version), version).result()
-        publish.weights(policy, pool, version, backend=backend)
+        update.weights(policy, pool, version, backend=backend)
         shares = [requests(1, 2)] * len(pool)
         for written in pool.generate(shares, SAMPLING):
             assert {completion.version for completion in written} == {version}
@@ -113,7 +117,7 @@ class Asked:
         self._group = group
 
     def log_probs(self, sequences: Any) -> Any:
-        from trainer import shares
+        from trainer.algorithms import shares
 
         of_ranks = self._group.together(Policy.log_probs, sequences).result()
         return shares.merged(of_ranks, sequences.lengths)
@@ -147,6 +151,6 @@ def test_an_engine_that_stops_is_replaced_and_the_group_formed_anew(model: Tiny)
         follow(policy, pool, "nccl", versions=1)
         os.kill(engines.send(0, Known.pid).result(), signal.SIGSTOP)
         begun = time.monotonic()
-        publish.weights(policy, pool, 2, backend="nccl")
+        update.weights(policy, pool, 2, backend="nccl")
         assert time.monotonic() - begun < 300
         assert told == ["engine-replaced"]

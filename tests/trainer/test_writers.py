@@ -12,19 +12,19 @@ from tests.trainer.harness import Tiny
 from tests.trainer.test_drafts import TEXTS
 from tests.trainer.test_engine import settings
 from tests.trainer.test_publish import Never
-from trainer import pulse, writers
-from trainer.actors.group import LocalGroup, Pending
-from trainer.engine_pool import EnginePool, Patience
-from trainer.engines.base import Draft, Ended
-from trainer.engines.hf import HFEngine
-from trainer.types import LostWorkerError, Sampling
-from trainer.writers import Writers
+from trainer.cluster import pulse
+from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.rollout import dispatcher
+from trainer.rollout.dispatcher import Writers
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Draft, Ended, LostWorkerError, Sampling
 
 
 @pytest.fixture(autouse=True)
 def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines are asked for one token at a time."""
-    monkeypatch.setattr(writers, "SLICE", 0.0)
+    monkeypatch.setattr(dispatcher, "SLICE", 0.0)
 
 
 def test_drafts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> None:

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from contract.manifest import checkpoint_path
-from trainer.actors.base import Policy
-from trainer.actors.group import Group
+from trainer.cluster.worker_group import Group
+from trainer.workers.protocols import Policy
 
 
 def keep(policy: Group[Policy], directory: Path, step: int) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import xxhash
 
 from contract import stored_json
-from trainer.checkpoint.sheet import Contents, Sheet
-from trainer.shared import Entry
+from trainer.checkpoint.shard_manifest import Contents, Sheet
+from trainer.cluster.shared_memory import Entry
 
 FORMAT = b"rollcall-label-1"
 """Begins the first line, which ends with the checksum of the second."""

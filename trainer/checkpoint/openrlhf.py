@@ -3,7 +3,7 @@
 Its --ckpt_path holds `_actor` and `_critic`, written by DeepSpeed one after the other: each has a
 file `latest` with the name of the newest directory, global_stepN (OpenRLHF 0.11.2,
 `DeepspeedStrategy.save_ckpt`). Nothing says that the two belong together, or that a file is whole.
-Torch-free; what is in the files, `trainer.checkpoint.deepspeed_files` reads.
+Torch-free; what is in the files, `trainer.checkpoint.openrlhf_deepspeed` reads.
 """
 
 from __future__ import annotations

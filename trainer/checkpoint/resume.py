@@ -19,19 +19,19 @@ from contract.manifest import (
 )
 from contract.progress import Progress
 from env.prompts import PromptStream
-from trainer.actors.base import Learner
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.openrlhf import OpenRLHF
-from trainer.checkpoint.write import DriverState, RunState
-from trainer.config import Config
-from trainer.in_flight import FILE, InFlight
-from trainer.team import Team
+from trainer.checkpoint.writer import DriverState, RunState
+from trainer.config.config import Config
+from trainer.rollout.rollout_state import FILE, InFlight
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
+from trainer.workers.groups import Team
+from trainer.workers.protocols import Learner
 
 if TYPE_CHECKING:
-    from trainer.actors.base import Source
     from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.peers import Peers, Snapshot
+    from trainer.checkpoint.replication import Peers, Snapshot
+    from trainer.workers.protocols import Source
 
 
 class ResumeError(ValueError):

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from contract.manifest import Written
-from trainer import packing
-from trainer.actors.base import Rank
-from trainer.types import ModelMismatchError
+from trainer.algorithms import batching
+from trainer.types import ModelMismatchError, Rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
         return list(tensors)
     names = list(tensors)
     sizes = np.array([getattr(tensors[name], "ds_numel", tensors[name].numel()) for name in names])
-    return [names[i] for i in packing.balanced(sizes, rank.world)[rank.index]]
+    return [names[i] for i in batching.balanced(sizes, rank.world)[rank.index]]
 
 
 def save(directory: Path, role: str, state: State, rank: Rank) -> Written:

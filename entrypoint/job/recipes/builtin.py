@@ -17,10 +17,10 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.base import ArgumentsError, Command, FilesGoneError
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
-from trainer.flags import OVER
+from trainer.config.schema import OVER
 
 if TYPE_CHECKING:
-    from trainer.config import Config
+    from trainer.config.config import Config
 
 
 KEPT: Mapping[tuple[str, ...], str] = {
@@ -39,9 +39,9 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.checks import data_faults, engine_faults, model_faults
-        from trainer.config import parse
-        from trainer.flags import ConfigError
+        from trainer.config.checks import data_faults, engine_faults, model_faults
+        from trainer.config.config import parse
+        from trainer.config.schema import ConfigError
 
         try:
             config = parse(_arguments(settings))
@@ -59,7 +59,7 @@ class Builtin:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config import parse
+        from trainer.config.config import parse
 
         return parse(_arguments(settings)).warnings
 
@@ -67,21 +67,21 @@ class Builtin:
         _parsed(settings)
 
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
-        from trainer.resource_plan import shortfalls
+        from trainer.cluster.resource_plan import shortfalls
 
         return shortfalls(_parsed(settings), nodes)
 
     def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
-        from trainer.resource_plan import smaller
+        from trainer.cluster.resource_plan import smaller
 
         flags = smaller(_parsed(settings), nodes)
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
         return _with(settings, *words) if flags else settings
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
-        from trainer.config import parse
-        from trainer.flags import ConfigError
-        from trainer.resource_plan import row
+        from trainer.cluster.resource_plan import row
+        from trainer.config.config import parse
+        from trainer.config.schema import ConfigError
 
         try:
             return row(parse(_arguments(settings)), nodes)
@@ -108,7 +108,7 @@ class Builtin:
         return None
 
     def effect(self, changed: Collection[str]) -> str:
-        from trainer.config import named_in
+        from trainer.config.config import named_in
 
         given = named_in([f"--{name}" for name in changed if name])
         kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
@@ -126,7 +126,7 @@ def _has_begun(settings: Settings) -> bool:
 
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     """None if the run directory cannot be read: its preflight check says why, and ends with 73."""
-    from trainer.checks import beginning_faults
+    from trainer.config.checks import beginning_faults
 
     try:
         return () if _has_begun(settings) else [*beginning_faults(config)]
@@ -142,8 +142,8 @@ def _with(settings: Settings, *words: str) -> Settings:
 
 def _parsed(settings: Settings) -> Config:
     """Raises FilesGoneError, and ArgumentsError."""
-    from trainer.config import parse
-    from trainer.flags import ConfigError, MissingFile
+    from trainer.config.config import parse
+    from trainer.config.schema import ConfigError, MissingFile
 
     try:
         return parse(_arguments(settings))
@@ -156,7 +156,7 @@ def _parsed(settings: Settings) -> Config:
 
 def _run_dir_faults(settings: Settings) -> Iterator[str]:
     """A run directory of the flags that is another than the node's, which would be passed over."""
-    from trainer.config import named_in, parse
+    from trainer.config.config import named_in, parse
 
     if "run_dir" in named_in(settings.job):
         given = parse(settings.job).run_dir
@@ -169,7 +169,7 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
 
 def _arguments(settings: Settings) -> list[str]:
     """The user's flags, and those that follow from the settings, which count whatever is given."""
-    from trainer.config import named_in
+    from trainer.config.config import named_in
 
     arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
     given = named_in(settings.job)

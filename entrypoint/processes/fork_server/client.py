@@ -21,7 +21,7 @@ from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
 
-PRELOADED = "trainer.preload"
+PRELOADED = "trainer.cluster.preload"
 ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
 """For the variables and the command line of a fork, as the system shows them."""
 START_SECONDS = 60.0

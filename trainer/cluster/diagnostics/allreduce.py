@@ -1,0 +1,254 @@
+"""Do all nodes reach each other, right and fast enough?
+
+`python -m trainer.cluster.diagnostics.allreduce` tries it.
+
+One rank on each GPU, or on each node where there is none: an all-reduce over all of them with NCCL,
+RCCL or gloo, as the trainer's own ranks do it, its result compared with the exact sum and its
+bandwidth with `--least`. Where that fails, is slow, or has nothing to be compared with, pairs of
+nodes, all at once, name the node or the link that is slow or silent. A rank that hangs is ended
+with its process: nothing here waits longer than `--timeout` a round, or three minutes for the
+processes and torch.
+
+With `--count` it begins before the nodes are there, and has torch loaded on each that has come by
+the time when the last one does. Prints one JSON row; ends with 76 where a fault was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import Any
+
+from contract.run_dir import ExitCode
+from trainer.cluster.diagnostics import bisect
+from trainer.cluster.diagnostics.allreduce_rank import Rank
+from trainer.cluster.search_path import job_config
+
+POLL_SECONDS = 0.1
+WARM_UP_SECONDS = 180.0
+"""For all processes to start and to load torch: from a cold disk both take long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: str
+    name: str
+    gpus: int
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Ranks on the nodes of one Ray cluster; those of a group that fails are started anew."""
+
+    timeout: float
+    """Seconds of one round."""
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _ranks: dict[str, list[Any]] = field(default_factory=dict)
+    _up: dict[str, list[Any]] = field(default_factory=dict)
+    """Of each rank, that its process is there."""
+
+    def take(self, nodes: Iterable[Node]) -> None:
+        """Start ranks where there are none yet; nothing is waited for."""
+        for node in nodes:
+            self._nodes[node.name] = node
+            self._of(node.name)
+
+    def unstarted(self, names: Sequence[str], timeout: float) -> list[str]:
+        """Nodes on which Ray has not started all processes after so long.
+
+        Where one has started and died, or its node is lost, the ranks start anew when they are
+        next asked: whether that node answers is for them to show.
+        """
+        import ray
+
+        up = [answer for name in names for answer in self._up[name]]
+        _, pending = ray.wait(up, num_returns=len(up), timeout=timeout)
+        silent = [name for name in names if not set(pending).isdisjoint(self._up[name])]
+        started = [name for name in names if name not in silent]
+        self._end([name for name in started if _got(self._up[name], 0.0) is None])
+        return silent
+
+    def warm_up(self, names: Sequence[str], timeout: float) -> None:
+        """Until torch is there on all of them."""
+        import ray
+
+        answers = [rank.ready.remote() for name in names for rank in self._of(name)]
+        ray.wait(answers, num_returns=len(answers), timeout=timeout)
+
+    def all(self, names: Sequence[str]) -> float | None:
+        """GB/s over all nodes."""
+        (speed,) = self._try([names])
+        return speed
+
+    def pairs(self, pairs: Sequence[bisect.Pair]) -> list[float | None]:
+        return self._try(pairs)
+
+    def _try(self, groups: Sequence[Sequence[str]]) -> list[float | None]:
+        """GB/s of each group, all at the same time; None where one failed, or gave no answer."""
+        began = time.monotonic()
+        ready, deadline = began + self.timeout / 2, began + self.timeout
+        crews = [[rank for name in group for rank in self._of(name)] for group in groups]
+        there = [
+            {name: [rank.ready.remote() for rank in self._of(name)] for name in group}
+            for group in groups
+        ]
+        able = [_got(list(chain(*of.values())), ready) is not None for of in there]
+        meetings = [
+            crew[0].meet.remote(self.timeout) if ok else None
+            for crew, ok in zip(crews, able, strict=True)
+        ]
+        asked = [self._start(crew, at, deadline) for crew, at in zip(crews, meetings, strict=True)]
+        speeds = [_slowest(_got(answers, deadline)) for answers in asked]
+        for group, of, ok, speed in zip(groups, there, able, speeds, strict=True):
+            if not ok:  # the others of the group wait, with torch loaded, for who is
+                self._end([name for name in group if _got(of[name], 0.0) is None])
+            elif speed is None:
+                self._end(group)
+        return speeds
+
+    def _of(self, name: str) -> list[Any]:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if name not in self._ranks:
+            node = self._nodes[name]
+            remote = ray.remote(Rank).options(
+                num_cpus=0,
+                num_gpus=1 if node.gpus else 0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+            )
+            self._ranks[name] = [remote.remote() for _ in range(max(1, node.gpus))]
+            self._up[name] = [rank.up.remote() for rank in self._ranks[name]]
+            for rank in self._ranks[name]:
+                rank.ready.remote()
+        return self._ranks[name]
+
+    def _start(self, crew: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
+        """The answers of one group, to come; none where it does not meet."""
+        if meeting is None or (at := _got([meeting], deadline)) is None:
+            return []
+        left = max(0.1, deadline - time.monotonic())
+        return [
+            rank.all_reduce.remote(tuple(at[0]), index, len(crew), left)
+            for index, rank in enumerate(crew)
+        ]
+
+    def _end(self, group: Sequence[str]) -> None:
+        import ray
+
+        for name in group:
+            for rank in self._ranks.pop(name, ()):
+                ray.kill(rank)
+
+
+def _got(answers: Sequence[Any], deadline: float) -> list[Any] | None:
+    """All of them; None where one fails, or is not there in time."""
+    import ray
+
+    try:
+        return list(ray.get(list(answers), timeout=max(0.1, deadline - time.monotonic())))
+    except (ray.exceptions.RayError, TimeoutError):
+        return None
+
+
+def _slowest(speeds: Sequence[float | None] | None) -> float | None:
+    return None if not speeds or None in speeds else min(one for one in speeds if one is not None)
+
+
+def examine(
+    crowd: Crowd, names: Sequence[str], least: float, patience: float = WARM_UP_SECONDS
+) -> dict[str, Any]:
+    """What all reach together, and the faults that pairs of them show. Where Ray does not start
+    the ranks of a node within `patience`, that is the fault, and nothing is asked of the others."""
+    began = time.monotonic()
+    if silent := crowd.unstarted(names, patience):
+        return _row(names, None, least, bisect.without_ray(silent, patience), began)
+    crowd.warm_up(names, max(0.0, began + patience - time.monotonic()))
+    began = time.monotonic()
+    together = crowd.all(names)
+    if together is None or together < least:
+        together = max(filter(None, (together, crowd.all(names))), default=None)
+    enough = together is not None and together >= least
+    # Two nodes are a pair; and what reaches what is asked needs no comparison.
+    compared = enough and (least > 0 or len(names) == 2)
+    faults = [] if compared else bisect.find(names, crowd.pairs, least=least)
+    return _row(names, together, least, faults, began)
+
+
+def _row(
+    names: Sequence[str],
+    together: float | None,
+    least: float,
+    faults: Sequence[bisect.Fault],
+    began: float,
+) -> dict[str, Any]:
+    enough = together is not None and together >= least
+    return {
+        "verdict": "pass" if enough and not faults else "fail",
+        "nodes": list(names),
+        "gbs": together and round(together, 4),
+        "least_gbs": least,
+        "faults": [asdict(fault) for fault in faults],
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def alive() -> dict[str, Node]:
+    import ray
+
+    return {
+        row["NodeName"]: Node(row["NodeID"], row["NodeName"], int(row["Resources"].get("GPU", 0)))
+        for row in ray.nodes()
+        if row["Alive"]
+    }
+
+
+def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> list[str]:
+    """Ranks on the named nodes, or on so many, or on all there are; the names of those that take
+    part: where any has GPUs, those that have.
+
+    Raises TimeoutError.
+    """
+    while True:
+        here = alive()
+        wanted = [name for name in here if not names or name in names]
+        crowd.take(here[name] for name in wanted)
+        if len(wanted) >= max(count, len(names)):
+            return sorted([name for name in wanted if here[name].gpus] or wanted)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Ray shows {', '.join(sorted(here))} alone")
+        time.sleep(POLL_SECONDS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--address", help="of Ray's head; else that of the job it runs in")
+    parser.add_argument("--nodes", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--count", type=int, default=1, help="nodes to wait for")
+    parser.add_argument("--within", type=float, default=60.0, help="seconds to wait for them")
+    parser.add_argument("--least", type=float, default=0.0, help="GB/s below which it is a fault")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds of one round")
+    parser.add_argument(
+        "--patience", type=float, default=WARM_UP_SECONDS, help="seconds for processes and torch"
+    )
+    options = parser.parse_args()
+    import ray
+
+    told = {"log_to_driver": False, "logging_level": "WARNING"}
+    ray.init(options.address, job_config=job_config(), **told)
+    crowd = Crowd(options.timeout)
+    names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
+    row = examine(crowd, names, options.least, options.patience)
+    print(json.dumps(row), flush=True)
+    for fault in row["faults"]:
+        print(fault["sentence"], file=sys.stderr)
+    return ExitCode.FINISHED if row["verdict"] == "pass" else ExitCode.UNFIT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""An estimate of the most memory that a step takes on a GPU, before anything is started.
+
+For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters), in bytes:
+
+- weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ', but 4Ψ' at stage 0; optimiser: 12Ψ'
+  with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
+  the optimiser by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
+  section 3 and figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank
+  also keeps its share of the newest checkpoint while that is written, 12Ψ'/N.
+- activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
+  matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
+  twice that in fp32. With --gradient_checkpointing a layer keeps its input alone, 2th (4th), and
+  one layer at a time is computed anew.
+- loading, before any step: the weights, a trained model's in fp32. With ZeRO stage 3 each rank has
+  its part alone and, for a moment, the largest tensor or layer whole: less than in a step.
+- an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values.
+
+Not counted: buffers of the communication library, fragmentation, the CUDA context (about 1 GB
+together). On GPUs that several roles share, the most of three phases counts; a role that sleeps
+or is offloaded holds nothing outside its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer.cluster import model_size
+from trainer.cluster.model_size import ModelSize
+from trainer.config import reward_models
+from trainer.config.layout import Layout, Pool, engine_slots
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+ENGINE_ALONE, ENGINE_BESIDE = 0.9, 0.5
+"""Share of a GPU's memory that an engine takes where no flag says so: vLLM's, and the guides' for
+GPUs that it shares with models."""
+TRAINED = ("policy", "critic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that one process of a role takes."""
+
+    weights: int
+    gradients: int = 0
+    optimiser: int = 0
+    forward: int = 0
+    """Activations of a pass without gradients."""
+    update: int = 0
+    """Activations of a pass with them."""
+    host: int = 0
+    """In the CPU's memory instead."""
+    idle: int = 0
+    """What stays on the GPU while others work."""
+
+    def at(self, phase: str) -> int:
+        """Bytes on the GPU in a phase of the step: rollout, forward or update."""
+        if phase == "forward":
+            return self.weights + self.optimiser + self.forward
+        if phase == "update" and self.update:
+            return self.weights + self.gradients + self.optimiser + self.update
+        return self.idle
+
+    @property
+    def peak(self) -> int:
+        return max(self.at(phase) for phase in ("rollout", "forward", "update"))
+
+
+def of(config: Config, layout: Layout, role: str) -> Memory | None:
+    """What a process of `role` takes; None where the model is not on this disk."""
+    sizes = [size for model in _models(config, role) if (size := model_size.read(model))]
+    if not sizes:
+        return None
+    ranks = len(layout.pool_of(role).seats(role))
+    parts = [_one(config, role, size, ranks) for size in sizes]
+    return Memory(
+        weights=sum(part.weights for part in parts),
+        gradients=parts[0].gradients,
+        optimiser=parts[0].optimiser,
+        forward=max(part.forward for part in parts),
+        update=parts[0].update,
+        host=sum(part.host for part in parts),
+        idle=sum(part.idle for part in parts),
+    )
+
+
+def sentence(config: Config, layout: Layout) -> str | None:
+    """The most that a process of each role takes; None where a model is not on this disk."""
+    roles = [group.role for pool in layout.pools for group in pool.groups if group.role != "engine"]
+    needs = {role: of(config, layout, role) for role in roles}
+    said = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
+    return f"planned for each process of a step: {', '.join(said)}" if said else None
+
+
+def engine_share(config: Config, layout: Layout) -> float:
+    """Share of a GPU's memory that one engine takes."""
+    pool = layout.pool_of("engine")
+    models = [group for group in pool.groups if group.role != "engine"]
+    if config.vllm_gpu_memory_utilization is not None:
+        return config.vllm_gpu_memory_utilization
+    beside = pool.tenants - len(models)
+    return (ENGINE_BESIDE if models else ENGINE_ALONE) / beside
+
+
+def least_gpu(config: Config, layout: Layout, pool: Pool) -> int | None:
+    """Bytes that each GPU of `pool` must have at least; None where a model is not on this disk.
+
+    M bytes, of which the engines take a share u: the models need what is left, (1 - u)M, in the
+    rollout; in the other phases too, unless the engines sleep. u M holds the engine's weights.
+    """
+    memories = {group.role: of(config, layout, group.role) for group in pool.groups}
+    known = {role: memory for role, memory in memories.items() if memory is not None}
+    if len(known) < len(memories):
+        return None
+    engine = known.pop("engine", None)
+    training = max(sum(m.at(phase) for m in known.values()) for phase in ("forward", "update"))
+    if engine is None:
+        return training
+    share = engine_share(config, layout)
+    beside = pool.tenants - len(known)
+    left = 1 - min(share * beside, 0.99)
+    resident = sum(memory.idle for memory in known.values())
+    awake = 1.0 if config.vllm_enable_sleep else left
+    return int(max(engine.weights / share, resident / left, training / awake))
+
+
+def _models(config: Config, role: str) -> list[str]:
+    if role == "reward":
+        return list(reward_models.names(config))
+    return [config.critic_pretrain or config.pretrain] if role == "critic" else [config.pretrain]
+
+
+def _one(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
+    if role == "engine":
+        # Its ranks hold a part of the weights each, in the policy's precision.
+        return Memory(weights=_width(config) * size.parameters // engine_slots(config))
+    return _trained(config, size, ranks) if role in TRAINED else _frozen(config, role, size, ranks)
+
+
+def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
+    learnt = size.adapters(config.lora_rank) if config.lora_rank else size.parameters
+    stage, width = config.zero_stage, _width(config)
+    weights = width * size.parameters // (ranks if stage >= 3 else 1)
+    gradients = (width if stage else 4) * learnt // (ranks if stage >= 2 else 1)
+    optimiser = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
+    on_host = optimiser if config.adam_offload else 0
+    kept = weights + optimiser - on_host
+    asleep = config.deepspeed_enable_sleep
+    return Memory(
+        weights=weights,
+        gradients=gradients,
+        optimiser=optimiser - on_host,
+        forward=_layer(config, size, _scoring_tokens(config)),
+        update=_activations(config, size),
+        host=on_host + (kept if asleep else 0) + _copy(config, learnt, ranks),
+        idle=0 if asleep else kept,
+    )
+
+
+def _copy(config: Config, learnt: int, ranks: int) -> int:
+    """Of a rank's share of a checkpoint: fp32 weights and moments, apart from training."""
+    return 0 if config.disable_ds_ckpt else 12 * learnt // ranks
+
+
+def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
+    """DeepSpeed shards the reference at stage 3 only; every reward process has whole models."""
+    sharded = role == "reference" and config.zero_stage >= 3
+    weights = _width(config) * size.parameters // (ranks if sharded else 1)
+    offloaded = config.ref_reward_offload
+    return Memory(
+        weights=weights,
+        forward=_layer(config, size, _scoring_tokens(config)),
+        host=weights if offloaded else 0,
+        idle=0 if offloaded else weights,
+    )
+
+
+def _activations(config: Config, size: ModelSize) -> int:
+    longest = config.prompt_max_len + config.generate_max_len
+    tokens = config.train_max_tokens_per_gpu
+    if not config.use_dynamic_batch:
+        tokens = config.micro_train_batch_size * longest
+    layer = _layer(config, size, tokens)
+    if not config.gradient_checkpointing:
+        return size.layers * layer
+    return layer + size.layers * _width(config) * tokens * size.hidden
+
+
+def _layer(config: Config, size: ModelSize, tokens: int) -> int:
+    return 17 * _width(config) * tokens * size.hidden
+
+
+def _scoring_tokens(config: Config) -> int:
+    if config.use_dynamic_batch:
+        return config.scoring_tokens
+    return config.micro_rollout_batch_size * (config.prompt_max_len + config.generate_max_len)
+
+
+def _width(config: Config) -> int:
+    """Bytes of one weight."""
+    return 2 if config.mixed_precision else 4

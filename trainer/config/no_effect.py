@@ -1,0 +1,270 @@
+"""Flags that were given for nothing: the run would be the same without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer.config import layout
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+
+WHITENED = ("gae", "reinforce", "reinforce_baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Flags that have no effect where `where` holds."""
+
+    flags: tuple[str, ...]
+    where: Callable[[Config], bool]
+    why: str
+
+
+IDLE = (
+    Idle(("lambd",), lambda c: not c.has_critic, "only --advantage_estimator gae has a lambda"),
+    Idle(
+        (
+            "critic_pretrain",
+            "critic_learning_rate",
+            "critic_lr_scheduler",
+            "critic_lr_warmup_ratio",
+            "critic_min_lr_ratio",
+            "critic_l2",
+            "critic_adam_betas",
+            "critic_adam_eps",
+            "critic_max_norm",
+            "value_clip",
+            "save_value_network",
+        ),
+        lambda c: not c.has_critic,
+        "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("value_head_prefix",),
+        lambda c: not (c.has_critic or c.has_reward_model),
+        "there is no reward model, and no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("freezing_actor_steps",),
+        lambda c: not c.has_critic and c.freezing_actor_steps <= 0,
+        "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("no_advantage_std_norm",),
+        lambda c: c.advantage_estimator not in WHITENED,
+        "this --advantage_estimator is not whitened; dr_grpo is GRPO without the deviation",
+    ),
+    Idle(
+        ("eps_clip",),
+        lambda c: c.eps_clip_low_high is not None,
+        "--eps_clip_low_high gives both bounds",
+    ),
+    Idle(
+        ("loss_aggregation",),
+        lambda c: c.policy_loss_type == "gspo",
+        "--policy_loss_type gspo has one ratio for a sequence, and takes the mean of sequences",
+    ),
+    Idle(
+        ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
+        lambda c: c.policy_loss_type == "gspo" and c.is_correction_level != "off",
+        "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
+    ),
+    Idle(("kl_target",), lambda c: c.init_kl_coef == 0, "--init_kl_coef 0 leaves the KL out"),
+    Idle(("kl_horizon",), lambda c: c.kl_target is None, "it needs --kl_target"),
+    Idle(
+        ("kl_estimator", "use_kl_loss"),
+        lambda c: not c.has_reference,
+        "--init_kl_coef 0 leaves the reference out",
+    ),
+    Idle(
+        ("kl_unbiased_gradient",),
+        lambda c: not c.use_kl_loss,
+        "a KL in the reward has no gradient: it needs --use_kl_loss",
+    ),
+    Idle(
+        ("ref_reward_offload",),
+        lambda c: not (c.has_reference or c.has_reward_model),
+        "there is no reference (--init_kl_coef 0) and no reward model",
+    ),
+    Idle(
+        (
+            "reward_pretrain",
+            "reward_combine",
+            "reward_num_nodes",
+            "reward_num_gpus_per_node",
+            "reward_resources",
+        ),
+        lambda c: not c.has_reward_model,
+        "--remote_rm_url gives the rewards",
+    ),
+    Idle(
+        ("reward_combine",),
+        lambda c: c.has_reward_model and "," not in c.reward_pretrain,
+        "there is one reward model",
+    ),
+    Idle(
+        ("colocate_critic_reward",),
+        lambda c: not (c.has_critic and c.has_reward_model),
+        "it needs a critic and a --reward_pretrain",
+    ),
+    Idle(
+        ("colocate_actor_ref", "ref_resources"),
+        lambda c: not c.has_reference,
+        "--init_kl_coef 0 leaves the reference out",
+    ),
+    Idle(
+        ("critic_resources",),
+        lambda c: not c.has_critic,
+        "there is no critic without --advantage_estimator gae",
+    ),
+    Idle(
+        ("dynamic_filtering_reward_range",),
+        lambda c: not c.dynamic_filtering,
+        "it needs --dynamic_filtering",
+    ),
+    Idle(
+        ("overlong_penalty_factor",),
+        lambda c: c.overlong_buffer_len is None,
+        "it needs --overlong_buffer_len",
+    ),
+    Idle(
+        ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
+        lambda c: c.is_correction_level == "off",
+        "it needs --is_correction_level",
+    ),
+    Idle(
+        ("lora_alpha", "lora_dropout", "target_modules"),
+        lambda c: c.lora_rank == 0,
+        "it needs --lora_rank",
+    ),
+    Idle(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
+    Idle(
+        ("train_max_tokens_per_gpu", "rollout_max_tokens_per_gpu"),
+        lambda c: not c.use_dynamic_batch,
+        "it needs --use_dynamic_batch",
+    ),
+    Idle(
+        ("flash_attn",),
+        lambda c: not c.mixed_precision,
+        "flash attention computes in bf16: it needs --param_dtype bf16",
+    ),
+    Idle(
+        ("micro_train_batch_size",),
+        lambda c: c.use_dynamic_batch,
+        "--use_dynamic_batch cuts passes by tokens",
+    ),
+    Idle(
+        (
+            "vllm_tensor_parallel_size",
+            "vllm_gpu_memory_utilization",
+            "vllm_sync_backend",
+            "enable_prefix_caching",
+            "enforce_eager",
+        ),
+        lambda c: c.rollout_engine == "hf",
+        "--rollout_engine hf decodes with transformers, not with vLLM",
+    ),
+    Idle(
+        ("vllm_tensor_parallel_size",),
+        lambda c: c.rollout_engine == "auto" and not layout.is_exact(c),
+        "with this --top_p and --temperature --rollout_engine auto is hf: one GPU for each engine",
+    ),
+    Idle(
+        ("min_lr_ratio",),
+        lambda c: c.lr_scheduler != "cosine_with_min_lr",
+        "only --lr_scheduler cosine_with_min_lr has a minimum",
+    ),
+    Idle(
+        ("lr_warmup_ratio",),
+        lambda c: c.lr_scheduler == "constant",
+        "--lr_scheduler constant has no warm-up; constant_with_warmup has",
+    ),
+    Idle(
+        ("num_episodes",),
+        lambda c: c.max_steps is not None,
+        "--max_steps says where the run ends",
+    ),
+    Idle(
+        ("eval_steps", "eval_n_samples_per_prompt", "eval_temperature"),
+        lambda c: c.eval_dataset is None,
+        "it needs --eval_dataset",
+    ),
+    Idle(
+        ("best_metric_key",),
+        lambda c: c.eval_dataset is None and c.best_metric_key != "none",
+        "it needs --eval_dataset",
+    ),
+    Idle(
+        ("max_staleness", "partial_rollout"),
+        lambda c: not c.async_train,
+        "it needs --async_train",
+    ),
+    Idle(
+        ("partial_rollout",),
+        lambda c: c.async_train and c.max_staleness == 0,
+        "--max_staleness 0 leaves no completion under way when weights come",
+    ),
+    Idle(
+        ("adam_offload", "overlap_comm", "grad_accum_dtype"),
+        lambda c: c.zero_stage == 0,
+        "it needs --zero_stage",
+    ),
+    Idle(("zpg",), lambda c: c.zero_stage < 3, "only --zero_stage 3 shards weights"),
+    Idle(
+        ("wandb_project", "wandb_run_name", "wandb_group", "wandb_org"),
+        lambda c: not c.wandb_wanted,
+        "it needs --use_wandb or WANDB_API_KEY",
+    ),
+)
+"""Every flag that has an effect only beside another."""
+
+
+def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
+    """A sentence for each flag that was given for nothing, or for something unexpected."""
+    for idle in IDLE:
+        if idle.where(config):
+            yield from (f"--{f} has no effect: {idle.why}" for f in idle.flags if f in given)
+    if config.max_len is not None and "generate_max_len" not in given:
+        most = config.generate_max_len
+        yield (
+            f"--max_len without --generate_max_len: completions have at most {most} tokens, "
+            f"prompts {config.prompt_max_len}"
+        )
+    if "micro_rollout_batch_size" in given:
+        size, samples = config.micro_rollout_batch_size, config.samples_per_step
+        if size > samples:
+            yield f"--micro_rollout_batch_size {size} is more than the {samples} samples of a step"
+    if config.freezing_actor_steps > 0 and not config.has_critic:
+        yield (
+            "--freezing_actor_steps without a critic: nothing learns in the first "
+            f"{config.freezing_actor_steps} steps"
+        )
+    if config.train_batch_size < config.policy_ranks:
+        yield (
+            f"--train_batch_size {config.train_batch_size} is less than the {config.policy_ranks} "
+            "ranks of the policy: some have nothing to learn from"
+        )
+    if config.runs_ahead and "is_correction_level" not in given:
+        yield (
+            "--async_train: samples of older policies are corrected by --is_correction_level "
+            f"{config.is_correction_level}; --is_correction_level off leaves it out"
+        )
+    if config.wandb_key:
+        yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"
+    if config.has_reference and "kl_estimator" in given:
+        yield from _estimator_advice(config)
+
+
+def _estimator_advice(config: Config) -> Iterator[str]:
+    biased = config.use_kl_loss and not config.kl_unbiased_gradient
+    if biased and config.kl_estimator == "k1":
+        yield (
+            "--kl_estimator k1 has no expected gradient as a loss: k2 or k3 has, and "
+            "--kl_unbiased_gradient gives it one"
+        )
+    if not config.use_kl_loss and config.kl_estimator != "k1":
+        yield f"--kl_estimator {config.kl_estimator} is biased in the reward: k1 is not"

@@ -1,0 +1,200 @@
+"""Flags: the models, the rewards and the data that a run starts from."""
+
+# ruff: noqa: RUF009 - `flag` makes a dataclass field
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.config.schema import DATA, MODELS, PREFERENCES, flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    pretrain: str = flag(
+        "",
+        group=MODELS,
+        dotted="actor.model_name_or_path",
+        required=True,
+        help="policy: a Hugging Face directory",
+    )
+    critic_pretrain: str = flag(
+        "",
+        group=MODELS,
+        dotted="critic.model_name_or_path",
+        help="critic's start; --pretrain where absent",
+    )
+    reward_pretrain: str = flag(
+        "",
+        group=MODELS,
+        dotted="reward.model_name_or_path",
+        help="reward models with one output each, with commas between",
+    )
+    reward_combine: str = flag(
+        "mean",
+        group=MODELS,
+        help="one reward of several models': mean, sum, min, or a .py file with combine(rewards)",
+    )
+    remote_rm_url: str = flag(
+        "",
+        group=MODELS,
+        dotted="reward.remote_url",
+        help="reward: URL (several with commas), a .py file with reward_func, or a registered name",
+    )
+    remote_rm_deadline: float = flag(
+        600.0, group=MODELS, unit="seconds", above=0, help="wait so long for a reward server"
+    )
+    value_head_prefix: str = flag(
+        "score",
+        group=MODELS,
+        dotted="ds.value_head_prefix",
+        help="name of the head in --critic_pretrain and in OpenRLHF's reward models, unless their "
+        "config.json says it; a critic without one starts afresh",
+    )
+    agent_func_path: str = flag(
+        "",
+        group=MODELS,
+        dotted="train.agent_func_path",
+        help="file of a multi-turn agent",
+        unsupported="Only single-turn completions are trained; give a reward by --remote_rm_url",
+    )
+    freeze_visual_encoder: bool = flag(
+        False,
+        group=MODELS,
+        dotted="actor.freeze_visual_encoder",
+        help="train the language model only",
+        unsupported="Only text models are trained; leave it out",
+    )
+    use_ms: bool = flag(
+        False,
+        group=MODELS,
+        help="models from ModelScope",
+        unsupported="Download the model first and give its directory to --pretrain",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFlags:
+    prompt_data: Path | None = flag(
+        None,
+        group=DATA,
+        dotted="data.prompt_dataset",
+        required=True,
+        help="prompts: JSONL, Parquet, or a dataset directory",
+    )
+    prompt_data_probs: str = flag(
+        "",
+        group=DATA,
+        dotted="data.prompt_probs",
+        help="sampling weights of several data sets",
+        unsupported="Mix the data sets into one file and give it to --prompt_data",
+    )
+    prompt_split: str = flag(
+        "train",
+        group=DATA,
+        dotted="data.prompt_split",
+        help="split of the data set",
+        unsupported="--prompt_data names one file or directory; give that of the split",
+    )
+    input_key: str = flag("input", group=DATA, dotted="data.input_key", help="column of the prompt")
+    label_key: str | None = flag(
+        None,
+        group=DATA,
+        dotted="data.label_key",
+        help="column of the reference answer; dots for a nested one: reward_model.ground_truth",
+    )
+    input_template: str | None = flag(
+        None, group=DATA, dotted="data.input_template", help="text with {} for the prompt"
+    )
+    apply_chat_template: bool = flag(
+        False,
+        group=DATA,
+        dotted="data.apply_chat_template",
+        help="use the tokeniser's chat template",
+    )
+    max_samples: int | None = flag(
+        None, group=DATA, dotted="data.max_samples", at_least=1, help="use only the first so many"
+    )
+    max_len: int | None = flag(
+        None,
+        group=DATA,
+        dotted="data.max_len",
+        unit="tokens",
+        at_least=2,
+        help="longest prompt and completion together; bounds --prompt_max_len",
+    )
+    prompt_max_len: int = flag(
+        1024, group=DATA, unit="tokens", at_least=1, help="longest prompt; see --prompt_overlong"
+    )
+    prompt_overlong: str = flag(
+        "truncate",
+        group=DATA,
+        choices=("truncate", "drop"),
+        help="a prompt over the limit loses its beginning, or is left out and counted",
+    )
+    image_key: str = flag(
+        "",
+        group=DATA,
+        dotted="data.image_key",
+        help="column of images",
+        unsupported="Only text is trained; leave it out",
+    )
+    max_images_per_prompt: int = flag(
+        0,
+        group=DATA,
+        dotted="data.max_images_per_prompt",
+        at_least=0,
+        help="images of a prompt",
+        unsupported="Only text models are trained; leave it out",
+    )
+    disable_fast_tokenizer: bool = flag(
+        False,
+        group=DATA,
+        dotted="data.disable_fast_tokenizer",
+        help="the tokeniser in Python",
+        no_effect="transformers has one tokeniser for a model and chooses it",
+    )
+    dataloader_num_workers: int = flag(
+        0,
+        group=DATA,
+        dotted="data.dataloader_num_workers",
+        at_least=0,
+        help="processes that load data",
+        no_effect="the driver reads the prompts itself",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceFlags:
+    """Flags of DPO and reward models, so that a command of theirs is told where it is wrong."""
+
+    dataset: str = flag(
+        "",
+        group=PREFERENCES,
+        help="preference pairs",
+        unsupported="It belongs to DPO, which is absent; PPO takes --prompt_data",
+    )
+    beta: float | None = flag(
+        None,
+        group=PREFERENCES,
+        help="DPO's temperature",
+        unsupported="It belongs to DPO, which is absent; PPO takes --init_kl_coef",
+    )
+    learning_rate: float | None = flag(
+        None,
+        group=PREFERENCES,
+        help="peak of the one model",
+        unsupported="PPO has two: give --actor_learning_rate and --critic_learning_rate",
+    )
+    chosen_key: str = flag(
+        "",
+        group=PREFERENCES,
+        help="column of the better answer",
+        unsupported="It belongs to DPO, which is absent; PPO takes --input_key",
+    )
+    rejected_key: str = flag(
+        "",
+        group=PREFERENCES,
+        help="column of the worse answer",
+        unsupported="It belongs to DPO, which is absent; PPO takes --input_key",
+    )

@@ -1,0 +1,175 @@
+"""Flags: what a run writes and shows: checkpoints, evaluation, metrics."""
+
+# ruff: noqa: RUF009 - `flag` makes a dataclass field
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.config.schema import CHECKPOINTS, EVALUATION, LOGGER, flag
+
+MOST_REPAIRS = 3
+"""What breaks one thing again and again is still there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFlags:
+    run_dir: Path | None = flag(
+        None, group=CHECKPOINTS, required=True, help="run directory, shared by all nodes"
+    )
+    ckpt_path: Path | None = flag(
+        None, group=CHECKPOINTS, dotted="ckpt.path", help="default: RUN/checkpoints"
+    )
+    save_path: Path | None = flag(
+        None, group=CHECKPOINTS, dotted="ckpt.output_dir", help="final model; default: RUN/hf"
+    )
+    save_steps: int = flag(
+        -1,
+        group=CHECKPOINTS,
+        dotted="ckpt.save_steps",
+        unit="steps",
+        at_least=-1,
+        help="between checkpoints; -1: at the end",
+    )
+    max_ckpt_num: int = flag(
+        3, group=CHECKPOINTS, dotted="ckpt.max_num", at_least=1, help="whole checkpoints kept"
+    )
+    max_ckpt_mem: float = flag(
+        math.inf,
+        group=CHECKPOINTS,
+        dotted="ckpt.max_mem",
+        unit="GB",
+        above=0,
+        endless=True,
+        help="the oldest go where all take more; the newest stays in any case",
+    )
+    save_hf_ckpt: bool = flag(
+        False,
+        group=CHECKPOINTS,
+        dotted="ckpt.save_hf",
+        help="a Hugging Face model in each checkpoint too",
+    )
+    disable_ds_ckpt: bool = flag(
+        False,
+        group=CHECKPOINTS,
+        dotted="ckpt.disable_ds",
+        help="no state to resume from, only the models",
+    )
+    save_value_network: bool = flag(
+        False,
+        group=CHECKPOINTS,
+        dotted="critic.save_value_network",
+        help="the critic beside the final model",
+    )
+    load_checkpoint: bool = flag(
+        True,
+        group=CHECKPOINTS,
+        dotted="ckpt.load_enable",
+        help="go on from the newest whole checkpoint, if there is one; one of OpenRLHF's is read; "
+        "false: begin anew, which a run directory with steps refuses",
+    )
+    load_step: int = flag(
+        0,
+        group=CHECKPOINTS,
+        at_least=0,
+        help="go on from the checkpoint of this step instead, and put later ones aside; 0: the "
+        "newest",
+    )
+    peer_snapshot: str = flag(
+        "auto",
+        group=CHECKPOINTS,
+        choices=("auto", "off"),
+        help="after each step its state is held in the memory of two nodes too; auto: if it fits",
+    )
+    peer_snapshot_memory: float | None = flag(
+        None,
+        group=CHECKPOINTS,
+        unit="GB",
+        above=0,
+        help="the most that a node holds of them; default: half of its memory",
+    )
+    max_repairs: int = flag(
+        MOST_REPAIRS,
+        group=CHECKPOINTS,
+        at_least=0,
+        help="losses of one thing that are repaired without a new step; 0: each ends the attempt",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFlags:
+    eval_dataset: Path | None = flag(
+        None, group=EVALUATION, dotted="eval.dataset", help="held-out prompts"
+    )
+    eval_split: str = flag(
+        "train",
+        group=EVALUATION,
+        dotted="eval.split",
+        help="split of the data set",
+        unsupported="--eval_dataset names one file or directory; give that of the split",
+    )
+    eval_steps: int = flag(
+        -1,
+        group=EVALUATION,
+        dotted="eval.steps",
+        unit="steps",
+        at_least=-1,
+        help="between evaluations; before the first step and at the end in any case",
+    )
+    eval_n_samples_per_prompt: int = flag(
+        1,
+        group=EVALUATION,
+        dotted="eval.n_samples_per_prompt",
+        at_least=1,
+        help="completions of a held-out prompt: the k of pass@k",
+    )
+    eval_temperature: float = flag(
+        0.0,
+        group=EVALUATION,
+        dotted="eval.temperature",
+        at_least=0,
+        help="sampling temperature on held-out prompts; 0: the likeliest completion",
+    )
+    best_metric_key: str = flag(
+        "",
+        group=EVALUATION,
+        dotted="ckpt.best_metric_key",
+        help="keep the checkpoint that is best by this; pass@1 where absent; none: keep none",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerFlags:
+    logging_steps: int = flag(
+        1,
+        group=LOGGER,
+        dotted="logger.logging_steps",
+        unit="steps",
+        at_least=1,
+        help="between metric rows",
+    )
+    use_wandb: str = flag(
+        "",
+        group=LOGGER,
+        dotted="logger.wandb.key",
+        bare="yes",
+        secret=True,
+        help="log to W&B, with this key or WANDB_API_KEY; on where that is set",
+    )
+    wandb_project: str = flag(
+        "rollcall", group=LOGGER, dotted="logger.wandb.project", help="W&B project"
+    )
+    wandb_run_name: str | None = flag(
+        None, group=LOGGER, dotted="logger.wandb.run_name", help="W&B run name"
+    )
+    wandb_group: str | None = flag(
+        None, group=LOGGER, dotted="logger.wandb.group", help="W&B group"
+    )
+    wandb_org: str | None = flag(None, group=LOGGER, dotted="logger.wandb.org", help="W&B entity")
+    use_tensorboard: Path | None = flag(
+        None,
+        group=LOGGER,
+        dotted="logger.tensorboard_dir",
+        help="TensorBoard's event files go to this directory",
+    )

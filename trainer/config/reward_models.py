@@ -1,0 +1,95 @@
+"""The reward models of a run: their names, what is wrong with them, how several become one reward.
+
+Torch-free: it is asked before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config.schema import Fault
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+HEAD = "ForSequenceClassification"
+OPENRLHF = ("RewardModel", "CriticModel", "LLMForSequenceRegression")
+"""Architectures of OpenRLHF's own models with a head of one number; the last is of old."""
+Combine = Callable[[Sequence[float]], float]
+COMBINE: dict[str, Combine] = {
+    "mean": lambda rewards: sum(rewards) / len(rewards),
+    "sum": sum,
+    "min": min,
+}
+FUNCTION = "combine"
+"""Name of the function in a .py file."""
+
+
+def combination(spec: str) -> Combine:
+    """What --reward_combine names. Raises ValueError where it is no such thing."""
+    if spec in COMBINE:
+        return COMBINE[spec]
+    if not spec.endswith(".py"):
+        raise ValueError(f"must be one of {', '.join(COMBINE)}, or a .py file with {FUNCTION}")
+    try:
+        function = runpy.run_path(spec).get(FUNCTION)
+    except Exception as error:
+        raise ValueError(f"cannot be read: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise ValueError(f"defines no function {FUNCTION}(rewards)")
+    found: Combine = function
+    return found
+
+
+def names(config: Config) -> tuple[str, ...]:
+    """The models of --reward_pretrain."""
+    return tuple(name.strip() for name in config.reward_pretrain.split(",") if name.strip())
+
+
+def faults(config: Config) -> Iterator[Fault]:
+    """Why a reward model cannot be one; only of those on this disk can it be said."""
+    if not config.has_reward_model:
+        return
+    for name in names(config):
+        if (Path(name) / "config.json").is_file():
+            yield from _faults_of(Path(name), chat=config.apply_chat_template)
+    try:
+        combination(config.reward_combine)
+    except ValueError as error:
+        remedy = f"Give {', '.join(COMBINE)}, or a .py file with {FUNCTION}(rewards)"
+        yield Fault("--reward_combine", config.reward_combine, str(error), remedy)
+
+
+def _faults_of(model: Path, *, chat: bool) -> Iterator[Fault]:
+    flag = "--reward_pretrain"
+    config = _read(model / "config.json")
+    architecture = " ".join(config.get("architectures") or [])
+    theirs = architecture in OPENRLHF or "value_head_prefix" in config
+    if HEAD not in architecture and not theirs:
+        said = f"has no head that scores a text: its architecture is {architecture or 'not said'}"
+        remedy = f"Give a model whose architecture ends in {HEAD}, or a RewardModel of OpenRLHF's"
+        yield Fault(flag, str(model), said, remedy)
+        return
+    labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+    if HEAD in architecture and labels != 1:
+        remedy = "Give a model with num_labels 1"
+        yield Fault(flag, str(model), f"gives {labels} numbers for a text; a reward is one", remedy)
+    tokenizer = _read(model / "tokenizer_config.json")
+    files = ("chat_template.jinja", "chat_template.json")
+    templated = tokenizer.get("chat_template") or any((model / name).is_file() for name in files)
+    if chat and not templated:
+        said = "has no chat template, and --apply_chat_template makes every prompt a chat"
+        remedy = "Add a chat_template to its tokeniser: chats are written anew for each model"
+        yield Fault(flag, str(model), said, remedy)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        read: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return read

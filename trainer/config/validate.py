@@ -1,0 +1,285 @@
+"""Flags that are right alone and wrong together, or do not fit the disk. All faults at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contract.os_errors import why_absent
+from trainer.algorithms import kl_control
+from trainer.config import layout, reward_models
+from trainer.config.schema import Fault, MissingFile
+from trainer.config.values import shown
+from trainer.weight_sync import choose
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+
+
+def faults_between(config: Config) -> Iterator[Fault]:
+    """What cannot be done as it was asked for, each with its remedy."""
+    yield from _missing_files(config)
+    yield from _batch_faults(config)
+    yield from _length_faults(config)
+    yield from _group_faults(config)
+    yield from _range_faults(config)
+    yield from _kl_faults(config)
+    yield from _correction_faults(config)
+    yield from _best_metric_faults(config)
+    yield from _beginning_faults(config)
+    yield from _sharding_faults(config)
+    yield from _vllm_faults(config)
+    yield from _asynchronous_faults(config)
+    yield from layout.faults(config)
+    yield from choose.faults(config)
+    yield from reward_models.faults(config)
+
+
+def _missing_files(config: Config) -> Iterator[Fault]:
+    for name in ("prompt_data", "eval_dataset"):
+        path: Path | None = getattr(config, name)
+        if path is not None and path.is_absolute() and (why := why_absent(path)):
+            yield MissingFile(
+                f"--{name}",
+                str(path),
+                why,
+                "Give a path that all nodes see, or a data set of the hub as owner/name",
+            )
+    for name in ("pretrain", "critic_pretrain"):
+        given: str = getattr(config, name)
+        yield from _missing_model(f"--{name}", given)
+    for model in reward_models.names(config) if config.has_reward_model else ():
+        yield from _missing_model("--reward_pretrain", model)
+    reward = config.remote_rm_url
+    if reward.endswith(".py") and "://" not in reward and (why := why_absent(Path(reward))):
+        yield MissingFile("--remote_rm_url", reward, why, "Give a file with reward_func")
+    if not (reward or config.reward_pretrain):
+        yield Fault(
+            "--remote_rm_url",
+            "",
+            "is required",
+            "reward: URL (several with commas), a .py file with reward_func, or a registered name; "
+            "or give --reward_pretrain",
+        )
+
+
+def _missing_model(flag: str, model: str) -> Iterator[Fault]:
+    """A name with at most one slash that is not on disk may be a model of the hub's."""
+    on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
+    if model and on_disk and (why := why_absent(Path(model) / "config.json")):
+        yield MissingFile(
+            flag,
+            model,
+            f"no model there (no config.json: {why})",
+            "Give a directory in Hugging Face's layout, or a name on the hub",
+        )
+
+
+def _batch_faults(config: Config) -> Iterator[Fault]:
+    samples, batch = config.samples_per_step, config.train_batch_size
+    if samples % batch:
+        yield Fault(
+            "--train_batch_size",
+            str(batch),
+            f"does not divide the {samples} samples of a step "
+            f"(rollout_batch_size {config.rollout_batch_size} x "
+            f"n_samples_per_prompt {config.n_samples_per_prompt})",
+            f"{_nearest_divisors(samples, batch)} would",
+        )
+    if batch % config.micro_train_batch_size and not config.use_dynamic_batch:
+        yield Fault(
+            "--micro_train_batch_size",
+            str(config.micro_train_batch_size),
+            f"does not divide train_batch_size {batch}",
+            f"{_nearest_divisors(batch, config.micro_train_batch_size)} would",
+        )
+    generated = config.vllm_generate_batch_size
+    if generated is not None and generated > config.rollout_batch_size:
+        yield Fault(
+            "--vllm_generate_batch_size",
+            str(generated),
+            f"is more than rollout_batch_size {config.rollout_batch_size}",
+            "A synchronous step uses all its rollouts; give at most that",
+        )
+
+
+def _nearest_divisors(total: int, wanted: int) -> str:
+    """The divisors of `total` next to `wanted`, in words."""
+    divisors = [d for d in range(1, total + 1) if total % d == 0]
+    below = [d for d in divisors if d < wanted][-1:]
+    above = [d for d in divisors if d > wanted][:1]
+    return " or ".join(str(d) for d in below + above)
+
+
+def _length_faults(config: Config) -> Iterator[Fault]:
+    longest = config.generate_max_len
+    if config.max_len is not None and config.max_len <= longest:
+        yield Fault(
+            "--max_len",
+            str(config.max_len),
+            f"leaves no room for a prompt beside generate_max_len {longest}",
+            f"Give more than {longest}, or a smaller --generate_max_len",
+        )
+    buffer = config.overlong_buffer_len
+    if buffer is not None and buffer > longest:
+        yield Fault(
+            "--overlong_buffer_len",
+            shown(buffer),
+            f"is longer than generate_max_len {longest}",
+            f"Give at most {longest}",
+        )
+
+
+def _group_faults(config: Config) -> Iterator[Fault]:
+    samples = config.n_samples_per_prompt
+    if samples < 2 and config.advantage_estimator in GROUP_ESTIMATORS:
+        yield Fault(
+            "--n_samples_per_prompt",
+            str(samples),
+            f"{config.advantage_estimator} compares the completions of one prompt",
+            "Give at least 2",
+        )
+    elif samples < 2 and config.dynamic_filtering:
+        yield Fault(
+            "--n_samples_per_prompt",
+            str(samples),
+            "dynamic_filtering judges a prompt by several completions",
+            "Give at least 2",
+        )
+    if config.eval_n_samples_per_prompt > 1 and config.eval_temperature == 0:
+        yield Fault(
+            "--eval_temperature",
+            "0",
+            f"makes the {config.eval_n_samples_per_prompt} completions of a held-out prompt equal",
+            "Give more than 0, commonly 0.6, or --eval_n_samples_per_prompt 1",
+        )
+
+
+def _range_faults(config: Config) -> Iterator[Fault]:
+    for name in ("reward_clip_range", "dynamic_filtering_reward_range", "is_correction_threshold"):
+        bounds: tuple[float, ...] = getattr(config, name)
+        if len(bounds) != 2:
+            yield Fault(f"--{name}", shown(bounds), "takes at most two bounds", "Give LOW and HIGH")
+        elif not bounds[0] < bounds[1]:
+            yield Fault(f"--{name}", shown(bounds), "is empty", "Give LOW then HIGH")
+    for name in ("adam_betas", "critic_adam_betas"):
+        betas: tuple[float, float] = getattr(config, name)
+        if not all(0 <= beta < 1 for beta in betas):
+            yield Fault(f"--{name}", shown(betas), "must lie in [0, 1)", "Commonly 0.9 0.95")
+    if config.input_template is not None and "{}" not in config.input_template:
+        yield Fault("--input_template", config.input_template, "has no {}", "Put {} for the prompt")
+    attention = config.attn_implementation or ""
+    if config.flash_attn and attention and "flash" not in attention:
+        yield Fault(
+            "--flash_attn",
+            "",
+            f"contradicts --attn_implementation {attention}",
+            "Give one of the two",
+        )
+    elif "flash" in attention and not config.mixed_precision:
+        yield Fault(
+            "--attn_implementation",
+            attention,
+            "computes in bf16 and not in fp32",
+            "Give --param_dtype bf16, or leave the attention to what fits",
+        )
+
+
+def _kl_faults(config: Config) -> Iterator[Fault]:
+    horizon, samples = config.kl_horizon, config.samples_per_step
+    if config.steers_kl and not kl_control.stays_positive(horizon=horizon, samples=samples):
+        yield Fault(
+            "--kl_horizon",
+            str(horizon),
+            f"lets one step of {samples} samples bring the KL's weight to 0 or below",
+            f"Give at least {samples // 5 + 1}, commonly ten times the samples of a step or more",
+        )
+
+
+def _correction_faults(config: Config) -> Iterator[Fault]:
+    if config.is_correction_level == "off":
+        return
+    by_ratio = config.is_correction_gating == "ratio"
+    if config.is_correction_mode == "clip" and not (
+        by_ratio and config.is_correction_level == "token"
+    ):
+        yield Fault(
+            "--is_correction_mode",
+            "clip",
+            "clamps the ratios of tokens and nothing else",
+            "Give mask, or --is_correction_level token with --is_correction_gating ratio",
+        )
+    if not by_ratio and config.is_correction_threshold[0] > 0:
+        yield Fault(
+            "--is_correction_threshold",
+            shown(config.is_correction_threshold),
+            f"{config.is_correction_gating} is a distance: it has an upper bound only",
+            "Give one number, commonly 0.05",
+        )
+
+
+def _best_metric_faults(config: Config) -> Iterator[Fault]:
+    logged = ["accuracy", "pass1", f"pass{config.eval_n_samples_per_prompt}"]
+    metric = config.best_metric
+    if metric is not None and metric.removeprefix("eval/") not in logged:
+        yield Fault(
+            "--best_metric_key",
+            config.best_metric_key,
+            "no evaluation logs it",
+            f"Give one of {', '.join(dict.fromkeys(logged))}, or none",
+        )
+
+
+def _beginning_faults(config: Config) -> Iterator[Fault]:
+    if config.load_step and not config.load_checkpoint:
+        yield Fault(
+            "--load_step",
+            str(config.load_step),
+            "contradicts --load_checkpoint false, which begins anew",
+            "Give one of the two",
+        )
+
+
+def _sharding_faults(config: Config) -> Iterator[Fault]:
+    if config.zero_stage < 3:
+        return
+    if config.enable_ema:
+        yield Fault(
+            "--enable_ema",
+            "",
+            "keeps whole weights on every rank, and --zero_stage 3 has none",
+            "Give --zero_stage 2, or leave the moving average out",
+        )
+    learners = {"policy": config.policy_ranks, "critic": config.critic_ranks}
+    for model, ranks in list(learners.items())[: 1 + config.has_critic]:
+        if ranks % config.zpg:
+            yield Fault(
+                "--zpg",
+                str(config.zpg),
+                f"does not divide the {ranks} ranks of the {model}",
+                f"{_nearest_divisors(ranks, config.zpg)} would",
+            )
+
+
+def _vllm_faults(config: Config) -> Iterator[Fault]:
+    if config.rollout_engine == "vllm" and not layout.is_exact(config):
+        yield Fault(
+            "--top_p",
+            shown(config.top_p),
+            f"vLLM tells no log-probabilities before the nucleus is cut at temperature "
+            f"{shown(config.temperature)}, which are what training goes by",
+            "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
+        )
+
+
+def _asynchronous_faults(config: Config) -> Iterator[Fault]:
+    if config.async_train and config.vllm_enable_sleep:
+        yield Fault(
+            "--vllm_enable_sleep",
+            "",
+            "engines that write while the policy learns never sleep",
+            "Leave out one of --async_train and --vllm_enable_sleep",
+        )

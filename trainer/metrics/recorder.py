@@ -1,0 +1,224 @@
+"""Recording a run: the journal for history, metrics for curves, progress for whoever watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from contract import lease
+from contract.journal import attempt_number, teller
+from contract.manifest import newest_checkpoint
+from contract.progress import Phase, PhaseFile, Progress
+from trainer.checkpoint.checkpointer import Saved
+from trainer.checkpoint.resume import finished_before
+from trainer.checkpoint.writer import RunState
+from trainer.config.config import Config
+from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.sinks import JsonLines, Row, TensorBoard, Wandb, connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step is remembered by."""
+
+    row: Row
+    reward: float
+    """Mean over the samples that could be scored."""
+    kl: float
+    tokens: int
+    """Tokens of its sequences, prompts included."""
+    seconds: float
+
+
+@dataclass
+class Recorder:
+    """Writes everything that is not a checkpoint. One for each attempt, in the driver."""
+
+    config: Config
+    total_steps: int
+    state: RunState
+    """Where the attempt starts, then the newest that was told."""
+    in_memory: Callable[[], int | None] = lambda: None
+    """The newest step that other nodes hold in memory."""
+    _checkpoint: int | None = None
+    _wandb: Wandb | None = None
+    _tensorboard: TensorBoard | None = None
+    _made: tuple[RunState, Step] | None = None
+    """What is not finished yet."""
+    _last: Step | None = None
+    _step_seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lines = JsonLines(self.config.files.metrics, self.state.step)
+        self._phase = PhaseFile(self.config.files.phase)
+        if self.config.wandb_wanted:
+            self._wandb = connect(self.config, self.state.wandb_id)
+        if self.config.use_tensorboard:
+            self._tensorboard = TensorBoard(self.config.use_tensorboard, self.state.step)
+        step = self.state.step
+        # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
+        self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
+        finished = finished_before(self.config) or 0
+        text = beginning(step, self.total_steps, finished, asked=bool(self.config.load_step))
+        self._event("resume", text, step=step)
+        self._correct(max(step, finished))
+
+    @property
+    def wandb_id(self) -> str | None:
+        return self._wandb.run_id if self._wandb else self.state.wandb_id
+
+    def stopwatch(self, step: int) -> Stopwatch:
+        """For the parts of one step; each lap is a sign of life."""
+        return Stopwatch(lambda part: self._done(step, part))
+
+    def made(self, state: RunState, step: Step) -> None:
+        """A step is over, and counts once it is finished."""
+        lease.check(lease.mine())
+        self._made = state, step
+        self._step_seconds = [*self._step_seconds[-19:], step.seconds]
+        if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
+            self._row(state.step, step.row)
+        self._done(state.step, "step")
+
+    def finished(self, step: int) -> None:
+        """The step that was made last is held; nothing happens where that is known, or another."""
+        if self._made is None or self._made[0].step != step:
+            return
+        (state, self._last), self._made = self._made, None
+        sentence = f"Step {step} of {self.total_steps}: reward {state.reward:.3f}."
+        self._event("step", sentence, step=step, samples=state.samples, reward=state.reward)
+        self.progress(state)
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._row(step, evaluation.row())
+        sentence = f"Held-out accuracy after step {step}: {evaluation.pass1:.1%}"
+        if evaluation.k > 1:
+            sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
+        self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
+        self._done(step, "eval")
+
+    def best(self, step: int, name: str, value: float) -> None:
+        sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
+        self._event("best", sentence, step=step, value=value)
+
+    def saved(self, checkpoint: Saved) -> None:
+        """Steps may have been made since."""
+        step = self._checkpoint = checkpoint.step
+        self._event(
+            "checkpoint",
+            f"Checkpoint of step {step} written.",
+            step=step,
+            bytes=checkpoint.bytes,
+            stall_seconds=round(checkpoint.stall_seconds, 4),
+            seconds=round(checkpoint.seconds, 4),
+        )
+        self.progress(self.state)
+        self._done(step, "checkpoint")
+
+    def progress(self, state: RunState) -> None:
+        """Replace progress.json, once a step of this attempt has been made."""
+        self.state = state
+        if self._last is None:
+            return
+        Progress(
+            step=state.step,
+            total_steps=self.total_steps,
+            samples=state.samples,
+            attempt=attempt_number(),
+            reward=state.reward,
+            reward_first=state.reward if state.reward_first is None else state.reward_first,
+            kl=self._last.kl,
+            eval=state.eval,
+            eval_before=state.eval_before,
+            tokens_per_second=self._last.tokens / self._last.seconds,
+            step_seconds=self._last.seconds,
+            eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),
+            checkpoint=self._checkpoint,
+            in_memory=self.in_memory(),
+        ).write(self.config.files.progress)
+
+    def close(self, exit_code: int) -> None:
+        for sink in (self._wandb, self._tensorboard):
+            if sink:
+                sink.close(exit_code)
+        self._phase.close()
+
+    def repairs(self, step: int) -> None:
+        """A sign of life: what follows may take as long as a start."""
+        self._done(step, "repair")
+
+    def goes_back(self, step: int) -> None:
+        """What comes after `step` is done again."""
+        self._made = None
+        self._lines = JsonLines(self.config.files.metrics, step)
+
+    def _correct(self, newest: int) -> None:
+        """Whoever watches must not take a step for made that the journal has not, nor anyone holds.
+
+        `newest`: the newest that one of the two has.
+        """
+        path = self.config.files.progress
+        shown = Progress.read(path)
+        if shown is None or shown.step <= newest:
+            return
+        self._event(
+            "progress-corrected",
+            f"{path.name} said step {shown.step}. Nothing that is held, and no line of the "
+            f"journal, is of a step after {newest}: it is corrected.",
+            step=newest,
+            said=shown.step,
+        )
+        replace(shown, step=newest, checkpoint=self._checkpoint, in_memory=None).write(path)
+
+    def _done(self, step: int, part: str) -> None:
+        self._phase.write(Phase(attempt_number(), step, part))
+
+    def _row(self, step: int, row: Row) -> None:
+        for sink in (self._lines, self._wandb, self._tensorboard):
+            if sink:
+                sink.log(step, row)
+
+    def _event(self, kind: str, sentence: str, **details: float) -> None:
+        teller(self.config.files.journal)(kind, sentence, **details)
+
+
+def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
+    """Pure: where an attempt begins, and what that costs.
+
+    `finished`: steps before it; `asked`: whether --load_step names where it begins.
+    """
+    where = (
+        f"Training goes on after step {step} of {total_steps}"
+        if step
+        else f"Training starts: {total_steps} steps to go"
+    )
+    if finished > step:
+        again = "1 step is" if finished == step + 1 else f"{finished - step} steps are"
+        why = "--load_step asks for it" if asked else "nothing holds what came of them"
+        return f"{where}; {again} done again, as {why}."
+    return f"{where}: no finished step is lost." if step else f"{where}."
+
+
+class Stopwatch:
+    """Seconds of each phase of a step, and of the whole."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda phase: None) -> None:
+        """`tell` is called with each phase that is over."""
+        self._tell = tell
+        self._start = self._lap = time.perf_counter()
+        self.phases: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        """What was counted on the way."""
+
+    def lap(self, phase: str) -> None:
+        """What was done since the last lap was `phase`."""
+        now = time.perf_counter()
+        self.phases[f"timing/{phase}"] = now - self._lap
+        self._lap = now
+        self._tell(phase)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start

@@ -1,0 +1,111 @@
+"""What a run tells the world: metrics.jsonl, W&B, progress.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from contract import stored_json
+from contract.run_dir import write_atomically
+from trainer.config.config import Config
+
+Row = Mapping[str, float]
+
+
+class JsonLines:
+    """One line a row, each with its step; rows after a resumed step are dropped first."""
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self._path = path
+        if path.exists():
+            _drop_after(path, resumed_step)
+
+    def log(self, step: int, row: Row) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Leave the rows up to `step`: what a lost attempt did later is done again."""
+    kept, damaged = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            row = stored_json.parsed(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not stored_json.is_count(row.get("step")):
+            damaged += 1
+        elif row["step"] <= step:
+            kept.append(line.decode() + "\n")
+    if damaged:
+        lines = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
+        print(f"{path}: {lines} left out.", flush=True)
+    write_atomically(path, "".join(kept))
+
+
+def connect(config: Config, run_id: str | None) -> Wandb | None:
+    """The W&B run of `run_id`, or a new one; None, with a sentence, where W&B does not answer.
+
+    Honours WANDB_MODE=offline.
+    """
+    import wandb
+
+    if config.wandb_key:
+        os.environ["WANDB_API_KEY"] = config.wandb_key
+    try:
+        run = wandb.init(
+            project=config.wandb_project,
+            name=config.wandb_run_name,
+            group=config.wandb_group,
+            entity=config.wandb_org,
+            dir=config.run_dir,
+            id=run_id,
+            resume="allow",
+            config=config.public(),
+        )
+    except wandb.Error as error:
+        print(f"No W&B in this attempt: {error}. Metrics go to metrics.jsonl.", flush=True)
+        return None
+    return Wandb(run)
+
+
+class Wandb:
+    """A W&B run, the same one after a resume."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        # A resumed run repeats steps: they must not be W&B's own, which never go back.
+        self._run.define_metric("train/global_step")
+        self._run.define_metric("*", step_metric="train/global_step")
+
+    @property
+    def run_id(self) -> str:
+        return str(self._run.id)
+
+    def log(self, step: int, row: Row) -> None:
+        content: dict[str, Any] = {**row, "train/global_step": step}
+        self._run.log(content)
+
+    def close(self, exit_code: int) -> None:
+        self._run.finish(exit_code=exit_code)
+
+
+class TensorBoard:
+    """Event files in a directory; what a lost attempt wrote after the resumed step is hidden."""
+
+    def __init__(self, directory: Path, resumed_step: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=resumed_step + 1)
+
+    def log(self, step: int, row: Row) -> None:
+        for name, value in row.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self, exit_code: int) -> None:
+        self._writer.close()

@@ -1,0 +1,74 @@
+"""One step in numbers, under the names that OpenRLHF logs to W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainer.algorithms import kl as divergence
+from trainer.algorithms.shares import PEAK
+from trainer.config.config import Config
+from trainer.metrics.recorder import Step, Stopwatch
+from trainer.types import Experience, Metrics, Sample
+
+
+def of(
+    samples: Sequence[Sample],
+    experience: Experience,
+    updates: Metrics,
+    watch: Stopwatch,
+    config: Config,
+) -> Step:
+    known = [sample.score for sample in samples if sample.score.ok]
+    rewards = np.array([score.reward for score in known])
+    kl = _kl(experience, config)
+    tokens = int(experience.sequences.lengths.sum())
+    seconds = watch.seconds
+    train = {
+        "reward": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "reward_failed": 1 - len(known) / len(samples),
+        "return": _mean(experience.returns, experience),
+        "response_length": float(np.mean([s.completion.length for s in samples])),
+        "total_length": tokens / len(samples),
+        "truncated": float(np.mean([not s.completion.finished for s in samples])),
+        "kl": kl,
+        **_score_metrics(samples),
+        **updates,
+        **watch.metrics,
+    }
+    row = {_logged(name): value for name, value in train.items()}
+    row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
+    return Step(row=row, reward=train["reward"], kl=kl, tokens=tokens, seconds=seconds)
+
+
+def _logged(name: str) -> str:
+    phase, peak, _ = name.partition(PEAK)
+    return f"memory/{phase}_gb" if peak else f"train/{name}"
+
+
+def _kl(experience: Experience, config: Config) -> float:
+    log_probs = experience.log_probs
+    if log_probs is None:
+        log_probs = experience.sequences.rollout_log_probs
+    if experience.reference is None or log_probs is None:
+        return 0.0
+    estimate = divergence.kl(log_probs, experience.reference, config.kl_estimator)
+    actions = experience.sequences.actions
+    return divergence.of_step(estimate, actions, in_loss=config.use_kl_loss)
+
+
+def _mean(values: np.ndarray, experience: Experience) -> float:
+    """Over action tokens."""
+    actions = experience.sequences.actions
+    return float(values[actions].mean()) if actions.any() else 0.0
+
+
+def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Means of what the reward function reported besides the reward."""
+    names = {name for sample in samples for name in sample.score.metrics}
+    return {
+        name: float(np.mean([s.score.metrics[name] for s in samples if name in s.score.metrics]))
+        for name in sorted(names)
+    }

@@ -1,0 +1,150 @@
+"""A model's forward pass, as far as the states in which actions were chosen.
+
+Packed, the samples lie end to end and no padding passes through the model: by flash attention's
+kernels for sequences of different lengths where there are such, by `attention.attend` elsewhere.
+Not packed, they lie side by side with padding on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.algorithms.batching import Cut, Pack, pack
+from trainer.models import rotary, zero3
+from trainer.models.packed_attention import PACKED, Layout
+from trainer.types import Sequences
+
+PROBE = Sequences(
+    np.array([[1, 2, 3, 4, 5], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]),
+    np.array([5, 3, 4]),
+    np.arange(5) < np.array([[5], [3], [4]]),
+)
+"""Sequences of different lengths, of tokens that every vocabulary has."""
+OTHER = replace(PROBE, tokens=np.array([[4, 2, 1, 1, 2], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]))
+"""The same, but for the first."""
+
+
+class Forward:
+    """A backbone's hidden states, on its device and in its precision."""
+
+    def __init__(
+        self, backbone: Any, device: torch.device, *, mixed_precision: bool, packed: bool
+    ) -> None:
+        """`packed`: where the model can be; it is padded where it cannot."""
+        self._backbone = backbone
+        self._device = device
+        self._mixed_precision = mixed_precision
+        self.packed = False
+        """Whether samples lie end to end."""
+        self.packed = packed and self._can_pack()
+
+    def states(self, sequences: Sequences) -> Tensor:
+        """[N, H] the state in which each action was chosen, in the order of the actions.
+
+        An action's logits and value are functions of what the model saw one token before it.
+        """
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._mixed_precision):
+            return self._as_it_is(sequences)
+
+    def cut(self, samples: int, tokens: int | None) -> Cut:
+        """How batches are cut into passes of so many samples, or tokens where a budget is given."""
+        longest = rotary.apart(self._backbone.config)
+        # A sample's last token does not pass through the model.
+        apart = None if longest is None else longest + 1
+        return Cut(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _as_it_is(self, sequences: Sequences) -> Tensor:
+        return self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
+
+    def _padded(self, sequences: Sequences) -> Tensor:
+        width = sequences.tokens.shape[1] - 1  # nobody asks what comes after the last token
+        mask = np.arange(width) < sequences.lengths[:, None] - 1
+        output = self._backbone(
+            input_ids=self.tensor(sequences.tokens[:, :-1]),
+            attention_mask=self.tensor(mask.astype(np.int64)),
+            use_cache=False,
+        )
+        states: Tensor = output.last_hidden_state[self.tensor(sequences.actions[:, 1:])]
+        return states
+
+    def _end_to_end(self, packed: Pack) -> Tensor:
+        output = self._backbone(
+            input_ids=self.tensor(packed.tokens)[None],
+            position_ids=self.tensor(packed.positions)[None],
+            use_cache=False,
+            **self._boundaries(packed),
+        )
+        states: Tensor = output.last_hidden_state[0]
+        return states.index_select(0, self.tensor(packed.before_action))
+
+    def _boundaries(self, packed: Pack) -> dict[str, Any]:
+        """What tells the attention where sequences end."""
+        if self._attention == PACKED:
+            return {"packed": Layout.of(packed.lengths, self._device)}
+        ends = np.concatenate([[0], np.cumsum(packed.lengths)]).astype(np.int32)
+        longest = int(packed.lengths.max())
+        starts = self.tensor(ends)
+        return {
+            "cu_seq_lens_q": starts,
+            "cu_seq_lens_k": starts,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+
+    @property
+    def _attention(self) -> str:
+        name: str = self._backbone.config._attn_implementation
+        return name
+
+    def _can_pack(self) -> bool:
+        """Try it, and see whether the states are those of the padded pass.
+
+        `attend` stands in for sdpa, and flash attention has kernels of its own; no other attention
+        is replaced, as it may be chosen for what these leave out. Models differ in more than that:
+        a trial is the only safe answer. It is in fp32, where what leaks from one sample into the
+        next is not lost in rounding. Flash attention has no fp32: `attend` takes its place there,
+        and the kernels have a trial of their own.
+        """
+        own = self._attention
+        flash = "flash" in own
+        if own != "sdpa" and not flash:
+            return False
+        with torch.no_grad(), zero3.readable(self._backbone):
+            fits = self._agree(PACKED if flash else own, PACKED, self._as_it_is, 1e-4)
+            if fits and flash:
+                fits = self._agree(own, own, self.states, 3e-2)
+        if flash or not fits:
+            self._backbone.set_attn_implementation(own)
+        return fits
+
+    def _agree(
+        self, padded: str, packed: str, run: Callable[[Sequences], Tensor], tolerance: float
+    ) -> bool:
+        """Whether states are the same with the attentions of these names, packed and padded.
+
+        And whether the first sample changes none of another's: kernels give the same to the bit for
+        the same shapes, so that this is seen far below `tolerance`.
+        """
+        try:
+            self._backbone.set_attn_implementation(padded)
+            expected = run(PROBE)
+            self._backbone.set_attn_implementation(packed)
+            self.packed = True
+            got, beside = run(PROBE), run(OTHER)
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        finally:
+            self.packed = False
+        others = slice(int(PROBE.lengths[0]) - 1, None)
+        leak = (got[others] - beside[others]).abs().max()
+        same = torch.allclose(got, expected, rtol=tolerance, atol=tolerance)
+        return same and bool(leak <= tolerance / 10 * expected.abs().max())

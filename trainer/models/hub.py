@@ -1,0 +1,177 @@
+"""Models and data sets by their names on the hub: fetched whole into Hugging Face's cache, once.
+
+huggingface_hub's own lock makes two processes share one download, and a download that was cut off
+goes on where it was. A directory is used as it is, and asks nobody.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.config.config import Config
+
+REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+EXOTIC = ("*.onnx", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.tflite", "original/*", "onnx/*")
+"""Weights in forms that nothing here reads."""
+PICKLED = ("*.bin", "*.pt", "*.pth")
+"""Weights of old; wanted only where there are no safetensors."""
+SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
+"""Configuration and tokeniser."""
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class HubError(Exception):
+    """A name that cannot be fetched; one sentence says why and what to do."""
+
+
+class HubUnreachableError(HubError):
+    """It is not here, and the hub does not answer."""
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` names something on the hub, and nothing on this disk."""
+    return bool(REPOSITORY.fullmatch(text)) and not Path(text).exists()
+
+
+def models(config: Config) -> list[str]:
+    """The hub's names among the models of a run."""
+    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
+    critic = [config.critic_pretrain] if config.has_critic else []
+    return [name for name in dict.fromkeys([config.pretrain, *critic, *reward]) if is_name(name)]
+
+
+def prepare(config: Config) -> Config:
+    """With data sets of the hub as directories, in the run directory, where the driver reads them.
+
+    Of models it fetches what is small: the driver may need the tokeniser, and a name that cannot be
+    had is known before the cluster is asked for anything. Raises HubError.
+    """
+    for name in models(config):
+        fetch(name, only=SMALL)
+    found = {
+        flag: _rows(path.as_posix(), config.files.root / "data")
+        for flag, path in (
+            ("prompt_data", config.prompt_data),
+            ("eval_dataset", config.eval_dataset),
+        )
+        if path is not None and not path.is_absolute()
+    }
+    return replace(config, **found)  # type: ignore[arg-type]
+
+
+def located(config: Config, directories: Mapping[str, str]) -> Config:
+    """With the directories of models in place of their names on the hub."""
+    reward = (directories.get(name, name) for name in config.reward_pretrain.split(","))
+    return replace(
+        config,
+        pretrain=directories.get(config.pretrain, config.pretrain),
+        critic_pretrain=directories.get(config.critic_pretrain, config.critic_pretrain),
+        reward_pretrain=",".join(reward),
+    )
+
+
+def fetch_all(names: Sequence[str]) -> dict[str, str]:
+    """Model → its directory on this node. Raises HubError."""
+    return {name: fetch(name) for name in names}
+
+
+def fetch(name: str, kind: str = "model", only: Sequence[str] | None = None) -> str:
+    """The directory that holds repository `name` here, after a download where it is not whole.
+
+    `kind`: model or dataset; `only`: patterns of the files that are wanted. Raises HubError.
+    """
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError as NotHere
+
+    try:
+        return _download(name, kind, only)
+    except GatedRepoError:
+        sentence = f"{name} is gated: accept its terms, and give your token as HF_TOKEN"
+        raise HubError(sentence) from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise HubError(
+            f"{name} is no directory here and no public {kind} on the hub: check the spelling, or "
+            "give HF_TOKEN where it is private"
+        ) from None
+    except (NotHere, ConnectionError):
+        raise HubUnreachableError(_offline(name, kind)) from None
+    except OSError as error:
+        raise HubError(f"{name} cannot be fetched: {error.strerror or error}") from error
+
+
+def _download(name: str, kind: str, only: Sequence[str] | None) -> str:
+    from huggingface_hub import snapshot_download
+
+    def snapshot(*ignore: str) -> str:
+        found: str = snapshot_download(
+            name,
+            repo_type=kind,
+            allow_patterns=None if only is None else list(only),
+            ignore_patterns=list(ignore),
+            tqdm_class=_lines(name),
+        )
+        return found
+
+    if kind == "dataset" or only is not None:
+        return snapshot()
+    directory = snapshot(*EXOTIC, *PICKLED)
+    if any(Path(directory).glob("*.safetensors")):
+        return directory
+    return snapshot(*EXOTIC)
+
+
+def _rows(name: str, into: Path) -> Path:
+    """The training split of a data set, as a directory that the prompts are read from."""
+    rows = into / name.replace("/", "--")
+    if (rows / "state.json").exists():
+        return rows
+    directory = fetch(name, "dataset")
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    try:
+        load_dataset(directory, split="train").save_to_disk(rows)
+    except (DatasetGenerationError, ValueError, OSError) as error:
+        raise HubError(f"{name} has no readable split 'train': {error}") from error
+    return rows
+
+
+def _offline(name: str, kind: str) -> str:
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    why = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} does not answer"
+    option = " --repo-type dataset" if kind == "dataset" else ""
+    return (
+        f"{name} is no directory here and not whole in the cache {constants.HF_HUB_CACHE}, and "
+        f"{why}: give a directory that all nodes see, or run `hf download{option} {name}` on each "
+        "node where there is a network"
+    )
+
+
+def _lines(name: str) -> Any:
+    """A progress bar for logs: a line now and then instead of one that is drawn over."""
+    from tqdm import tqdm
+
+    class Lines(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._spoke_at = time.monotonic()
+            # huggingface_hub names its bars for itself; tqdm knows no such option.
+            options.pop("name", None)
+            super().__init__(*args, **options | {"disable": False, "file": io.StringIO()})
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            now = time.monotonic()
+            if self.unit == "B" and now - self._spoke_at > SECONDS_BETWEEN_LINES:
+                self._spoke_at = now
+                total = f" of {self.total / 1e9:.2f}" if self.total else ""
+                print(f"{name}: {self.n / 1e9:.2f}{total} GB", flush=True)
+
+    return Lines

@@ -1,0 +1,104 @@
+"""Loading a model, and running one over a whole batch without gradients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM
+from transformers.utils import logging
+
+from trainer.algorithms import shares
+from trainer.algorithms.batching import Cut
+from trainer.models import unfit
+from trainer.models.gpu_memory import keep_freed_memory
+from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
+
+
+def prepare_process(*, deterministic: bool = False) -> torch.device:
+    """Settle what this process computes with. Returns its device.
+
+    `deterministic` holds kernels of a GPU to what repeats to the bit.
+    """
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS' own condition for it
+        torch.use_deterministic_algorithms(True)
+    share_threads(1)
+    keep_freed_memory()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def share_threads(at_once: int) -> None:
+    """Compute from here on with this process's part of the threads that `at_once` models share.
+
+    One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
+    the bit. More threads than CPUs would wait for each other at the end of every loop, which makes
+    a step many times slower.
+    """
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    torch.set_num_threads(max(1, threads // at_once))
+
+
+def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+    """Raises UnfitModelError for files that cannot be used, or that lack weights."""
+    return _loaded(AutoModelForCausalLM, model, dtype, attention)
+
+
+def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+    """Without its head. Raises UnfitModelError as `load_causal_lm` does."""
+    return _loaded(AutoModel, model, dtype, attention)
+
+
+def _loaded(kind: Any, model: str, dtype: torch.dtype, attention: str | None) -> Any:
+    with unfit.told(model):
+        loaded, info = kind.from_pretrained(
+            model, dtype=dtype, attn_implementation=attention, output_loading_info=True
+        )
+    if missing := sorted(info["missing_keys"]):
+        # transformers would draw them at random, and only warn.
+        some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some}")
+    return loaded
+
+
+@contextmanager
+def visiting(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """`model` is on `device` for so long, and in the CPU's memory before and after.
+
+    What it leaves on a GPU is for other processes: torch would keep it for this one.
+    """
+    model.to(device)
+    try:
+        yield
+    finally:
+        model.to("cpu")
+        torch.cuda.empty_cache()
+
+
+@torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again
+def in_passes(
+    compute: Callable[[Sequences], Tensor],
+    sequences: Sequences,
+    cut: Cut,
+    rank: Rank = ALONE,
+) -> FloatArray:
+    """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere.
+
+    B are the samples that the rank takes, in their order.
+    """
+    result = np.zeros(sequences.tokens.shape, dtype=np.float32)
+    for one in shares.passes(sequences, np.arange(len(sequences)), cut, rank):
+        part = sequences.rows(one.rows)
+        computed = compute(part)
+        if not one.idle:
+            spread = np.zeros(part.actions.shape, dtype=np.float32)
+            spread[part.actions] = computed.float().cpu().numpy()
+            result[one.rows, : part.tokens.shape[1]] = spread
+    return result[shares.of_ranks(sequences.lengths, rank.world)[rank.index]]

@@ -1,0 +1,116 @@
+"""Low-rank adapters: W x + (α / r) B A dropout(x), with W frozen (Hu et al. 2022, equation 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.models.settings import LoRASettings
+from trainer.types import UnfitModelError
+
+ALL_LINEAR = "all-linear"
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with its adapter; as if it were not there until the first update."""
+
+    def __init__(self, base: nn.Linear, settings: LoRASettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.base = base
+        self.dropout = nn.Dropout(settings.dropout)
+        self.scale = settings.alpha / settings.rank
+        bound = 1 / math.sqrt(base.in_features)
+        drawn = torch.empty(settings.rank, base.in_features).uniform_(
+            -bound, bound, generator=generator
+        )
+        self.lora_a = nn.Parameter(drawn.to(base.weight))
+        self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, settings.rank))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        narrow = functional.linear(self.dropout(inputs), self.lora_a)
+        plain: Tensor = self.base(inputs)
+        return plain + self.scale * functional.linear(narrow, self.lora_b)
+
+    def merged(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
+        """The one weight that does what these do together, rounded once."""
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        together = weight.to(kind) + self.scale * (lora_b.to(kind) @ lora_a.to(kind))
+        return together.detach().to(weight.dtype)
+
+
+def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
+    """Freeze `model` and give adapters to its linear layers, but never to its head.
+
+    Raises UnfitModelError where none of --target_modules is in the model.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    head = model.get_output_embeddings()
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module is not head
+    }
+    wanted = set(settings.target_modules)
+    chosen = [n for n in linear if ALL_LINEAR in wanted or n.rpartition(".")[2] in wanted]
+    if not chosen:
+        there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise UnfitModelError(
+            f"--target_modules {' '.join(settings.target_modules)}: the model has none of them. "
+            f"Its linear layers are {there}; or give {ALL_LINEAR}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    for name in chosen:
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, Adapted(linear[name], settings, generator))
+
+
+def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:
+    """Name of each tensor of `model` as if it had never had adapters → those it is made of.
+
+    A tensor with several names is there once.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        if id(value) in seen or name.endswith((".lora_a", ".lora_b")):
+            continue
+        seen.add(id(value))
+        plain, at = _plain(model, name), name.removesuffix(".base.weight")
+        adapted = name not in (plain, at)
+        found[plain] = (name, f"{at}.lora_a", f"{at}.lora_b") if adapted else (name,)
+    return found
+
+
+def merged(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` of `model` as if it had never had adapters: their products added to the weights.
+
+    Without adapters, they are what they were.
+    """
+    state: dict[str, Tensor] = {}
+    for plain, (name, *adapters) in sources(model, tensors).items():
+        value = tensors[name]
+        if adapters:
+            layer = model.get_submodule(name.removesuffix(".base.weight"))
+            value = layer.merged(value, *(tensors[one] for one in adapters))
+        state[plain] = value.detach()
+    return state
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """What training changes: everything, or the parameters that are not frozen."""
+    named = model.named_parameters(remove_duplicate=False)  # a tied head has two names
+    frozen = {name for name, parameter in named if not parameter.requires_grad}
+    state = model.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if name not in frozen}
+
+
+def _plain(model: nn.Module, name: str) -> str:
+    """The name that a tensor has where there are no adapters."""
+    owner, found, own = name.rpartition(".base.")
+    return f"{owner}.{own}" if found and isinstance(model.get_submodule(owner), Adapted) else name

@@ -1,0 +1,55 @@
+"""How a model is loaded, sharded and adapted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """How a model is loaded and run forward."""
+
+    model: str
+    mixed_precision: bool
+    micro_batch_size: int
+    """Samples of one forward pass without gradients."""
+    deterministic: bool = False
+    """Kernels that repeat to the bit."""
+    offload: bool = False
+    """In the CPU's memory between two passes."""
+    temperature: float
+    """Log-probabilities are those of the distribution that was sampled from."""
+    max_tokens: int | None = None
+    """Tokens of one forward pass without gradients, in place of samples."""
+    packing: bool = True
+    """Samples end to end, where the model's attention can tell them apart."""
+    attention: str | None = None
+    """transformers' name for an attention; what fits the machine where None."""
+    at_once: int = 1
+    """Models that run forward at the same time; on a CPU they share its threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What the ranks of a model share among themselves (Rajbhandari et al. 2020, section 5)."""
+
+    zero_stage: int = 0
+    """0: nothing; 1: the optimiser's state; 2: the gradients too; 3: the weights too."""
+    adam_offload: bool = False
+    """The optimiser, and what it holds, on the CPU."""
+    zpg: int = 1
+    """Ranks of a node that keep a copy of the weights among them, so that gathers stay there."""
+    overlap_comm: bool = False
+    grad_accum_dtype: str = ""
+    """fp32 or bf16; the weights' own where empty."""
+    sleep: bool = False
+    """What is on the GPU goes to the CPU's memory between two calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoRASettings:
+    rank: int
+    alpha: int
+    dropout: float
+    target_modules: tuple[str, ...]
+    """Last parts of modules' names, or all-linear."""

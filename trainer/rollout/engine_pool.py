@@ -1,0 +1,316 @@
+"""The rollout engines of a run, also while some of them are missing.
+
+An engine that has died, or no longer answers, is killed and started anew. Until the new one has the
+policy's weights, those that are left do its work, the share that it was at included: a share that
+is written as a whole is the same to the bit whoever writes it. One that no node has a place for is
+left out, and taken back once there is a place again; for that nobody waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from contract.journal import Tell, aloud
+from trainer.cluster.pulse import Pulse
+from trainer.cluster.restarts import Budget
+from trainer.cluster.worker_group import LOOK_SECONDS, Group, Pending
+from trainer.rollout.engine import Engine
+from trainer.rollout.outages import ROLE, Loss, returned
+from trainer.types import (
+    BeyondRepairError,
+    Completion,
+    EngineFailedError,
+    LostWorkerError,
+    NoSeatError,
+    Request,
+    Sampling,
+    TrainingError,
+)
+
+T = TypeVar("T")
+E = TypeVar("E")
+"""What the engines are known to be, beyond Engine."""
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long who takes part in a run may take; seconds."""
+
+    start: float = 1800.0
+    """To load a model."""
+    part: float = 120.0
+    """For one part of the weights, or to change the state."""
+    life: float = 120.0
+    """To say that it lives, also while it computes."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What an engine is at."""
+
+    share: int
+    pending: Pending[list[Completion]]
+    pulse: Pulse
+
+
+class EnginePool:
+    def __init__(
+        self,
+        group: Group[Engine],
+        *,
+        tell: Tell = aloud,
+        patience: Patience = Patience(),
+        budget: Budget | None = None,
+        at_once: bool = True,
+    ) -> None:
+        """`at_once`: an engine starts anew as soon as it is missed; else only when weights are due,
+        and then it is waited for: its GPU is another's meanwhile."""
+        self.patience = patience
+        self.budget = budget or Budget()
+        self.before_waiting: Callable[[], None] = lambda: None
+        """Called where all will wait for an engine to load its model."""
+        self._group: Group[Any] = group
+        self._tell = tell
+        self._at_once = at_once
+        self._missing: dict[int, Loss] = {}
+        self._joining: dict[int, Loss] = {}
+        """Replaced, and being given their first weights."""
+        self._left_out: dict[int, Loss] = {}
+        """Those that no place was found for; `started` once there is one."""
+        self._served: set[int] = set()
+        """Those that have had weights."""
+
+    def __len__(self) -> int:
+        """How many there are when none is missing."""
+        return len(self._group)
+
+    @property
+    def present(self) -> list[int]:
+        """The engines that have weights, or are to get them now."""
+        gone = self._missing.keys() | self._left_out.keys()
+        return [worker for worker in range(len(self._group)) if worker not in gone]
+
+    @property
+    def shares(self) -> int:
+        """Into how many shares a step's prompts are cut, whoever is missing at the moment."""
+        return len(self._group) - len(self._left_out)
+
+    def ask(
+        self, method: Callable[Concatenate[E, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> dict[int, Pending[T]]:
+        """The same call on every engine that is present."""
+        return {one: self._group.send(one, method, *args, **kwargs) for one in self.present}
+
+    def send(
+        self,
+        worker: int,
+        method: Callable[Concatenate[E, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
+        return self._group.send(worker, method, *args, **kwargs)
+
+    def alive(self, worker: int) -> Pending[None]:
+        """Answered by its process, however busy the engine is."""
+        return self._group.alive(worker)
+
+    def pulse(self, worker: int) -> Pulse:
+        return Pulse(partial(self._group.alive, worker))
+
+    def answers(
+        self,
+        asked: Mapping[int, Pending[T]],
+        seconds: float,
+        what: str,
+        remade: int = 0,
+        blame: Callable[[int], None] = lambda worker: None,
+    ) -> dict[int, T]:
+        """The outcomes of those who answer in time; the others are missing from then on.
+
+        `remade`: samples that are begun anew where one is lost. `blame` is asked about one that is
+        late or has failed: it raises where another is at fault.
+        """
+        found, until = {}, time.monotonic() + seconds
+        for worker, pending in asked.items():
+            if worker not in self.present:
+                continue
+            try:
+                left = max(0.0, until - time.monotonic())
+                found[worker] = self._answer(worker, pending, left, seconds, what, blame)
+            except (LostWorkerError, EngineFailedError) as error:
+                if isinstance(error, LostWorkerError) and error.role != ROLE:
+                    raise
+                self.lose(worker, error, remade)
+        return found
+
+    def _answer(
+        self,
+        worker: int,
+        pending: Pending[T],
+        left: float,
+        seconds: float,
+        what: str,
+        blame: Callable[[int], None],
+    ) -> T:
+        pulse, until = self.pulse(worker), time.monotonic() + left
+        while not pending.ready(min(LOOK_SECONDS, left)):
+            if (silence := pulse.silence()) > self.patience.life:
+                raise silent(worker, f"for {silence:.0f} s: {what}")
+            left = max(0.0, until - time.monotonic())
+            if not left:
+                blame(worker)
+                raise silent(worker, f"within {seconds:g} s: {what}")
+        try:
+            return pending.result()
+        except TrainingError:
+            raise
+        except Exception:
+            blame(worker)
+            raise
+
+    def generate(
+        self, shares: Sequence[Sequence[Request]], sampling: Sampling
+    ) -> list[list[Completion]]:
+        """The completions of each share, one share at a time on each engine.
+
+        Raises LostWorkerError where no engine is left that has weights.
+        """
+        todo = deque(range(len(shares)))
+        works: dict[int, _Work] = {}
+        written: dict[int, list[Completion]] = {}
+        while len(written) < len(shares):
+            for worker in self.present:
+                if todo and worker not in works:
+                    works[worker] = self._begin(worker, todo.popleft(), shares, sampling)
+            if not works:
+                raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
+            self._group.first_of([work.pending for work in works.values()], LOOK_SECONDS)
+            for worker, work in list(works.items()):
+                try:
+                    outcome = self._outcome(worker, work)
+                except (LostWorkerError, EngineFailedError) as error:
+                    todo.append(works.pop(worker).share)
+                    samples = sum(len(request.seeds) for request in shares[work.share])
+                    self.lose(worker, error, samples)
+                else:
+                    if outcome is not None:
+                        written[works.pop(worker).share] = outcome
+        return [written[number] for number in range(len(shares))]
+
+    def _begin(
+        self, worker: int, share: int, shares: Sequence[Sequence[Request]], sampling: Sampling
+    ) -> _Work:
+        pending = self._group.send(worker, Engine.generate, shares[share], sampling)
+        return _Work(share, pending, self.pulse(worker))
+
+    def _outcome(self, worker: int, work: _Work) -> list[Completion] | None:
+        """None while it is at work."""
+        if work.pending.ready(0):
+            return work.pending.result()
+        if (seconds := work.pulse.silence()) > self.patience.life:
+            raise silent(worker, f"for {seconds:.0f} s")
+        return None
+
+    def welcome(self) -> None:
+        """Before weights are given out: those that are missing get theirs, too, once they are up.
+
+        Waits for them where they are started only now, or where no other is left. Raises
+        BeyondRepairError where that takes too long.
+        """
+        for worker, loss in list(self._missing.items()):
+            if not loss.started or self._group.stranded(worker):
+                self._start(worker, loss)
+        for worker in self.present:
+            if worker not in self._served:
+                self._await(worker)
+        if not (self._at_once and self.present):
+            for worker in list(self._missing):
+                self._await(worker)
+        up = [worker for worker in self._missing if self._group.up(worker, 0)]
+        self._joining = {worker: self._missing.pop(worker) for worker in up}
+        back = returned(self._left_out, self._group)
+        self._joining |= {worker: self._left_out.pop(worker) for worker in back}
+
+    def _await(self, worker: int) -> None:
+        """Until it has started, or failed to."""
+        if not self._group.up(worker, 0):
+            self.before_waiting()
+        deadline = time.monotonic() + self.patience.start
+        while not self._group.up(worker, LOOK_SECONDS):
+            if time.monotonic() > deadline:
+                seconds = f"{self.patience.start:g} s"
+                raise BeyondRepairError(f"{ROLE}-{worker} does not start within {seconds}")
+            if self._group.stranded(worker):
+                loss = self._missing.get(worker) or self._lost(worker)
+                self._start(worker, loss)
+
+    def _lost(self, worker: int) -> Loss:
+        why = LostWorkerError(f"the node of {ROLE}-{worker} is lost", ROLE, "its node was lost")
+        loss = self._missing[worker] = Loss(time.monotonic(), why)
+        return loss
+
+    def committed(self) -> None:
+        """Everyone present has the newest weights."""
+        self._served = set(self.present)
+        for worker, loss in self._joining.items():
+            if worker not in self.present:
+                continue
+            seconds = time.monotonic() - loss.at
+            if loss.left_out:
+                engines = f"{self.shares} of {len(self._group)}"
+                self._tell(
+                    "engine-returned",
+                    loss.returned(worker, seconds, engines),
+                    engine=worker,
+                    engines=self.shares,
+                    seconds=round(seconds, 3),
+                )
+            else:
+                self._tell(
+                    "engine-replaced",
+                    loss.replaced(worker, seconds),
+                    engine=worker,
+                    seconds=round(seconds, 3),
+                    samples=loss.remade,
+                )
+        self._joining = {}
+
+    def lose(self, worker: int, why: TrainingError, remade: int = 0) -> None:
+        """It is missing from now on; `remade`: the samples that it was at."""
+        loss = self._missing[worker] = Loss(time.monotonic(), why, remade)
+        if earlier := self._joining.pop(worker, None):  # it was lost before it was of any use
+            loss.at, loss.remade = earlier.at, earlier.remade + remade
+        print(f"{ROLE}-{worker} is lost ({loss.how}).", flush=True)
+        if self._at_once:
+            self._start(worker, loss)
+        else:
+            self._group.end([worker])
+
+    def _start(self, worker: int, loss: Loss) -> None:
+        self.budget.spend(f"{ROLE}-{worker}", loss.why)
+        try:
+            self._group.renew([worker])
+            loss.started = True
+        except NoSeatError as error:
+            loss.left_out, loss.started = True, False
+            self._left_out[worker] = self._missing.pop(worker)
+            if not self.shares:
+                raise BeyondRepairError(f"no engine is left: {loss.why}; {error}") from None
+            self._tell(
+                "engine-left-out",
+                f"{ROLE}-{worker} was lost ({loss.how}) and cannot be replaced: {error}. "
+                f"The run goes on with {self.shares} of {len(self._group)} engines.",
+                engine=worker,
+                engines=self.shares,
+            )
+
+
+def silent(worker: int, how: str) -> LostWorkerError:
+    sentence = f"{ROLE}-{worker} did not answer {how}"
+    return LostWorkerError(sentence, ROLE, f"it did not answer {how}")

@@ -1,0 +1,74 @@
+"""Prompts → completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from env.types import Prompt
+from trainer.algorithms.seeds import derive
+from trainer.config.config import Config
+from trainer.rollout.engine_pool import EnginePool
+from trainer.types import Completion, Request, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Completions from a group of engines, the same however many engines share the work."""
+
+    engines: EnginePool
+    sampling: Sampling
+    samples_per_prompt: int
+    seed: int
+
+    @classmethod
+    def of(cls, config: Config, engines: EnginePool) -> Rollouts:
+        sampling = Sampling(
+            max_new_tokens=config.generate_max_len,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
+        return cls(engines, sampling, config.n_samples_per_prompt, config.seed)
+
+    def generate(
+        self, prompts: Sequence[Prompt], step: int, place: int = 0
+    ) -> list[tuple[Prompt, Completion]]:
+        """`samples_per_prompt` completions of each prompt, side by side.
+
+        `place`: of the first prompt among those of the step.
+        """
+        seeds = [self.seeds(step, at, prompt) for at, prompt in enumerate(prompts, place)]
+        return self._decode(prompts, seeds, self.sampling)
+
+    def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[int, ...]:
+        """Of the completions of a prompt, at one place of a step."""
+        return self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
+
+    def held_out(
+        self, prompts: Sequence[Prompt], count: int, temperature: float
+    ) -> list[tuple[Prompt, Completion]]:
+        """`count` completions of each prompt, the same whenever the weights are the same."""
+        seeds = [
+            self._seeds("held-out", 0, place, prompt, count) for place, prompt in enumerate(prompts)
+        ]
+        return self._decode(prompts, seeds, replace(self.sampling, temperature=temperature))
+
+    def _decode(
+        self, prompts: Sequence[Prompt], seeds: Sequence[tuple[int, ...]], sampling: Sampling
+    ) -> list[tuple[Prompt, Completion]]:
+        requests = [Request(p.text, some) for p, some in zip(prompts, seeds, strict=True)]
+        cut = np.array_split(np.arange(len(requests)), self.engines.shares)
+        shares = [[requests[i] for i in share] for share in cut if len(share)]
+        written = self.engines.generate(shares, sampling)
+        completions = [completion for part in written for completion in part]
+        repeated = [p for p, some in zip(prompts, seeds, strict=True) for _ in some]
+        return list(zip(repeated, completions, strict=True))
+
+    def _seeds(
+        self, purpose: str, step: int, place: int, prompt: Prompt, count: int
+    ) -> tuple[int, ...]:
+        """Of its own for each completion, also where a prompt comes twice in a step."""
+        at = (step, place, prompt.index)
+        return tuple(derive(self.seed, purpose, *at, number) for number in range(count))

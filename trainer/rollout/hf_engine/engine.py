@@ -1,0 +1,113 @@
+"""Rollouts through a transformers model: any machine, no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from trainer.algorithms import shares
+from trainer.cluster import shared_memory
+from trainer.cluster.shared_memory import Parcel
+from trainer.models.gpu_memory import Peaks
+from trainer.models.loading import load_causal_lm, prepare_process
+from trainer.rollout.engine import EngineSettings, Memory
+from trainer.rollout.hf_engine import cache
+from trainer.rollout.hf_engine.decode import Decoder
+from trainer.rollout.hf_engine.partial import Drafts
+from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
+from trainer.types import Completion, Draft, Metrics, Request, Sampling, UnfitModelError, Writing
+from trainer.weight_sync import shared_memory as weight_transfer
+
+LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
+
+
+class HFEngine:
+    """An Engine on one device. Keys and values live as long as a call of `generate`; those of
+    drafts until they end or other weights come."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        device = prepare_process(deterministic=settings.deterministic)
+        self._peaks = Peaks()
+        dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
+        self._model = load_causal_lm(settings.model, dtype).to(device).eval()
+        if not cache.holds(self._model.config):
+            raise UnfitModelError(
+                f"--rollout_engine hf cannot decode {settings.model}: a layer of "
+                f"{type(self._model).__name__} keeps a state that is not keys and values"
+            )
+        self._shapes = {name: p.shape for name, p in self._model.named_parameters()}
+        self._texts = Texts(settings)
+        self._stops = stop_tokens(self._model.generation_config, self._texts.tokenizer)
+        self._decoder = Decoder(self._model, self._stops, settings.slots, device)
+        self._inbox = weight_transfer.Inbox()
+        self._arrived: set[str] = set()
+        """Of the next weights."""
+        self._version: int | None = 0
+        """None while the weights are not whole."""
+        self._drafts: Drafts | None = None
+
+    def node(self) -> str:
+        return shared_memory.node()
+
+    def begin(self) -> None:
+        self._version = None
+        self._arrived.clear()
+
+    def fetch(self, parcel: Parcel) -> Parcel:
+        return self._inbox.fetch(parcel)
+
+    def load(self, parcel: Parcel) -> None:
+        self._version = None
+        tensors = dict(self._inbox.tensors(parcel))
+        weight_transfer.load(self._model, tensors)
+        self._arrived |= tensors.keys()
+
+    def commit(self, version: int) -> None:
+        if missing := self._shapes.keys() - self._arrived:
+            raise RuntimeError(f"version {version} came without {', '.join(sorted(missing)[:3])}")
+        self._arrived.clear()
+        self._version = version
+        if self._drafts:
+            self._drafts = self._drafts.with_weights_of(version)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        if self._version is None:
+            raise RuntimeError(LACKING)
+        prompts = [self._texts.prompt(request.text) for request in requests]
+        seeds = [request.seeds for request in requests]
+        with self._peaks.phase("rollout"):
+            written = self._decoder.decode(prompts, seeds, sampling)
+        of_rows = [prompt for prompt, some in zip(prompts, seeds, strict=True) for _ in some]
+        rows = [Row.of(*written.row(row), self._version) for row in range(len(of_rows))]
+        return self._texts.completions(of_rows, rows)
+
+    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+        if self._version is None:
+            raise RuntimeError(LACKING)
+        if self._drafts is None:
+            self._drafts = Drafts(self._decoder, self._texts, sampling, self._version)
+        self._drafts.add(drafts)
+        with self._peaks.phase("rollout"):
+            return Writing(self._drafts.go_on(seconds), self._drafts.left)
+
+    def drafts(self) -> list[Draft]:
+        return self._drafts.drafts() if self._drafts else []
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("engine", self._peaks.taken())
+
+    def sleep(self) -> None:
+        self._version = None
+        self._arrived.clear()
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._peaks.now("asleep")
+
+    def wake(self, memory: Memory) -> None:
+        if memory == "weights":
+            for name, parameter in self._model.named_parameters():
+                if parameter.shape != self._shapes[name]:
+                    parameter.data = parameter.data.new_empty(self._shapes[name])

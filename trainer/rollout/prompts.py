@@ -1,0 +1,84 @@
+"""The prompts of a run: an endless stream to train on, a fixed list held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from env.prompts import PromptError, PromptStream, Render, load_prompts
+from env.types import Prompt
+from trainer.config import first_rows
+from trainer.config.config import Config
+from trainer.models import unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    stream: PromptStream
+    held_out: list[Prompt]
+    """Empty where nothing is evaluated."""
+
+
+def load(config: Config) -> Data:
+    """Read every prompt. Raises PromptError for data that is missing, empty or broken."""
+    render = _chat_template(config.pretrain) if config.apply_chat_template else None
+    assert config.prompt_data is not None
+    columns = (config.input_key, config.label_key, config.input_template)
+    stream = PromptStream(
+        config.prompt_data, *columns, config.max_samples, seed=config.seed, render=render
+    )
+    _refuse_tokenless(config, config.prompt_data, stream.prompts)
+    if config.prompt_overlong == "drop":
+        _drop_overlong(stream, config)
+    held_out: list[Prompt] = []
+    if config.eval_dataset:
+        held_out = load_prompts(config.eval_dataset, *columns, render=render)
+        _refuse_tokenless(config, config.eval_dataset, held_out)
+    return Data(stream, held_out)
+
+
+def _refuse_tokenless(config: Config, path: Path, prompts: Sequence[Prompt]) -> None:
+    if fault := first_rows.without_tokens(config, path, prompts):
+        raise PromptError(fault)
+
+
+def _drop_overlong(stream: PromptStream, config: Config) -> None:
+    tokenizer = _tokenizer(config.pretrain)
+    limit, special = config.prompt_max_len, not config.apply_chat_template
+
+    def fits(prompt: Prompt) -> bool:
+        return len(tokenizer(prompt.text, add_special_tokens=special)["input_ids"]) <= limit
+
+    total = len(stream)
+    if dropped := stream.keep_only(fits):
+        print(
+            f"--prompt_overlong drop: {dropped} of {total} prompts have more than "
+            f"--prompt_max_len {limit} tokens and are left out",
+            flush=True,
+        )
+
+
+def _chat_template(model: str) -> Render:
+    tokenizer = _tokenizer(model)
+    if not tokenizer.chat_template:
+        raise PromptError(
+            f"--apply_chat_template: the tokeniser of {model} has no chat template. Leave the flag "
+            "out, give --input_template, or add a chat_template to the tokeniser"
+        )
+
+    def render(messages: list[dict[str, Any]]) -> str:
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return text
+
+    return render
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
+
+    with unfit.told(model):
+        return AutoTokenizer.from_pretrained(model)

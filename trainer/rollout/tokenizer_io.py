@@ -1,0 +1,80 @@
+"""Text to tokens and back, the same for every kind of engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer
+
+from trainer.models import unfit
+from trainer.rollout.engine import EngineSettings
+from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One completion, in tokens."""
+
+    tokens: IntArray
+    log_probs: FloatArray
+    finished: bool
+    versions: IntArray
+
+    @classmethod
+    def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> Row:
+        """One that was written with weights of one version."""
+        return cls(tokens, log_probs, finished, np.full(len(tokens), version))
+
+
+class Texts:
+    """A model's tokeniser, as the rollouts use it."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        with unfit.told(settings.model):
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        self._special = settings.add_special_tokens
+        self._longest = settings.prompt_max_len
+
+    def prompt(self, text: str) -> list[int]:
+        """Its token ids; a prompt that is too long loses its beginning."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=self._special)["input_ids"]
+        if not ids:
+            raise UnfitModelError(
+                f"the prompt {text!r} has no tokens with the model's tokeniser: leave it out of "
+                "the data, or correct it"
+            )
+        return ids[-self._longest :]
+
+    def completions(self, prompts: Sequence[list[int]], rows: Sequence[Row]) -> list[Completion]:
+        """What was written, each row after its prompt."""
+        texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
+        return [
+            _completion(prompt, row, text)
+            for prompt, row, text in zip(prompts, rows, texts, strict=True)
+        ]
+
+
+def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
+    """The end-of-sequence tokens of model and tokeniser together."""
+    configured = generation_config.eos_token_id
+    listed = configured if isinstance(configured, list) else [configured]
+    stops = sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})
+    if not stops:
+        raise UnfitModelError("neither the model nor its tokeniser has an end-of-sequence token")
+    return stops
+
+
+def _completion(prompt: list[int], row: Row, text: str) -> Completion:
+    start = len(prompt)
+    tokens = np.concatenate([np.array(prompt, dtype=np.int64), row.tokens])
+    return Completion(
+        text=text,
+        tokens=tokens,
+        actions=np.arange(len(tokens)) >= start,
+        log_probs=np.concatenate([np.zeros(start, dtype=np.float32), row.log_probs]),
+        finished=row.finished,
+        versions=np.concatenate([np.full(start, -1), row.versions]),
+    )

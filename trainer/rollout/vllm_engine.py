@@ -1,0 +1,290 @@
+"""Rollouts through vLLM, in the process of the actor that holds the engine.
+
+With one GPU (or none) the engine's core and its worker run in this very process: no message
+between processes for each token, and who ends the actor has ended all of it. With tensor
+parallelism each rank is a process of its own, as vLLM has it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, GenerationConfig
+
+from trainer.algorithms import shares
+from trainer.algorithms.seeds import derive
+from trainer.cluster import shared_memory
+from trainer.cluster.shared_memory import Lent, Parcel, Part
+from trainer.models.gpu_memory import Peaks
+from trainer.models.loading import prepare_process
+from trainer.rollout.engine import EngineSettings, Memory
+from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
+from trainer.rollout.vllm_drafts import Drafts
+from trainer.types import (
+    Completion,
+    Draft,
+    EngineFailedError,
+    Metrics,
+    Request,
+    Sampling,
+    TrainingError,
+    Writing,
+)
+from trainer.weight_sync.choose import Member, Seat
+from trainer.weight_sync.shared_memory import Inbox
+
+CPU_CACHE_BYTES = 1 << 30
+"""Of keys and values, where no share of the memory is asked for: vLLM would take nearly all."""
+DEFAULTS = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray says what is whose
+}
+LACKING = "the engine has no whole weights: parts are missing"
+
+
+class VLLMEngine:
+    """An Engine on one GPU or several, or on CPUs."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        prepare_process()
+        self._peaks = Peaks()
+        _prepare_environment()
+        from vllm import LLM
+
+        from trainer.weight_sync.vllm_receiver import Intake
+
+        _check_kernels()
+        self._texts = Texts(settings)
+        self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
+        own = settings.vllm
+        try:
+            self._llm = LLM(**arguments(settings), **_transfer(own.sync_backend))
+        except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
+            raise TrainingError(_explained(settings, error)) from error
+        self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
+        self._inbox = Inbox()
+        self._drafts = Drafts(self._llm.llm_engine, self._texts)
+        self._sampling: Sampling | None = None
+        """Of the drafts."""
+        self._withdrawn: list[Draft] = []
+        """While weights come, or something else is written."""
+
+    def node(self) -> str:
+        return shared_memory.node()
+
+    def fetch(self, parcel: Parcel) -> Parcel:
+        return self._inbox.fetch(parcel)
+
+    def member(self) -> Member:
+        return self._intake.member
+
+    def join(self, seat: Seat) -> None:
+        self._intake.join(seat)
+
+    def begin(self) -> None:
+        if not self._intake.under_way:
+            self._withdraw()
+        self._intake.begin()
+
+    def load(self, parcel: Parcel) -> None:
+        self._intake.load(parcel)
+
+    def receive(self, part: Part) -> None:
+        self._intake.receive(part)
+
+    def borrow(self, lent: Sequence[Lent]) -> None:
+        self._intake.borrow(lent)
+
+    def commit(self, version: int) -> None:
+        with _failures():
+            self._intake.commit(version)
+        self._go_on()
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        self._ready()
+        self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
+        prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
+        seeds = [seed for request in requests for seed in request.seeds]
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        params = [self._params(seed, sampling) for seed in seeds]
+        with self._peaks.phase("rollout"), _failures():
+            outputs = self._llm.generate(inputs, params, use_tqdm=False)
+        rows = [_row(output.outputs[0], self._intake.version) for output in outputs]
+        self._go_on()
+        return self._texts.completions(prompts, rows)
+
+    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+        self._ready()
+        self._sampling = sampling
+        self._add(drafts)
+        with self._peaks.phase("rollout"), _failures():
+            return Writing(self._drafts.go_on(seconds), self._drafts.left)
+
+    def _ready(self) -> None:
+        if self._intake.under_way:
+            raise RuntimeError(LACKING)
+        self._intake.pack()
+
+    def drafts(self) -> list[Draft]:
+        return [*self._withdrawn, *self._drafts.as_they_stand()]
+
+    def _withdraw(self) -> None:
+        self._withdrawn = self._drafts.withdraw()
+
+    def _go_on(self) -> None:
+        self._add(self._withdrawn)
+        self._withdrawn = []
+
+    def _add(self, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
+            assert self._sampling is not None
+            written = len(draft.tokens)
+            # vLLM draws from the beginning of a seed's numbers: what goes on gets others.
+            seed = derive(draft.seed, "rest", written) if written else draft.seed
+            rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
+            self._drafts.add(draft, self._params(seed, rest), self._intake.version)
+
+    def _params(self, seed: int, sampling: Sampling) -> Any:
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            seed=seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p if sampling.temperature else 1.0,
+            max_tokens=sampling.max_new_tokens,
+            stop_token_ids=self._stops,
+            logprobs=0,  # of the token that was drawn, and no other
+            flat_logprobs=True,
+            detokenize=False,
+        )
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("engine", self._peaks.taken())
+
+    def sleep(self) -> None:
+        self._llm.sleep(level=2)
+        self._peaks.now("asleep")
+
+    def wake(self, memory: Memory) -> None:
+        self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
+
+
+def arguments(settings: EngineSettings) -> dict[str, Any]:
+    """What vLLM is started with, but for how weights come."""
+    own = settings.vllm
+    on_gpu = not _on_cpus()
+    result: dict[str, Any] = {
+        "model": settings.model,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # sampling is ours: a model's own defaults have no say
+        "dtype": "bfloat16" if settings.mixed_precision else "float32",
+        "max_model_len": settings.prompt_max_len + settings.generate_max_len,
+        "tensor_parallel_size": own.tensor_parallel_size,
+        "distributed_executor_backend": _executor(own.tensor_parallel_size),
+        "enable_prefix_caching": own.enable_prefix_caching,
+        "enforce_eager": own.enforce_eager or not _compiles(),
+        "enable_sleep_mode": own.enable_sleep and on_gpu,
+        # Before the nucleus is cut, after the temperature: either is exact where the other is 1.
+        "logprobs_mode": "processed_logprobs" if settings.top_p == 1 else "raw_logprobs",
+    }
+    if own.gpu_memory_utilization is not None:
+        result["gpu_memory_utilization"] = own.gpu_memory_utilization
+    elif not on_gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
+        result["kv_cache_memory_bytes"] = CPU_CACHE_BYTES
+    return result
+
+
+def _executor(ranks: int) -> str:
+    """Which of vLLM's ways to start its ranks; over Ray where GPUs of a placement wait for them."""
+    if ranks == 1:
+        return "uni"
+    return "ray" if "VLLM_RAY_BUNDLE_INDICES" in os.environ else "mp"
+
+
+def _transfer(backend: str) -> dict[str, Any]:
+    from vllm.config import WeightTransferConfig
+
+    from trainer.weight_sync.vllm_shared_memory import EXTENSION
+
+    return {
+        "weight_transfer_config": WeightTransferConfig(backend=backend),
+        "worker_extension_cls": EXTENSION,
+    }
+
+
+def _on_cpus() -> bool:
+    """Whether vLLM computes on CPUs, by its build and the machine's GPUs.
+
+    torch sees no GPU in the parent of tensor parallel ranks, which hold them all.
+    """
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def _compiles() -> bool:
+    """Whether torch can build what it compiles: for CPUs with g++, which images leave out."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None or not _on_cpus()
+
+
+def _prepare_environment() -> None:
+    """Before vLLM is imported: it reads its variables then."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if not _compiles():  # parts of vLLM are compiled even where its models run eagerly
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+
+def _check_kernels() -> None:
+    """vLLM itself only warns where its kernels for CPUs cannot be loaded, and fails later."""
+    if _on_cpus() and not hasattr(torch.ops._C, "init_cpu_memory_env"):
+        raise TrainingError(
+            "vLLM's kernels for CPUs cannot be loaded. They need libnuma: on Debian and Ubuntu "
+            "`apt-get install libnuma1`; --rollout_engine hf decodes without them"
+        )
+
+
+def _generation_config(model: str) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(model)
+    except OSError:  # it has none of its own: its configuration names the end token
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What leaves nothing to go on with in this process: a dead rank, a GPU's error."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except (EngineDeadError, torch.AcceleratorError) as error:
+        raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
+
+
+def _row(output: Any, version: int) -> Row:
+    return Row.of(
+        np.array(output.token_ids, dtype=np.int64),
+        np.array(output.logprobs.logprobs, dtype=np.float32),
+        output.finish_reason == "stop",
+        version,
+    )
+
+
+def _explained(settings: EngineSettings, error: Exception) -> str:
+    from vllm import __version__
+
+    said = " ".join(str(error).split())
+    return (
+        f"vLLM {__version__} cannot run {settings.model}: {said}. Where vLLM does not know the "
+        "model, --rollout_engine hf decodes with transformers"
+    )

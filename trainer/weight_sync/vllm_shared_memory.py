@@ -1,0 +1,124 @@
+"""How weights reach a vLLM engine without a GPU: the worker's end, as vLLM's own ends are made.
+
+vLLM's weight transfer has an end in each worker, found by name in its factory. This one reads
+shared memory; vLLM's `nccl` and `ipc` do the same work where there are GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.platforms import current_platform
+
+from trainer.cluster.shared_memory import Address, Entry, Parcel
+from trainer.weight_sync.shared_memory import Inbox
+from trainer.weight_sync.vllm_dense import DenseModel
+
+BACKEND = "shared_memory"
+
+
+@dataclass
+class NothingToAgreeOn(WeightTransferInitInfo):  # type: ignore[misc]
+    pass
+
+
+@dataclass
+class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """A parcel in plain words, as vLLM hands them to its workers."""
+
+    address: tuple[str, int, int]
+    entries: Sequence[tuple[str, str, tuple[int, ...], int]]
+    begin: int
+    end: int
+
+    @property
+    def parcel(self) -> Parcel:
+        entries = tuple(Entry(*entry) for entry in self.entries)
+        return Parcel(Address(*self.address), entries, self.begin, self.end)
+
+
+def described(parcel: Parcel) -> dict[str, Any]:
+    """A ParcelInfo's fields."""
+    entries = [(e.name, e.dtype, e.shape, e.offset) for e in parcel.entries]
+    address = parcel.address
+    place = (address.path, address.inode, address.size)
+    return {"address": place, "entries": entries, "begin": parcel.begin, "end": parcel.end}
+
+
+class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  # type: ignore[misc]
+    init_info_cls = NothingToAgreeOn
+    update_info_cls = ParcelInfo
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inbox = Inbox()
+        self._dense = DenseModel.of(self.model) if current_platform.is_cpu() else None
+
+    def init_transfer_engine(self, init_info: NothingToAgreeOn) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        if self._dense:
+            self._dense.open()
+        else:
+            initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: ParcelInfo) -> None:
+        # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
+        # are until the policy offers its next version, which is after `finish_weight_update`.
+        with disable_mtp_completeness_check():
+            self.model.load_weights(self._inbox.tensors(update_info.parcel))
+
+    def finish_weight_update(self) -> None:
+        if self._dense:
+            self._dense.close()
+            return
+        finalize_layerwise_reload(self.model, self.model_config)
+        for module in self.model.modules():
+            # A head that shares the embedding's weight gets none of its own, and would go on
+            # with what it was packed from when the model was loaded.
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+
+    def pack(self) -> None:
+        """Make the form in which the kernels read what has come."""
+        if self._dense:
+            self._dense.pack()
+
+    def shutdown(self) -> None:
+        pass
+
+
+class Worker:
+    """What is added to vLLM's worker, which imports this module when it looks it up."""
+
+    weight_transfer_engine: Any
+
+    def pack_weights(self) -> None:
+        if isinstance(self.weight_transfer_engine, SharedMemoryEngine):
+            self.weight_transfer_engine.pack()
+
+    def leave_group(self) -> None:
+        """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""
+        if group := self.weight_transfer_engine.model_update_group:
+            group.destroy()
+            self.weight_transfer_engine.model_update_group = None
+
+
+EXTENSION = f"{__name__}.{Worker.__name__}"
+
+WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)

@@ -1,0 +1,181 @@
+"""Every rank holds the whole model; gradients are added up before an update.
+
+In bf16 the weights that are updated are not those that the model computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from trainer.checkpoint import state
+from trainer.checkpoint.staging import Keep
+from trainer.checkpoint.state import State
+from trainer.models.lora import trained
+from trainer.models.precision import Masters
+from trainer.types import Rank
+from trainer.workers.optimizer import Optimiser
+from trainer.workers.settings import LearnerSettings
+
+
+class Replicated:
+    """A Strategy. On one rank there is nothing to it."""
+
+    def __init__(
+        self, module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
+    ) -> None:
+        self._module = module
+        self._model = model
+        self._rank = rank
+        self._masters = Masters(model) if settings.model.mixed_precision else None
+        self._updated = self._masters.model if self._masters else model
+        """Has the weights in fp32, with their gradients."""
+        self._optimiser = Optimiser(self._updated, settings.schedule)
+        # Each rank's loss is its share of one sum, so their gradients are added, not averaged.
+        self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
+        self._device = next(model.parameters()).device
+        self._sleeps = settings.sharding.sleep and self._device.type == "cuda"
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        return self._module(*inputs, **options)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        if last and self._buckets:
+            self._buckets.expect()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> float:
+        if self._buckets:
+            self._buckets.finish()
+        norm = self._optimiser.step()
+        if self._masters:
+            self._masters.publish()
+        return norm
+
+    @property
+    def learning_rate(self) -> float:
+        return self._optimiser.learning_rate
+
+    def whole(self) -> dict[str, Tensor]:
+        return self._model.state_dict(keep_vars=True)
+
+    def updated(self) -> Iterator[Tensor]:
+        return self._updated.parameters()
+
+    def state(self, keep: Keep) -> State:
+        tensors = trained(self._updated)
+        mine = state.share(tensors, self._rank)
+        copies: dict[int, Tensor] = {}  # a tied tensor is copied once
+        for name in mine:
+            if id(tensors[name]) not in copies:
+                copies[id(tensors[name])] = keep(tensors[name])
+        adam = self._optimiser.moments(self._updated)
+        return State(
+            model={name: copies[id(tensors[name])] for name in mine},
+            adam={
+                name: {key: keep(moment) for key, moment in adam[name].items()}
+                for name in mine
+                if name in adam
+            },
+            scheduler=self._optimiser.schedule,
+        )
+
+    def restore(self, state: State) -> None:
+        state.check_fits(trained(self._updated))
+        self._updated.load_state_dict(state.model, strict=False)
+        if self._masters:
+            self._masters.publish()
+        self._optimiser.restore(self._updated, state.adam, state.scheduler)
+
+    def sleep(self) -> None:
+        if self._sleeps:
+            self._move(torch.device("cpu"))
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._move(self._device)
+
+    def _move(self, device: torch.device) -> None:
+        self._model.to(device)
+        self._updated.to(device)
+        self._optimiser.to(device)
+
+
+BYTES = 25 * 2**20
+"""DistributedDataParallel's own default."""
+
+
+class Buckets:
+    """A model's gradients, as many together as fill a message."""
+
+    def __init__(self, model: nn.Module, updated: nn.Module, size: int = BYTES) -> None:
+        """`model` goes backward; `updated`, the same or its masters, is given the gradients.
+
+        `size`: bytes of a message, at the most, if no single gradient is larger.
+        """
+        self._buckets = cut(reversed(_trained(updated)), size)  # as backward passes find them
+        self._missing: list[int] = []
+        """Gradients of each bucket that are still to come; empty in other passes than the last."""
+        self._sent: list[distributed.Work] = []
+        numbers = [number for number, bucket in enumerate(self._buckets) for _ in bucket]
+        for number, parameter in zip(numbers, reversed(_trained(model)), strict=True):
+            hook = partial(self._came, number)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def expect(self) -> None:
+        """The next backward pass is the last."""
+        self._missing = [len(bucket) for bucket in self._buckets]
+
+    def _came(self, bucket: int, _: nn.Parameter) -> None:
+        if self._missing:
+            self._missing[bucket] -= 1
+            while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
+                self._send()
+
+    def _send(self) -> None:
+        """The next bucket: every rank sends them in one order."""
+        bucket = self._buckets[len(self._sent)]
+        flat = torch.cat([_flat(parameter) for parameter in bucket])
+        start = 0
+        for parameter in bucket:
+            end = start + parameter.numel()
+            parameter.grad = flat[start:end].view_as(parameter)
+            start = end
+        self._sent.append(distributed.all_reduce(flat, async_op=True))
+
+    def finish(self) -> None:
+        """Wait until every gradient is the sum."""
+        while len(self._sent) < len(self._buckets):
+            self._send()
+        for pending in self._sent:
+            pending.wait()
+        self._missing, self._sent = [], []
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [one for one in model.parameters() if one.requires_grad]
+
+
+def cut(parameters: Iterable[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
+    """In their order, those of one type in messages of `size` bytes at the most."""
+    buckets: list[list[nn.Parameter]] = []
+    held = 0
+    for parameter in parameters:
+        held += parameter.nbytes
+        if not buckets or held > size or parameter.dtype != buckets[-1][0].dtype:
+            buckets.append([])
+            held = parameter.nbytes
+        buckets[-1].append(parameter)
+    return buckets
+
+
+def _flat(parameter: nn.Parameter) -> Tensor:
+    """Zeros for a part of the model that this rank's samples left out."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter).flatten()
+    return parameter.grad.flatten()

@@ -1,0 +1,194 @@
+"""Training with DeepSpeed: the optimiser's state, the gradients, the weights sharded over ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as States
+from torch import Tensor, nn
+
+from trainer.checkpoint import state
+from trainer.checkpoint.staging import Keep
+from trainer.checkpoint.state import State
+from trainer.models import zero3_loading
+from trainer.models.lora import trained
+from trainer.models.precision import to_bf16
+from trainer.models.settings import Sharding
+from trainer.models.zero3 import is_half, is_sharded, shape_of
+from trainer.types import Rank, TrainingError
+from trainer.workers import deepspeed_state
+from trainer.workers.optimizer import adamw, restore_schedule, scheduler_of
+from trainer.workers.settings import LearnerSettings
+
+MASTERS = (States.hp_params, States.optim_states)
+"""Of what DeepSpeed can move: weights in fp32, and what Adam holds of them."""
+BUCKET = 500_000_000
+"""Elements that are reduced at a time, at most: DeepSpeed's own default."""
+
+
+class ZeRO:
+    """A Strategy: ZeRO stages 1 to 3 (Rajbhandari et al. 2020, section 5)."""
+
+    def __init__(
+        self, module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
+    ) -> None:
+        self._model = model
+        self._rank = rank
+        # torch's own fused AdamW: quick on every device, and nothing is compiled at run time.
+        self._adam = adamw(model, settings.schedule, fused=True)
+        self._scheduler = scheduler_of(self._adam, settings.schedule)
+        if settings.model.mixed_precision and any(map(is_sharded, model.parameters())):
+            to_bf16(model)  # DeepSpeed takes weights that were split before it came for cast
+        self._engine = deepspeed.initialize(
+            model=module, optimizer=self._adam, config=configuration(model, settings)
+        )[0]
+        deepspeed_state.begin(self._engine.optimizer, self._adam)
+        sharding = settings.sharding
+        self._sleeps = sharding.sleep and torch.cuda.is_available()
+        self._moves_masters = sharding.zero_stage == 3 and not sharding.adam_offload
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        return self._engine(*inputs, **options)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        self._engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed takes the mean of the ranks; each one's loss is its share of a sum.
+        self._engine.backward(loss * self._rank.world)
+
+    def step(self) -> float:
+        self._engine.step()
+        norm = float(self._engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm}")
+        self._scheduler.step()
+        return norm
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._scheduler.get_last_lr()[0])
+
+    def whole(self) -> dict[str, Tensor]:
+        copies: dict[int, Tensor] = {}  # a tied tensor is gathered once
+        tensors = self._model.state_dict(keep_vars=True)
+        for tensor in tensors.values():
+            if id(tensor) not in copies:
+                copies[id(tensor)] = deepspeed_state.whole(tensor, keep=self._rank.leads)
+        return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+
+    def updated(self) -> Iterator[Tensor]:
+        for one in self._model.parameters():
+            yield deepspeed_state.weights(one) if one.requires_grad and is_half(one) else one
+
+    def state(self, keep: Keep) -> State:
+        tensors = trained(self._model)
+        mine = state.share(tensors, self._rank)
+        wanted = {id(tensors[name]) for name in mine}
+        seen: set[int] = set()  # a tied tensor is gathered once
+        copies: dict[int, Tensor] = {}
+        adam: dict[str, dict[str, Any]] = {}
+        step = self._steps()[0].item()
+        for name, tensor in tensors.items():
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            gathered = (
+                deepspeed_state.weights(tensor) if isinstance(tensor, nn.Parameter) else tensor
+            )
+            if id(tensor) in wanted:
+                copies[id(tensor)] = keep(gathered)
+            if step > 0 and isinstance(tensor, nn.Parameter):
+                held = deepspeed_state.moments(tensor)
+                if name in mine:
+                    held["step"] = torch.tensor(step)
+                    adam[name] = {key: keep(moment) for key, moment in held.items()}
+        model = {name: copies[id(tensors[name])] for name in mine}
+        return State(model=model, adam=adam, scheduler=self._scheduler.state_dict())
+
+    def restore(self, state: State) -> None:
+        tensors = trained(self._model)
+        state.check_fits(tensors)
+        made = max((float(held["step"]) for held in state.adam.values()), default=0.0)
+        for step in self._steps():
+            step.fill_(made)
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter):
+                deepspeed_state.put(tensor, state.model[name], state.adam.get(name))
+            else:
+                tensor.copy_(state.model[name])
+        restore_schedule(self._scheduler, self._adam, state.scheduler)
+
+    def _steps(self) -> list[Tensor]:
+        """How many updates Adam has made, as it counts them of each of its tensors."""
+        return [held["step"] for held in self._adam.state.values()]
+
+    def sleep(self) -> None:
+        if not self._sleeps:
+            return
+        self._engine.offload_states(
+            include=[one for one in States if not (self._moves_masters and one in MASTERS)]
+        )
+        if self._moves_masters:
+            deepspeed_state.move(self._engine.optimizer, self._adam, "cpu")
+        torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        if not self._sleeps:
+            return
+        if self._moves_masters:
+            deepspeed_state.move(self._engine.optimizer, self._adam, self._engine.device)
+        self._engine.reload_states()
+        deepspeed_state.find_moments(self._engine.optimizer)
+
+
+def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]:
+    """DeepSpeed's own settings. Batches are cut here, so it is told of single samples."""
+    sharding, bf16 = settings.sharding, settings.model.mixed_precision
+    accumulated = sharding.grad_accum_dtype
+    # For bf16 weights with fp32 gradients, stage 1 has an optimiser of its own in DeepSpeed, which
+    # fails where all gradients are zero; stage 2 computes the same.
+    stage = max(2, sharding.zero_stage) if bf16 and accumulated == "fp32" else sharding.zero_stage
+    elements = sum(shape_of(p).numel() for p in model.parameters() if p.requires_grad)
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": settings.schedule.max_norm,
+        "bf16": {"enabled": bf16},
+        "data_types": {"grad_accum_dtype": accumulated or None},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": sharding.overlap_comm,
+            "reduce_bucket_size": min(BUCKET, elements),
+            "zero_hpz_partition_size": sharding.zpg,
+            "stage3_param_persistence_threshold": _small(model),
+            "offload_optimizer": {
+                "device": "cpu" if sharding.adam_offload else "none",
+                "pin_memory": torch.cuda.is_available(),
+            },
+        },
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
+    """The way through `module`, whose weights are split among the ranks and never trained."""
+    return deepspeed.initialize(
+        model=module,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {
+                **zero3_loading.weights(sharding, offload=offload),
+                "stage3_param_persistence_threshold": _small(module),
+            },
+        },
+    )[0]
+
+
+def _small(model: nn.Module) -> int:
+    """Elements of a parameter that is not worth sharding: a few vectors, as of norms and biases."""
+    shapes = (shape_of(parameter) for parameter in model.parameters())
+    return 2 * max((shape.numel() for shape in shapes if len(shape) == 1), default=0)

@@ -1,0 +1,101 @@
+"""What DeepSpeed's ranks hold of each parameter, whole and by name, and the way back.
+
+A parameter is gathered whole on every rank, one after the other: no more memory is needed than
+for the largest of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
+from torch import Tensor, distributed
+from torch.nn import functional
+
+from trainer.models import zero3
+from trainer.models.zero3 import is_sharded
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def whole(tensor: Tensor, *, keep: bool) -> Tensor:
+    """The tensor as the model computes with it; of a sharded one a copy on the CPU if `keep`."""
+    if not is_sharded(tensor):
+        return tensor
+    with zero3.whole([tensor]):
+        return tensor.detach().to("cpu", copy=True) if keep else tensor
+
+
+def weights(parameter: Tensor) -> Tensor:
+    """[shape of the parameter] in fp32, as the optimiser updates it."""
+    gathered: Tensor = safe_get_full_fp32_param(parameter)
+    return gathered
+
+
+def moments(parameter: Tensor) -> dict[str, Tensor]:
+    return {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
+
+
+def begin(optimiser: Any, adam: torch.optim.AdamW) -> None:
+    """Moments of zero. Left to AdamW's first update, DeepSpeed finds the first group's alone."""
+    flat = _parts(optimiser)
+    for part in flat or optimiser.single_partition_of_fp32_groups:
+        adam.state[part] = {
+            "step": torch.tensor(0.0, device=part.device),
+            **{key: torch.zeros_like(part) for key in MOMENTS},
+        }
+    find_moments(optimiser)
+
+
+def find_moments(optimiser: Any) -> None:
+    """Have DeepSpeed look where each parameter's moments are: it looks once, and again only if told
+    to where they have moved. Stage 3 needs no telling."""
+    if not _parts(optimiser):
+        optimiser._hp_optimizer_states_linked = False
+        optimiser._lazy_init_hp_params_optimizer_state()
+
+
+def move(optimiser: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
+    """Stage 3's weights in fp32, and moments: DeepSpeed moves them for an Adam of its own alone."""
+    for part in _parts(optimiser):
+        part.data = part.data.to(device)
+        adam.state[part] = {key: held.to(device) for key, held in adam.state[part].items()}
+
+
+def _parts(optimiser: Any) -> list[Tensor]:
+    """What this rank's Adam updates at stage 3; at another stage nothing."""
+    parts: list[Tensor] = getattr(optimiser, "fp32_partitioned_groups_flat", [])
+    return parts
+
+
+def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
+    """Give `parameter` its weights [its shape], and what Adam `held` of it where there is any."""
+    kept = {key: held[key] for key in MOMENTS} if held else {}
+    if not is_sharded(parameter):
+        parameter.data.copy_(value)
+        safe_set_full_fp32_param(parameter, value.to(parameter.device))
+        for key, moment in kept.items():
+            safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
+        return
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        parameter.data.copy_(value)
+    safe_set_local_fp32_param(parameter, _own(parameter, value))
+    for key, moment in kept.items():
+        safe_set_local_optimizer_state(parameter, _own(parameter, moment), key)
+
+
+def _own(parameter: Any, value: Tensor) -> Tensor:
+    """This rank's equal part of `value`, with zeros at the end where it does not divide."""
+    size = parameter.ds_tensor.numel()
+    start = size * distributed.get_rank(parameter.ds_process_group)
+    part = value.flatten()[start : start + size]
+    return functional.pad(part, (0, size - part.numel()))

@@ -1,0 +1,117 @@
+"""AdamW and its learning rate over the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.optimization import get_scheduler
+
+from trainer.models.zero3 import shape_of
+from trainer.types import TrainingError
+from trainer.workers.settings import Schedule
+
+
+class Optimiser:
+    """AdamW over a model's parameters; each `step` is one update with the clipped gradients."""
+
+    def __init__(self, model: nn.Module, schedule: Schedule) -> None:
+        self._model = model
+        self._max_norm = schedule.max_norm
+        self._adam = adamw(model, schedule)
+        self._scheduler = scheduler_of(self._adam, schedule)
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._scheduler.get_last_lr()[0])
+
+    def step(self) -> float:
+        """Update the model and forget the gradients. Returns their norm before clipping.
+
+        Raises TrainingError, with the model untouched, where the norm is not finite.
+        """
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        if not torch.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm.item()}: no update was made")
+        self._adam.step()
+        self._scheduler.step()
+        self._adam.zero_grad(set_to_none=True)
+        return float(norm)
+
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """Where the learning rate is on its way."""
+        state: dict[str, Any] = self._scheduler.state_dict()
+        return state
+
+    def moments(self, model: nn.Module) -> dict[str, dict[str, Any]]:
+        """What Adam holds of each parameter of `model`, by name."""
+        state = self._adam.state
+        return {name: dict(state[p]) for name, p in model.named_parameters() if p in state}
+
+    def to(self, device: torch.device) -> None:
+        """Move what Adam holds."""
+        for held in self._adam.state.values():
+            for key in ("exp_avg", "exp_avg_sq"):
+                held[key] = held[key].to(device)
+
+    def restore(
+        self, model: nn.Module, moments: Mapping[str, Mapping[str, Any]], schedule: dict[str, Any]
+    ) -> None:
+        """Go on where `moments` and `schedule` were."""
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        content = self._adam.state_dict()
+        in_order = [p for group in self._adam.param_groups for p in group["params"]]
+        content["state"] = {
+            # Copies, as what they are read from may be a file or another process's memory.
+            index: {key: value.clone() for key, value in moments[names[parameter]].items()}
+            for index, parameter in enumerate(in_order)
+            if names[parameter] in moments
+        }
+        self._adam.load_state_dict(content)
+        restore_schedule(self._scheduler, self._adam, schedule)
+
+
+def adamw(model: nn.Module, schedule: Schedule, *, fused: bool | None = None) -> torch.optim.AdamW:
+    """Weight decay on matrices only: biases and the scales of norms are vectors."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": schedule.l2},
+        {"params": [p for p in parameters if len(shape_of(p)) <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=schedule.learning_rate,
+        betas=schedule.adam_betas,
+        eps=schedule.adam_eps,
+        fused=fused,
+    )
+
+
+def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
+    name = schedule.lr_scheduler
+    return get_scheduler(
+        name,
+        adam,
+        num_warmup_steps=math.ceil(schedule.updates * schedule.lr_warmup_ratio),  # as OpenRLHF
+        num_training_steps=schedule.updates,
+        scheduler_specific_kwargs=(
+            {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None
+        ),
+    )
+
+
+def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, Any]) -> None:
+    """Go on where `state` was, a scheduler's own or another trainer's: it says how far that is.
+
+    Peak and shape are those of `scheduler`, which was made from the flags.
+    """
+    scheduler.last_epoch = made = state["last_epoch"]
+    scheduler._step_count = made + 1  # as torch counts: the first was at its making
+    shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    scheduler._last_lr = [base * shape(made) for base, shape in shapes]
+    for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):
+        group["lr"] = rate

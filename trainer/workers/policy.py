@@ -1,0 +1,182 @@
+"""The policy: the model that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from contract.manifest import Written
+from trainer.algorithms import losses
+from trainer.algorithms.losses import Loss, PolicyInputs, PolicyObjective
+from trainer.algorithms.seeds import derive
+from trainer.cluster import shared_memory
+from trainer.cluster.shared_memory import Lent, Parcel, Part
+from trainer.models import hf_export as export
+from trainer.models import lora, zero3_loading
+from trainer.models.causal_lm import Scorer
+from trainer.models.gpu_memory import Peaks
+from trainer.models.loading import load_causal_lm, prepare_process
+from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences, Weights
+from trainer.weight_sync import shared_memory as weight_transfer
+from trainer.weight_sync.choose import Meeting, Member
+from trainer.weight_sync.sending import Broadcaster, Lender, Offered
+from trainer.weight_sync.shared_memory import Outbox
+from trainer.workers.keeper import Keeper
+from trainer.workers.learner import MicroBatch, Training
+from trainer.workers.settings import LearnerSettings
+
+
+class PolicyActor(Keeper):
+    def __init__(
+        self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
+    ) -> None:
+        device = prepare_process(deterministic=settings.model.deterministic)
+        peaks = Peaks()
+        self._source = settings.model.model
+        with peaks.phase("load"):
+            with zero3_loading.split(settings.sharding, rank):
+                self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+            self._model.to(device)
+            if settings.gradient_checkpointing:
+                self._model.gradient_checkpointing_enable()
+            if settings.lora is not None:
+                lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
+            self._model.eval()  # the new adapters, too: they have dropout
+            self._scorer = Scorer(self._model, device, settings.model)
+        self._training = Training(
+            "policy",
+            self._scorer,
+            self._model,
+            settings,
+            rank,
+            cut=self._scorer.cut(settings.micro_train_batch_size, settings.max_tokens),
+            peaks=peaks,
+        )
+        self._objective = objective
+        self._rank = rank
+        self._held: dict[str, Tensor] = {}
+        """A copy of the weights that is to be written."""
+        dtype = torch.bfloat16 if settings.model.mixed_precision else None
+        self._outbox = Outbox(dtype, settings.sync_port)
+        self._offered = Offered(self._model, dtype)
+        self._broadcaster = Broadcaster(settings.sync_port)
+        self._lender: Lender | None = None
+        if rank.leads and _is_offered_as_it_is(settings, device):
+            self._outbox.adopt(self._model)
+
+    def log_probs(self, sequences: Sequences) -> FloatArray:
+        with self._training.awake("forward") as run:
+            return self._scorer.log_probs(sequences, self._rank, run)
+
+    def update(self, experience: Experience, step: int) -> Metrics:
+        with self._training.awake("update") as run:
+            metrics = self._training.fit(experience, step, partial(self._loss, run))
+        named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
+        return named | self._training.peaks()
+
+    def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
+        part = micro.experience
+        actions = part.sequences.actions
+
+        def flat(array: FloatArray | None) -> Tensor | None:
+            return None if array is None else self._scorer.tensor(array[actions])
+
+        wants_entropy = self._objective.entropy_coef is not None
+        log_probs, entropy = run(part.sequences, entropy=wants_entropy)
+        old = flat(part.log_probs)
+        inputs = PolicyInputs(
+            log_probs=log_probs,
+            old_log_probs=log_probs.detach() if old is None else old,
+            advantages=self._scorer.tensor(part.advantages[actions]),
+            weights=self._scorer.tensor(micro.weights[actions]),
+            rows=self._scorer.tensor(actions.nonzero()[0]),
+            share=micro.share,
+            rollout_log_probs=flat(part.sequences.rollout_log_probs),
+            reference=flat(part.reference),
+            kl_coef=part.kl_coef,
+            entropy=entropy,
+        )
+        return losses.policy_loss(inputs, self._objective)
+
+    def node(self) -> str:
+        return shared_memory.node()
+
+    def offer(self) -> list[Part]:
+        merged = self._merged()  # of all ranks; the first alone gives them out
+        buffers = {name for name, _ in self._model.named_buffers()}
+        return self._outbox.offer(merged, buffers=buffers) if self._rank.leads else []
+
+    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
+        return self._outbox.stage(part, abroad=abroad)
+
+    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+        return self._broadcaster.meet(members)
+
+    def gather(self, seconds: float) -> None:
+        self._broadcaster.gather(seconds)
+
+    def announce(self) -> list[Part]:
+        self._training.wake()  # until `withdraw`: it would move in and out with every part
+        return self._offered.parts()
+
+    def broadcast(self, part: Part, seconds: float) -> None:
+        with self._offered.whole(part) as tensors:
+            if self._rank.leads:
+                self._broadcaster.send(tensors, seconds)
+
+    def lend(self, part: Part) -> Lent:
+        if self._lender is None:
+            self._lender = Lender(self._offered.largest)
+        with self._offered.whole(part) as tensors:
+            return self._lender.lend(part, tensors)
+
+    def withdraw(self) -> None:
+        self._outbox.withdraw()
+        if self._lender is not None:
+            self._lender.end()
+            self._lender = None
+        self._training.sleep()
+
+    def weights(self) -> Weights:
+        merged = self._merged()
+        return weight_transfer.export(merged) if self._rank.leads else {}
+
+    def _merged(self) -> dict[str, Tensor]:
+        """As the engines know them: adapters are part of the weights there."""
+        with self._training.awake():
+            return lora.merged(self._model, self._training.weights())
+
+    def export(self, directory: Path) -> None:
+        with self._training.awake():
+            result = lora.merged(self._model, self._training.result())
+            if self._rank.leads:
+                self._write(result, directory)
+
+    def hold(self) -> None:
+        with self._training.awake():
+            result = lora.merged(self._model, self._training.result())
+            if self._rank.leads:
+                self._held = self._training.copied(result)
+
+    def export_held(self, directory: Path) -> list[Written]:
+        if not self._rank.leads:
+            return []
+        held, self._held = self._held, {}
+        self._write(held, directory)
+        return export.written(directory)
+
+    def _write(self, weights: dict[str, Tensor], directory: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        export.write(self._model, tokenizer, directory, weights=weights)
+
+
+def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:
+    """Whether engines get the very tensors that are trained: whole, in fp32, without adapters."""
+    whole = settings.sharding.zero_stage == 0 and settings.lora is None
+    return whole and device.type == "cpu" and not settings.model.mixed_precision

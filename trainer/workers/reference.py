@@ -1,0 +1,56 @@
+"""The reference: the policy as it was before training, which the KL is measured to."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trainer.algorithms import shares
+from trainer.models import precision, zero3_loading
+from trainer.models.causal_lm import Scorer
+from trainer.models.gpu_memory import Peaks
+from trainer.models.loading import load_causal_lm, prepare_process, visiting
+from trainer.models.settings import ModelSettings, Sharding
+from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
+
+
+class ReferenceActor:
+    """Each rank holds the whole model, or with ZeRO-3 a part of it."""
+
+    def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
+        self._device = prepare_process(deterministic=settings.deterministic)
+        self._peaks = Peaks()
+        sharding = replace(sharding, zpg=1)  # that is for backward passes, and there are none
+        split = zero3_loading.splits(sharding, rank)
+        self._moves = settings.offload and not split  # DeepSpeed brings layers where they compute
+        dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
+        with self._peaks.phase("load"):
+            with zero3_loading.split(sharding, rank, offload=settings.offload):
+                model = load_causal_lm(settings.model, dtype, settings.attention)
+            if settings.mixed_precision:
+                precision.to_bf16(model)
+            self._model = model.eval()
+            if not self._moves:
+                self._model.to(self._device)
+            with self._there():
+                self._scorer = Scorer(model, self._device, settings)
+        self._run: Any = self._scorer
+        if split:
+            from trainer.workers import deepspeed
+
+            self._run = deepspeed.frozen(self._scorer, sharding, offload=settings.offload)
+        self._rank = rank
+
+    def log_probs(self, sequences: Sequences) -> FloatArray:
+        with self._peaks.phase("forward"), self._there():
+            return self._scorer.log_probs(sequences, self._rank, self._run)
+
+    def _there(self) -> AbstractContextManager[None]:
+        """The model is on its device for so long."""
+        return visiting(self._model, self._device) if self._moves else nullcontext()
+
+    def peaks(self) -> Metrics:
+        return shares.peaks("reference", self._peaks.taken())
