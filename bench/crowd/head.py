@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.node import head
 from entrypoint.processes import process
@@ -31,14 +31,14 @@ def main() -> int:
     run = RunFiles(options.run)
     journal = Journal(run.journal, "head")
     control = Control(
-        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
+        me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=options.workers,
         incarnation="crowd",
         run=run,
         token=options.token,
         port=options.port,
         on_stop=lambda _: None,
-        on_check_in=lambda card, refusal: head.say_check_in(journal, card, refusal),
+        on_check_in=lambda info, refusal: head.say_check_in(journal, info, refusal),
         on_difference=lambda sentence: head.say_difference(journal, sentence),
     )
     process.raise_open_files_limit()

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 import httpx
 
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.processes.process import raise_open_files_limit
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
@@ -54,7 +54,7 @@ async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
     """When the first check-in was sent, seconds of the epoch."""
     await asyncio.sleep(random.Random(number).uniform(0.0, spread))
     began = time.time()
-    card = Card(
+    info = NodeInfo(
         node=f"worker-{number}",
         address=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
         versions=VERSIONS,
@@ -62,7 +62,7 @@ async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
         environment={"NCCL_IB_HCA": "mlx5", "NCCL_SOCKET_IFNAME": "ens"},
     )
     for joined in (False, True):
-        told = asdict(replace(card, joined=joined, clock=time.time()))
+        told = asdict(replace(info, joined=joined, clock=time.time()))
         (await http.post("/v1/check-in", json=told)).raise_for_status()
     return began
 

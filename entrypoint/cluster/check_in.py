@@ -14,7 +14,7 @@ from pydantic import (
     ValidationError,
 )
 
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, host
 
 MOST_BYTES = 256 * 1024
@@ -34,7 +34,7 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class CheckIn(BaseModel):
-    """A `Card` as JSON. Fields that only a newer version knows are ignored: its version is
+    """A `NodeInfo` as JSON. Fields that only a newer version knows are ignored: its version is
     compared, and says more."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -69,13 +69,13 @@ class Departure(BaseModel):
     why: Line = ""
 
 
-def card(body: bytes) -> Card:
+def node_info(body: bytes) -> NodeInfo:
     """Raises ValueError, which names the fields, if `body` is not a check-in."""
     try:
         told = CheckIn.model_validate_json(body)
     except ValidationError as error:
         raise ValueError(_said(error)) from None
-    return Card(**dict(told))
+    return NodeInfo(**dict(told))
 
 
 Query = TypeVar("Query", Question, Departure)

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from entrypoint.cluster.roll import QUESTION_SECONDS, Card
+from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo
 from entrypoint.machine import oom_kills
 from entrypoint.net import wait
 from entrypoint.node.ray_node import host_port
@@ -54,12 +54,12 @@ class HeadClient:
     def close(self) -> None:
         self._http.close()
 
-    def check_in(self, card: Card, *, joined: bool = False) -> str:
+    def check_in(self, info: NodeInfo, *, joined: bool = False) -> str:
         """Tell the head who this is; return the head's incarnation.
 
         Raises RefusedError, WrongTokenError, and NotYetError where the head does not answer.
         """
-        answer = self.ask("POST", "/v1/check-in", json=asdict(replace(card, joined=joined)))
+        answer = self.ask("POST", "/v1/check-in", json=asdict(replace(info, joined=joined)))
         row = answer.json()
         refused = answer.status_code in (400, 409)
         said = row.get("reason" if refused else "incarnation")

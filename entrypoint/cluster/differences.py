@@ -83,36 +83,36 @@ def software(nodes: Sequence[Seen]) -> list[str]:
         sentence
         for name in SOFTWARE
         for sentence in minority(
-            name, {one.card.node: one.card.versions.get(name, "") for one in nodes}
+            name, {one.info.node: one.info.versions.get(name, "") for one in nodes}
         )
     ]
 
 
 def gpus(nodes: Sequence[Seen]) -> list[str]:
-    models = {one.card.node: one.card.versions.get("gpu", "") for one in nodes}
-    counts = {one.card.node: f"{one.card.inventory.get('gpus', 0):g}" for one in nodes}
+    models = {one.info.node: one.info.versions.get("gpu", "") for one in nodes}
+    counts = {one.info.node: f"{one.info.inventory.get('gpus', 0):g}" for one in nodes}
     return [*minority("the GPU", models), *minority("the number of GPUs", counts)]
 
 
 def environment(nodes: Sequence[Seen]) -> list[str]:
-    names = sorted({name for one in nodes for name in one.card.environment})
+    names = sorted({name for one in nodes for name in one.info.environment})
     return [
         sentence
         for name in names
         for sentence in minority(
-            name, {one.card.node: one.card.environment.get(name, "") for one in nodes}
+            name, {one.info.node: one.info.environment.get(name, "") for one in nodes}
         )
     ]
 
 
 def mtu(nodes: Sequence[Seen]) -> list[str]:
-    known = {one.card.node: one.card.inventory.get("mtu", 0) for one in nodes}
+    known = {one.info.node: one.info.inventory.get("mtu", 0) for one in nodes}
     return minority("the MTU", {node: f"{value:g}" for node, value in known.items() if value})
 
 
 def clock(nodes: Sequence[Seen]) -> list[str]:
     return [
-        f"{one.card.node}: its clock is {abs(one.skew):.1f} s "
+        f"{one.info.node}: its clock is {abs(one.skew):.1f} s "
         f"{'ahead of' if one.skew > 0 else 'behind'} the head's; set both (NTP)"
         for one in nodes
         if abs(one.skew) > CLOCK_WARNS
@@ -121,10 +121,10 @@ def clock(nodes: Sequence[Seen]) -> list[str]:
 
 def address(nodes: Sequence[Seen]) -> list[str]:
     return [
-        f"{one.card.node} says {one.card.address}, and the head sees {one.source}: others may not "
+        f"{one.info.node} says {one.info.address}, and the head sees {one.source}: others may not "
         "reach it by that address; set its ROLLCALL_NODE_ADDRESS"
         for one in nodes
-        if one.source and one.source != one.card.address
+        if one.source and one.source != one.info.address
     ]
 
 

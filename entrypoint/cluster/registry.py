@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoint.cluster import differences, roll
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.net.sockets import told_by
 
 
@@ -30,8 +30,8 @@ class Answer:
 
 
 class Register:
-    def __init__(self, me: Card, expected: int, left_out: frozenset[str] = frozenset()) -> None:
-        """`me`: the head's card; `left_out`: checks between nodes that are not asked."""
+    def __init__(self, me: NodeInfo, expected: int, left_out: frozenset[str] = frozenset()) -> None:
+        """`me`: the head itself; `left_out`: checks between nodes that are not asked."""
         self.me = me
         self.expected = expected
         self._left_out = left_out
@@ -53,29 +53,29 @@ class Register:
         self._oom_kills: Counter[str] = Counter()
         """Of them those since it first said so."""
 
-    def check_in(self, card: Card, source: str) -> Answer:
+    def check_in(self, info: NodeInfo, source: str) -> Answer:
         """`source`: where the connection came from; "" where that says nothing."""
         with self._lock:
             now = time.monotonic()
-            known = self._entries.get(card.node)
-            news = known is None or known.card.joined != card.joined or not known.present(now)
-            if wait := self._not_yet(card, now):
+            known = self._entries.get(info.node)
+            news = known is None or known.info.joined != info.joined or not known.present(now)
+            if wait := self._not_yet(info, now):
                 return Answer(ask_again=wait, news=news)
-            self._count(card.node, card.oom_kills)
-            joined = card.node in self._renewed or (known is not None and known.card.joined)
-            again = joined and not card.joined
-            if card.unfit and known is not None and known.present(now):
+            self._count(info.node, info.oom_kills)
+            joined = info.node in self._renewed or (known is not None and known.info.joined)
+            again = joined and not info.joined
+            if info.unfit and known is not None and known.present(now):
                 again = False  # a second node of its name, which does not start
             if again:
-                self._renewed.discard(card.node)
-            return Answer(refusal=self._take(card, source, now), news=news, again=again)
+                self._renewed.discard(info.node)
+            return Answer(refusal=self._take(info, source, now), news=news, again=again)
 
     def new_differences(self) -> list[str]:
         """Once all are there: in what the nodes differ, each difference once."""
         with self._lock:
-            if sum(one.card.joined for one in self._entries.values()) < self.expected:
+            if sum(one.info.joined for one in self._entries.values()) < self.expected:
                 return []
-            entries = [roll.Seen(one.card, one.source, one.skew) for one in self._entries.values()]
+            entries = [roll.Seen(one.info, one.source, one.skew) for one in self._entries.values()]
             found = differences.differences([roll.Seen(self.me), *entries], self._left_out)
             new = [one for one in found if one not in self._differences]
             self._differences = found
@@ -87,12 +87,12 @@ class Register:
             now = time.monotonic()
             return roll.call(staying, self.expected, now, self._began, self._refused)
 
-    def cards(self) -> list[Card]:
+    def node_infos(self) -> list[NodeInfo]:
         """The head's, and that of every worker that has joined and is there."""
         with self._lock:
             now = time.monotonic()
             entries = [entry for _, entry in sorted(self._entries.items())]
-            return [self.me, *(e.card for e in entries if e.card.joined and e.present(now))]
+            return [self.me, *(e.info for e in entries if e.info.joined and e.present(now))]
 
     def clear(self) -> None:
         with self._lock:
@@ -101,7 +101,7 @@ class Register:
 
     def worker_at(self, address: str) -> str | None:
         with self._lock:
-            named = (name for name, e in self._entries.items() if e.card.address == address)
+            named = (name for name, e in self._entries.items() if e.info.address == address)
             return next(named, None)
 
     def leaves(self, worker: str) -> bool:
@@ -131,7 +131,7 @@ class Register:
         with self._lock:
             entry = self._entries.pop(worker, None)
             if entry is not None:
-                self._dismissed[worker, entry.card.address] = why, entry.card.examined
+                self._dismissed[worker, entry.info.address] = why, entry.info.examined
 
     def forget(self, worker: str) -> None:
         """It has to check in again; its Ray until then is over by that."""
@@ -142,7 +142,7 @@ class Register:
     def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
         """A node's open question is its sign of life; None where it has not checked in.
 
-        `oom_kills`: as its card has them.
+        `oom_kills`: as its NodeInfo has them.
         """
         with self._lock:
             entry = self._entries.get(node)
@@ -203,37 +203,37 @@ class Register:
         self._oom_kills[node] += max(0, oom_kills - before)
         self._oom_counts[node] = oom_kills
 
-    def _not_yet(self, card: Card, now: float) -> str | None:
+    def _not_yet(self, info: NodeInfo, now: float) -> str | None:
         """Why this node is to ask again; with the lock held."""
-        if taken := roll.name_taken(card, self._entries, now):
+        if taken := roll.name_taken(info, self._entries, now):
             return taken
-        blind = roll.other_storage(card, self.me, self._left_out)
+        blind = roll.other_storage(info, self.me, self._left_out)
         if blind is None:
-            self._blind_since.pop(card.node, None)
-        elif now - self._blind_since.setdefault(card.node, now) < roll.STORAGE_GRACE_SECONDS:
+            self._blind_since.pop(info.node, None)
+        elif now - self._blind_since.setdefault(info.node, now) < roll.STORAGE_GRACE_SECONDS:
             return blind
         return None
 
-    def _take(self, card: Card, source: str, now: float) -> str | None:
+    def _take(self, info: NodeInfo, source: str, now: float) -> str | None:
         """Put a node on the roll, or say why not; with the lock held."""
-        skew = 0.0 if card.clock is None else card.clock - time.time()
-        reason = roll.refusal(card, self.me, skew, self._left_out)
-        reason = reason or roll.other_storage(card, self.me, self._left_out)
-        reason = reason or self._still_dismissed(card)
+        skew = 0.0 if info.clock is None else info.clock - time.time()
+        reason = roll.refusal(info, self.me, skew, self._left_out)
+        reason = reason or roll.other_storage(info, self.me, self._left_out)
+        reason = reason or self._still_dismissed(info)
         if reason:
-            self._refused[card.node] = reason
+            self._refused[info.node] = reason
             return reason
-        self._refused.pop(card.node, None)
-        entry = self._entries.setdefault(card.node, roll.Entry(card, now, now))
-        entry.card, entry.seen_at, entry.hung_up = card, now, False
-        entry.source, entry.skew = told_by(source, card.address), skew
-        self._told.discard(card.node)
+        self._refused.pop(info.node, None)
+        entry = self._entries.setdefault(info.node, roll.Entry(info, now, now))
+        entry.info, entry.seen_at, entry.hung_up = info, now, False
+        entry.source, entry.skew = told_by(source, info.address), skew
+        self._told.discard(info.node)
         return None
 
-    def _still_dismissed(self, card: Card) -> str | None:
+    def _still_dismissed(self, info: NodeInfo) -> str | None:
         """Why a node that was sent away stays away; None where it has passed its checks since."""
-        why, life = self._dismissed.get((card.node, card.address), (None, ""))
-        if why and card.examined and card.examined != life:
-            del self._dismissed[card.node, card.address]
+        why, life = self._dismissed.get((info.node, info.address), (None, ""))
+        if why and info.examined and info.examined != life:
+            del self._dismissed[info.node, info.address]
             return None
         return why

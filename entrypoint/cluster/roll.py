@@ -25,8 +25,8 @@ STORAGE_GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """What a node says of itself at check-in."""
+class NodeInfo:
+    """What a node says about itself at check-in."""
 
     node: str
     address: str
@@ -47,8 +47,8 @@ class Card:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that steer NCCL, RCCL and gloo there."""
     storage: str = ""
-    """The file that it wrote to its run directory for the head to see. On the head's card, and on
-    that of a worker whose file the head has seen, the head's incarnation."""
+    """Name of the file that the worker wrote to its run directory, for the head to see. The head
+    replaces it by its own incarnation once it sees the file; its own NodeInfo has that too."""
     clock: float | None = None
     """Its time as it sends this, seconds of the epoch."""
     oom_kills: int = 0
@@ -74,9 +74,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A node's card, and what the head itself saw of the node."""
+    """A node's NodeInfo, and what the head itself saw of the node."""
 
-    card: Card
+    info: NodeInfo
     source: str = ""
     """Where its connection came from; "" where that says nothing."""
     skew: float = 0.0
@@ -87,7 +87,7 @@ class Seen:
 class Entry:
     """One node on the roll. Times are the head's, seconds."""
 
-    card: Card
+    info: NodeInfo
     arrived_at: float
     seen_at: float
     asking: int = 0
@@ -106,13 +106,13 @@ class Entry:
 
     def as_dict(self, now: float) -> dict[str, Any]:
         return {
-            "node": self.card.node,
-            "address": self.card.address,
-            "joined": self.card.joined,
+            "node": self.info.node,
+            "address": self.info.address,
+            "joined": self.info.joined,
             "present": self.present(now),
             "silent_seconds": round(0.0 if self.asking else now - self.seen_at, 1),
-            "inventory": dict(self.card.inventory),
-            "warnings": list(self.card.warnings),
+            "inventory": dict(self.info.inventory),
+            "warnings": list(self.info.warnings),
         }
 
 
@@ -123,7 +123,7 @@ class RollState:
     """Names of the nodes that joined and are still there."""
     missing: tuple[str, ...]
     """One sentence for each worker that is not."""
-    cards: tuple[Card, ...] = ()
+    node_infos: tuple[NodeInfo, ...] = ()
     """Of those that are present."""
 
     @property
@@ -150,56 +150,58 @@ class RollState:
 
 
 def refusal(
-    card: Card, head: Card, skew: float = 0.0, left_out: frozenset[str] = frozenset()
+    info: NodeInfo, head: NodeInfo, skew: float = 0.0, left_out: frozenset[str] = frozenset()
 ) -> str | None:
     """Why the head does not take this node, in one sentence; None where it does.
 
     `skew`: seconds by which its clock is ahead; `left_out`: names of checks that are not asked.
     """
-    if card.unfit:
-        return f"{card.node} is not fit: {'; '.join(card.unfit)}"
-    if card.node == head.node:  # what is told of the one would be taken for the other
-        return f"{card.node} is the head's own name: give this worker another ROLLCALL_NODE_NAME"
+    if info.unfit:
+        return f"{info.node} is not fit: {'; '.join(info.unfit)}"
+    if info.node == head.node:  # what is told of the one would be taken for the other
+        return f"{info.node} is the head's own name: give this worker another ROLLCALL_NODE_NAME"
     differing = [
-        f"{name} {card.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
+        f"{name} {info.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
         for name in MUST_AGREE
-        if head.versions.get(name) and card.versions.get(name) != head.versions[name]
+        if head.versions.get(name) and info.versions.get(name) != head.versions[name]
     ]
     if differing and "nodes.versions" not in left_out:
         return (
-            f"{card.node} differs from the head: {'; '.join(differing)}; use one image everywhere"
+            f"{info.node} differs from the head: {'; '.join(differing)}; use one image everywhere"
         )
     if abs(skew) > CLOCK_FAILS and "nodes.clock" not in left_out:
         side = "ahead of" if skew > 0 else "behind"
-        return f"the clock of {card.node} is {abs(skew):.0f} s {side} the head's: set both (NTP)"
+        return f"the clock of {info.node} is {abs(skew):.0f} s {side} the head's: set both (NTP)"
     return None
 
 
-def other_storage(card: Card, head: Card, left_out: frozenset[str] = frozenset()) -> str | None:
+def other_storage(
+    info: NodeInfo, head: NodeInfo, left_out: frozenset[str] = frozenset()
+) -> str | None:
     """Why this node's run directory cannot be the head's; None where it is.
 
     Asked as a node comes: one that has joined Ray meanwhile has shown it.
     """
-    if not head.storage or card.joined or card.unfit or "nodes.storage" in left_out:
+    if not head.storage or info.joined or info.unfit or "nodes.storage" in left_out:
         return None
-    if card.storage == head.storage:
+    if info.storage == head.storage:
         return None
     return (
-        f"the head does not see in its run directory what {card.node} has written to its own: "
+        f"the head does not see in its run directory what {info.node} has written to its own: "
         "mount one shared storage at ROLLCALL_RUN_DIR on all nodes"
     )
 
 
-def name_taken(card: Card, entries: Mapping[str, Entry], now: float) -> str | None:
+def name_taken(info: NodeInfo, entries: Mapping[str, Entry], now: float) -> str | None:
     """Why this name cannot be used now, where a node with another address has it.
 
     It may be the same node on a new machine, while the head does not yet know that the old one is
     gone: so this is a reason to wait, not to refuse.
     """
-    entry = entries.get(card.node)
-    if entry and entry.present(now) and entry.card.address != card.address:
+    entry = entries.get(info.node)
+    if entry and entry.present(now) and entry.info.address != info.address:
         return (
-            f"another node, at {entry.card.address}, already answers to {card.node}: "
+            f"another node, at {entry.info.address}, already answers to {info.node}: "
             "give one of them another ROLLCALL_NODE_NAME"
         )
     return None
@@ -214,15 +216,15 @@ def call(
 ) -> RollState:
     """Who is there and who is missing. `began`: when the head started to wait; `refused`: nodes
     that were not taken, and why."""
-    present, missing, cards = [], [], []
+    present, missing, node_infos = [], [], []
     for name, entry in sorted(entries.items()):
         if not entry.present(now):
             missing.append(f"{name} has been silent for {now - entry.seen_at:.0f} s")
-        elif not entry.card.joined:
+        elif not entry.info.joined:
             missing.append(f"{name} has checked in and is starting Ray")
         else:
             present.append(name)
-            cards.append(entry.card)
+            node_infos.append(entry.info)
     missing += [f"{name} was refused: {why}" for name, why in (refused or {}).items()]
     unknown = expected - len(entries) - len(refused or {})
     if unknown > 0:
@@ -230,4 +232,4 @@ def call(
         missing.append(f"{unknown} {noun} never checked in, {now - began:.0f} s so far")
     if len(present) >= expected:
         missing = []
-    return RollState(expected, tuple(present), tuple(missing), tuple(cards))
+    return RollState(expected, tuple(present), tuple(missing), tuple(node_infos))

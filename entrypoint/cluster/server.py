@@ -36,7 +36,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import connections, metrics, storage_proof
 from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.registry import Register
-from entrypoint.cluster.roll import QUESTION_SECONDS, Card, RollState
+from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo, RollState
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import RunReads
 
@@ -53,18 +53,18 @@ class Control:
     def __init__(
         self,
         *,
-        me: Card,
+        me: NodeInfo,
         expected_workers: int,
         incarnation: str,
         run: RunFiles,
         token: str,
         port: int,
         on_stop: Callable[[str], None],
-        on_check_in: Callable[[Card, str | None], None],
+        on_check_in: Callable[[NodeInfo, str | None], None],
         on_difference: Callable[[str], None] = lambda _: None,
         left_out: frozenset[str] = frozenset(),
         on_leave: Callable[[str, str], None] = lambda worker, why: None,
-        on_again: Callable[[Card], None] = lambda card: None,
+        on_again: Callable[[NodeInfo], None] = lambda info: None,
     ) -> None:
         """`left_out`: names of the checks between nodes that are not asked."""
         self._register = Register(me, expected_workers, left_out)
@@ -101,9 +101,9 @@ class Control:
     def roll(self) -> RollState:
         return self._register.call()
 
-    def cards(self) -> list[Card]:
+    def node_infos(self) -> list[NodeInfo]:
         """The head's, and that of every worker that has joined and is there."""
-        return self._register.cards()
+        return self._register.node_infos()
 
     def begin_anew(self) -> None:
         """Take another incarnation: every worker leaves its Ray and joins again."""
@@ -253,23 +253,23 @@ class Control:
         from entrypoint.cluster import check_in
 
         try:
-            card = check_in.card(await _body(request, check_in.MOST_BYTES))
+            info = check_in.node_info(await _body(request, check_in.MOST_BYTES))
         except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
-        if card.storage:
-            look = partial(storage_proof.is_there, self._run.root, card.storage)
+        if info.storage:
+            look = partial(storage_proof.is_there, self._run.root, info.storage)
             seen = await self._reads.ask(look)
-            card = replace(card, storage=self._register.me.storage if seen else "")
-        answer = self._register.check_in(card, request.client.host if request.client else "")
+            info = replace(info, storage=self._register.me.storage if seen else "")
+        answer = self._register.check_in(info, request.client.host if request.client else "")
         if answer.ask_again:
             return JSONResponse({"error": answer.ask_again}, status_code=503)
         if answer.again:  # before it starts another Ray
-            await asyncio.to_thread(self._on_again, card)
+            await asyncio.to_thread(self._on_again, info)
         if answer.news or answer.refusal:
-            await asyncio.to_thread(self._on_check_in, card, answer.refusal)
+            await asyncio.to_thread(self._on_check_in, info, answer.refusal)
         if answer.refusal:
             return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
-        if answer.news and card.joined:
+        if answer.news and info.joined:
             await asyncio.to_thread(self._tell_differences)
         return JSONResponse({"accepted": True, "incarnation": self.incarnation})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.redaction import MASK, redact
 from contract.run_dir import ExitCode
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
@@ -93,7 +93,7 @@ def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any]
     """Where the job's processes would lie, were every node like this one."""
     from entrypoint.preflight.software import inventory  # a plan without a job starts faster
 
-    here = Card(
+    here = NodeInfo(
         node=settings.node_name,
         address="",
         versions={},

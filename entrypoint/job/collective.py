@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine.gpus import models
 from entrypoint.preflight.check import Verdict
@@ -47,32 +47,32 @@ class Answer:
     """Nodes on which Ray starts no process: it was not tried what they reach."""
 
 
-def members(cards: Sequence[Card]) -> list[Card]:
+def members(node_infos: Sequence[NodeInfo]) -> list[NodeInfo]:
     """Those who take part: where there are GPUs, nodes that have some."""
-    return [card for card in cards if _gpus(card)] or list(cards)
+    return [info for info in node_infos if _gpus(info)] or list(node_infos)
 
 
-def due(after: FailureClass | None, among: Sequence[Card]) -> bool:
+def due(after: FailureClass | None, among: Sequence[NodeInfo]) -> bool:
     """Whether the attempt after one that ended so is to be preceded by it; `among`: members."""
     raises = AFTER_ON_GPUS if any(map(_gpus, among)) else AFTER_ON_CPUS
     return len(among) > 1 and after in raises
 
 
-def expected(among: Sequence[Card]) -> float:
+def expected(among: Sequence[NodeInfo]) -> float:
     """GB/s that the weakest member's link and GPUs allow; 0 where that is not known."""
     return min(map(_allowed, among), default=0.0)
 
 
-def _allowed(card: Card) -> float:
-    if not _gpus(card):
+def _allowed(info: NodeInfo) -> float:
+    if not _gpus(info):
         return 0.0
-    model = models.find(card.versions.get("gpu", ""))
-    link = card.inventory.get("link_gbits", 0.0) / BITS
+    model = models.find(info.versions.get("gpu", ""))
+    link = info.inventory.get("link_gbits", 0.0) / BITS
     return min(link, model.all_reduce_gbs) if model and model.all_reduce_gbs else link
 
 
-def _gpus(card: Card) -> float:
-    return card.inventory.get("gpus", 0)
+def _gpus(info: NodeInfo) -> float:
+    return info.inventory.get("gpus", 0)
 
 
 def judge(row: Mapping[str, Any], allowed: float) -> Answer:

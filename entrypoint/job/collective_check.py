@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
 from entrypoint.job.collective import Answer
@@ -61,21 +61,21 @@ class CollectiveCheck:
         if not self._owed:
             self._after, self._owed = failure, True
 
-    def warm_up(self, head: Card, expected_workers: int) -> None:
+    def warm_up(self, head: NodeInfo, expected_workers: int) -> None:
         """Begin before the workers are there, for the first attempt of a cluster of GPUs."""
         first = self._owed and self._after is None and self._process is None
         if first and self.asked and expected_workers and head.inventory.get("gpus", 0):
             count, within = 1 + expected_workers, self.settings.roll_timeout
             self._begin([head], "--count", f"{count}", "--within", f"{within:g}")
 
-    def ask(self, cards: Sequence[Card], stop: threading.Event) -> Answer | None:
+    def ask(self, node_infos: Sequence[NodeInfo], stop: threading.Event) -> Answer | None:
         """None where it is not due, or cannot tell. Raises InterruptedWaitError."""
-        among = collective.members(cards)
+        among = collective.members(node_infos)
         if not (self._owed and self.asked and collective.due(self._after, among)):
             self.close()
             self._owed = False
             return None
-        names = sorted(card.node for card in among)
+        names = sorted(info.node for info in among)
         row = self._row(stop)
         if row is None or row["nodes"] != names:
             self._begin(among, "--nodes", ",".join(names))
@@ -89,7 +89,7 @@ class CollectiveCheck:
             self._process.stop(STOP_GRACE_SECONDS)
             self._process = None
 
-    def _begin(self, among: Sequence[Card], *options: str) -> None:
+    def _begin(self, among: Sequence[NodeInfo], *options: str) -> None:
         self.close()
         least = collective.FAILS * collective.expected(among)
         common = ("--address", self.address, "--timeout", f"{ROUND_SECONDS:g}")

@@ -83,10 +83,10 @@ class Gathering:
         never do. Raises what the waits raise."""
         failures = 0
         while True:
-            self.collective.warm_up(self.control.cards()[0], self.control.roll().expected)
+            self.collective.warm_up(self.control.node_infos()[0], self.control.roll().expected)
             self._call_the_roll()
             self.control.phase = "collective check"
-            answer = self.collective.ask(self.control.cards(), self.inbox.stop)
+            answer = self.collective.ask(self.control.node_infos(), self.inbox.stop)
             if answer is None:
                 return None
             verdict = answer.verdict
@@ -110,7 +110,10 @@ class Gathering:
         self.control.phase = "recovering"
         if isinstance(decision, policy.Replace):
             self.control.dismiss(decision.worker, decision.sentence)
-        if isinstance(decision, policy.Renew) and decision.node != self.control.cards()[0].node:
+        if (
+            isinstance(decision, policy.Renew)
+            and decision.node != self.control.node_infos()[0].node
+        ):
             self.control.renew(decision.node)
         elif ray_lost or isinstance(decision, policy.Renew):
             self._begin_anew()
@@ -194,8 +197,8 @@ class Gathering:
     def _fit(self, state: RollState) -> bool:
         """The job as the nodes of this roll can hold it. False where they cannot, and others are
         there by now, and where the job's files are gone meanwhile."""
-        head = self.control.cards()[0]
-        offers = [card.offer for card in (head, *state.cards)]
+        head = self.control.node_infos()[0]
+        offers = [info.offer for info in (head, *state.node_infos)]
         fitted = self.recipe.fitted
         try:
             self.job = self.settings if state.complete else fitted(self.settings, offers)

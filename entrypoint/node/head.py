@@ -13,7 +13,7 @@ from contract.fd_store import Custody
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.cluster import differences, storage_proof
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
@@ -102,9 +102,9 @@ class _Life:
     identity: str
     """Fingerprint of the command, which need not be the one that the run was begun with."""
 
-    def card(self) -> Card:
+    def node_info(self) -> NodeInfo:
         settings = self.settings
-        return Card(
+        return NodeInfo(
             node=settings.node_name,
             address=self.address,
             versions=versions(settings),
@@ -115,7 +115,7 @@ class _Life:
             storage=self.incarnation,
         )
 
-    def control(self, me: Card, cluster: HeadRay) -> Control:
+    def control(self, me: NodeInfo, cluster: HeadRay) -> Control:
         """Raises OSError where its port is taken."""
         inbox, journal = self.inbox, self.journal
         return Control(
@@ -126,18 +126,18 @@ class _Life:
             token=self.token,
             port=self.settings.control_port,
             on_stop=lambda why: inbox.put(StopAsked(why)),
-            on_check_in=lambda card, refusal: say_check_in(journal, card, refusal),
+            on_check_in=lambda info, refusal: say_check_in(journal, info, refusal),
             on_difference=lambda sentence: say_difference(journal, sentence),
             left_out=differences.left_out(self.settings),
             on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
-            on_again=lambda card: say_again(journal, card, cluster),
+            on_again=lambda info: say_again(journal, info, cluster),
         )
 
 
 def _lead(life: _Life) -> int:
     began = time.monotonic()
     settings, journal, inbox, token = life.settings, life.journal, life.inbox, life.token
-    me = life.card()
+    me = life.node_info()
     cluster = HeadRay(settings, me, token, inbox)
     try:
         control = life.control(me, cluster)
@@ -228,21 +228,21 @@ def _start_sentence(role: Head) -> str:
     return f"this is the head; it waits for {role.expected_workers} {noun}"
 
 
-def say_check_in(journal: Journal, card: Card, refusal: str | None) -> None:
+def say_check_in(journal: Journal, info: NodeInfo, refusal: str | None) -> None:
     if refusal:
-        journal.record("refused", f"refused {card.node} at {card.address}: {refusal}")
+        journal.record("refused", f"refused {info.node} at {info.address}: {refusal}")
         return
-    verb = "has joined Ray" if card.joined else "checked in"
-    journal.record("check-in", f"{card.node} at {card.address} {verb} ({card.has})", node=card.node)
+    verb = "has joined Ray" if info.joined else "checked in"
+    journal.record("check-in", f"{info.node} at {info.address} {verb} ({info.has})", node=info.node)
 
 
-def say_again(journal: Journal, card: Card, cluster: HeadRay) -> None:
+def say_again(journal: Journal, info: NodeInfo, cluster: HeadRay) -> None:
     """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
-    why = f" ({card.rejoins})" if card.rejoins else ""
-    over = f"{card.node} asks to join again{why}, so that what ran on it before is over"
-    told = ": Ray was told so" if cluster.bury(card.node, over) else ""
-    if told or card.rejoins:
-        journal.record("node-over", f"{over}{told}", node=card.node)
+    why = f" ({info.rejoins})" if info.rejoins else ""
+    over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
+    told = ": Ray was told so" if cluster.bury(info.node, over) else ""
+    if told or info.rejoins:
+        journal.record("node-over", f"{over}{told}", node=info.node)
 
 
 def say_difference(journal: Journal, sentence: str) -> None:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import ray_node
@@ -23,7 +23,7 @@ class HeadRay:
     """Starts with the `with` block; what it ends with is put into the inbox."""
 
     settings: Settings
-    me: Card
+    me: NodeInfo
     token: str
     inbox: Inbox
     _node: RayNode | None = None

@@ -14,7 +14,7 @@ from typing import TypeVar
 from contract.fd_store import Custody
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Worker, head_address
 from entrypoint.config.settings import PreflightMode, Settings
@@ -96,7 +96,7 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
         client = HeadClient(host, settings.control_port, token)
         address = address_of.of_worker(settings, host)
         client.check_in(
-            Card(
+            NodeInfo(
                 node=settings.node_name,
                 address=address,
                 versions={},
@@ -191,27 +191,27 @@ class _Membership:
         settings, head = self.settings, self.role.head_address
         put, over = self.inbox.put, threading.Event()
         host = self._wait_for(f"the head's name {head}", self.place.find)
-        card = self._card(address_of.of_worker(settings, host))
+        info = self._node_info(address_of.of_worker(settings, host))
         client = HeadClient(host, settings.control_port, self.token)
         is_there, proof = partial(self.place.is_at, host), StorageProof(settings.run_dir)
         try:
             check_in = while_there(
-                is_there, lambda: client.check_in(replace(self._now(card), storage=proof.show()))
+                is_there, lambda: client.check_in(replace(self._now(info), storage=proof.show()))
             )
             incarnation = self._wait_for(f"the head at {head}", check_in)
             proof.withdraw()
-            log.info("checked in at the head %s as %s, %s", head, card.node, card.address)
+            log.info("checked in at the head %s as %s, %s", head, info.node, info.address)
             self.place.known = True
             self.inbox.forget()
             client.watch(
-                card.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
+                info.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
             )
             # Before its Ray is there: the head takes a living node that has not joined, while it
             # waits for others no longer, for one that is lost.
             self.services.wait_ready(self.inbox.stop, self._unless_over)
             connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
             self._wait_for("the head's Ray", self._unless_over(connect))
-            return self._belong(client, card, host)
+            return self._belong(client, info, host)
         except _OverError as ended:
             return ended.message
         except MovedError:
@@ -250,10 +250,10 @@ class _Membership:
 
         return look
 
-    def _belong(self, client: HeadClient, card: Card, host: str) -> Message:
+    def _belong(self, client: HeadClient, info: NodeInfo, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""
         try:
-            started = self._start_ray(card, host)
+            started = self._start_ray(info, host)
         except ray_node.RayFailedError as error:
             log.warning("%s", error)
             return RayEnded(1)
@@ -264,7 +264,7 @@ class _Membership:
             try:
                 # For minutes Ray itself would look for a head that is no more.
                 ray.wait_ready(self._unless_over(ray.says_started), self.inbox.stop)
-                client.check_in(self._now(card), joined=True)
+                client.check_in(self._now(info), joined=True)
                 log.info("joined the Ray cluster of %s", host)
             except (ray_node.RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
@@ -274,15 +274,15 @@ class _Membership:
                 return RayEnded(1)
             message = self._next_message()
             if isinstance(message, StopAsked):
-                return self._leave(client, card.node, message)
+                return self._leave(client, info.node, message)
             return message
 
-    def _start_ray(self, card: Card, host: str) -> RayNode:
+    def _start_ray(self, info: NodeInfo, host: str) -> RayNode:
         return RayNode(
             self.settings,
             ray_node.worker_arguments(self.settings, host),
-            address=card.address,
-            gpus=int(card.inventory["gpus"]),
+            address=info.address,
+            gpus=int(info.inventory["gpus"]),
             token=self.token,
             on_exit=self.inbox.put,
         )
@@ -310,8 +310,8 @@ class _Membership:
                     break
         return asked  # a second notice of the same end is none to leave at once
 
-    def _card(self, address: str) -> Card:
-        return Card(
+    def _node_info(self, address: str) -> NodeInfo:
+        return NodeInfo(
             node=self.settings.node_name,
             address=address,
             versions=versions(self.settings),
@@ -323,6 +323,6 @@ class _Membership:
             examined=LIFE if examined_whole(self.settings) else "",
         )
 
-    def _now(self, card: Card) -> Card:
+    def _now(self, info: NodeInfo) -> NodeInfo:
         """With what holds at this moment alone: the clock, kills."""
-        return replace(card, clock=time.time(), oom_kills=oom_kills.count())
+        return replace(info, clock=time.time(), oom_kills=oom_kills.count())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.config.settings import Settings
 
@@ -19,14 +19,14 @@ def main() -> None:
     console.set_up(Settings.read({"ROLLCALL_NODE_NAME": "head", "ROLLCALL_RUN_DIR": run}))
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
     control = Control(
-        me=Card(node="head", address="127.0.0.2", versions={}),
+        me=NodeInfo(node="head", address="127.0.0.2", versions={}),
         expected_workers=1,
         incarnation="first",
         run=RunFiles(Path(run)),
         token=token,
         port=int(port),
         on_stop=lambda why: None,
-        on_check_in=lambda card, refusal: None,
+        on_check_in=lambda info, refusal: None,
     )
     with control:
         sys.stdin.read()

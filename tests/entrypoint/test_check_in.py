@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from entrypoint.cluster.check_in import MOST_BYTES, CheckIn
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.preflight.software import of_collectives
-from tests.entrypoint.test_control import Head, card, head
+from tests.entrypoint.test_control import Head, head, node_info
 
 __all__ = ["head"]
 
@@ -46,7 +46,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def row() -> dict[str, Any]:
-    return asdict(card("a"))
+    return asdict(node_info("a"))
 
 
 def test_a_wrong_field_is_named_and_the_head_goes_on(head: Head, row: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def test_what_is_no_check_in_is_refused_with_a_reason(head: Head, body: bytes) -
     ],
 )
 def test_a_wrong_parameter_is_named(head: Head, method: str, path: str, field: str) -> None:
-    head.client().check_in(card("a"))
+    head.client().check_in(node_info("a"))
     answer = head.client().ask(method, path)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(f"{field}: ")
@@ -104,7 +104,7 @@ def test_a_wrong_parameter_is_named(head: Head, method: str, path: str, field: s
 
 
 def test_every_field_of_a_card_is_validated() -> None:
-    assert set(CheckIn.model_fields) == {one.name for one in fields(Card)}
+    assert set(CheckIn.model_fields) == {one.name for one in fields(NodeInfo)}
 
 
 def test_a_variable_of_nccl_keeps_no_node_out_whatever_its_value() -> None:

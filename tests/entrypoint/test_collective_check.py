@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job import collective, collective_check
 from entrypoint.job.collective import Answer
@@ -32,9 +32,9 @@ GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer
 HANGS = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-def card(name: str, gpus: int = 0, link: float = 0.0, versions: Any = H100) -> Card:
+def node_info(name: str, gpus: int = 0, link: float = 0.0, versions: Any = H100) -> NodeInfo:
     inventory = {"gpus": gpus, "link_gbits": link}
-    return Card(node=name, address="127.0.0.9", versions=versions, inventory=inventory)
+    return NodeInfo(node=name, address="127.0.0.9", versions=versions, inventory=inventory)
 
 
 def row(gbs: float | None = 300.0, *faults: dict[str, Any], nodes: int = 2) -> dict[str, Any]:
@@ -64,33 +64,33 @@ def fault(*nodes: str, silent: bool = False, unstarted: bool = False) -> dict[st
 def test_it_precedes_the_first_attempt_on_gpus_and_those_after_failures_of_the_network(
     after: FailureClass | None, on_cpus: bool, on_gpus: bool
 ) -> None:
-    assert collective.due(after, [card("head"), card("a")]) is on_cpus
-    assert collective.due(after, [card("head", 8), card("a", 8)]) is on_gpus
-    assert not collective.due(after, [card("head", 8)])
+    assert collective.due(after, [node_info("head"), node_info("a")]) is on_cpus
+    assert collective.due(after, [node_info("head", 8), node_info("a", 8)]) is on_gpus
+    assert not collective.due(after, [node_info("head", 8)])
 
 
 def test_where_some_nodes_have_gpus_those_are_tried_together() -> None:
-    head, *workers = [card("head"), card("a", 8), card("b", 8)]
+    head, *workers = [node_info("head"), node_info("a", 8), node_info("b", 8)]
     assert collective.members([head, *workers]) == workers
-    assert collective.members([head, card("c")]) == [head, card("c")]
+    assert collective.members([head, node_info("c")]) == [head, node_info("c")]
     assert not collective.due(None, collective.members([head, workers[0]]))
 
 
 @pytest.mark.parametrize(
-    ("cards", "gbs"),
+    ("node_infos", "gbs"),
     [
-        ([card("head", 8, 3200), card("a", 8, 3200)], 400.0),
-        ([card("head", 8, 3200), card("a", 8, 400)], 50.0),
-        ([card("head", 8, 6400), card("a", 8, 6400)], 460.0),  # the GPUs' own limit
-        ([card("head", 8, 3200), card("a", 8)], 0.0),
-        ([card("head", 8, 3200, versions={}), card("a", 8, 3200, versions={})], 400.0),
-        ([card("head", 0, 10), card("a", 0, 10)], 0.0),
+        ([node_info("head", 8, 3200), node_info("a", 8, 3200)], 400.0),
+        ([node_info("head", 8, 3200), node_info("a", 8, 400)], 50.0),
+        ([node_info("head", 8, 6400), node_info("a", 8, 6400)], 460.0),  # the GPUs' own limit
+        ([node_info("head", 8, 3200), node_info("a", 8)], 0.0),
+        ([node_info("head", 8, 3200, versions={}), node_info("a", 8, 3200, versions={})], 400.0),
+        ([node_info("head", 0, 10), node_info("a", 0, 10)], 0.0),
     ],
 )
 def test_what_can_be_reached_is_what_the_weakest_nodes_link_and_gpus_allow(
-    cards: list[Card], gbs: float
+    node_infos: list[NodeInfo], gbs: float
 ) -> None:
-    assert collective.expected(cards) == gbs
+    assert collective.expected(node_infos) == gbs
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def test_one_that_hangs_breaks_or_does_not_start_tells_nothing_and_leaves_nothin
     monkeypatch.setattr(collective_check, "LONGEST_SECONDS", 0.3)
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "hanging"}
     settings = Settings.read(environ)
-    cards = [card("head", 8), card("a", 8)]
+    node_infos = [node_info("head", 8), node_info("a", 8)]
     for program in (HANGS, ["false"], ["/no/such/program"]):
         check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, program)
-        check._begin(cards)
-        assert check.ask(cards, threading.Event()) is None
+        check._begin(node_infos)
+        assert check.ask(node_infos, threading.Event()) is None
     assert marked(settings.node_mark) == []
     assert os.environ.get(NODE_MARK) != settings.node_mark
 
@@ -270,17 +270,17 @@ def test_on_gpus_it_begins_with_the_roll_call_and_its_answer_counts_for_that_rol
     monkeypatch.chdir(tmp_path)
     own = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": f"gpus-{os.getpid()}"}
     settings = Settings.read(own)
-    cards, stop = [card("head", 8, 3200), card("a", 8, 3200)], threading.Event()
+    node_infos, stop = [node_info("head", 8, 3200), node_info("a", 8, 3200)], threading.Event()
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(row(300.0), row(1.0)))
-    check.warm_up(cards[0], 1)
+    check.warm_up(node_infos[0], 1)
     eventually(lambda: len(marked(settings.node_mark)) == 1)
-    answer = check.ask(cards, stop)
+    answer = check.ask(node_infos, stop)
     assert answer is not None
     assert answer.verdict is Verdict.PASS
     assert Path("count").read_text() == "x"
-    assert check.ask(cards, stop) is None  # once is enough, until an attempt fails
+    assert check.ask(node_infos, stop) is None  # once is enough, until an attempt fails
     check.ended(F.NODE_LOST)
-    again = check.ask(cards, stop)
+    again = check.ask(node_infos, stop)
     assert again is not None
     assert again.verdict is Verdict.FAIL
 
@@ -290,11 +290,11 @@ def test_an_answer_of_other_nodes_than_those_on_the_roll_does_not_count(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)})
-    cards = [card("head", 8), card("a", 8)]
+    node_infos = [node_info("head", 8), node_info("a", 8)]
     rows = (row(1.0, nodes=3), row(2.0))
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(*rows))
-    check.warm_up(cards[0], 2)
-    answer = check.ask(cards, threading.Event())
+    check.warm_up(node_infos[0], 2)
+    answer = check.ask(node_infos, threading.Event())
     assert answer is not None
     assert "over 2 nodes: 2 GB/s" in answer.sentence
 

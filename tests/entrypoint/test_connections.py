@@ -18,7 +18,7 @@ from entrypoint.cluster.client import HeadClient
 from entrypoint.cluster.connections import owner_of
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Message
-from tests.entrypoint.test_control import TOKEN, Head, answers, asking, card, eventually, head
+from tests.entrypoint.test_control import TOKEN, Head, answers, asking, eventually, head, node_info
 from tests.support.connections import is_closed
 
 __all__ = ["head"]
@@ -51,7 +51,7 @@ def test_a_connection_without_a_request_is_closed_and_one_with_the_token_stays(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.5)
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     with half_open(head.port, 3) as opened, asking(head, "a"):
         eventually(lambda: all(map(is_closed, opened)))
         assert head.control._register._entries["a"].asking == 1
@@ -76,7 +76,7 @@ def test_an_address_loses_its_oldest_unproven_connection_and_no_proven_one(
 ) -> None:
     monkeypatch.setattr(connections, "NEW_SECONDS", 0.0)
     monkeypatch.setattr(connections, "UNPROVEN_OF_ADDRESS", 20)
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     with asking(head, "a"), half_open(head.port, 50) as opened:
         eventually(lambda: all(map(is_closed, opened[:30])))
         assert not any(map(is_closed, opened[-15:]))
@@ -84,7 +84,7 @@ def test_an_address_loses_its_oldest_unproven_connection_and_no_proven_one(
 
 
 def test_hundreds_of_nodes_that_come_at_once_from_one_address_are_all_served(head: Head) -> None:
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     question = (
         f"GET /v1/outcome?node=a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     )
@@ -124,13 +124,13 @@ def test_a_head_with_few_descriptors_serves_its_workers_while_others_hold_connec
 ) -> None:
     with served(tmp_path) as (port, said):
         client = HeadClient("127.0.0.1", port, TOKEN)
-        client.check_in(card("a"), joined=True)
+        client.check_in(node_info("a"), joined=True)
         heard: list[Message] = []
         client.watch("a", "first", heard.append)
         with ExitStack() as stack:
             for _ in range(4):
                 stack.enter_context(half_open(port, DESCRIPTORS // 2))
-                HeadClient("127.0.0.1", port, TOKEN).check_in(card("b", "127.0.0.4"))
+                HeadClient("127.0.0.1", port, TOKEN).check_in(node_info("b", "127.0.0.4"))
                 state = HeadClient("127.0.0.1", port, TOKEN).command("GET", "/v1/state")
                 assert [node["present"] for node in state["nodes"]] == [True, True]
         assert heard == []

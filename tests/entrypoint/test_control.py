@@ -17,7 +17,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.net.port_block import PortBlock
@@ -28,8 +28,8 @@ VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
 TOKEN = "correct-horse-battery"
 
 
-def card(node: str, address: str = "127.0.0.3", **versions: str) -> Card:
-    return Card(node=node, address=address, versions=VERSIONS | versions)
+def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
+    return NodeInfo(node=node, address=address, versions=VERSIONS | versions)
 
 
 class Head:
@@ -44,7 +44,7 @@ class Head:
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
         self.control = Control(
-            me=card("head", "127.0.0.2"),
+            me=node_info("head", "127.0.0.2"),
             expected_workers=2,
             incarnation="first",
             run=self.run,
@@ -106,21 +106,21 @@ def test_nothing_but_health_answers_without_the_token(head: Head, path: str) -> 
 
 def test_a_worker_with_a_wrong_token_is_told_so(head: Head) -> None:
     with pytest.raises(WrongTokenError):
-        head.client("wrong").check_in(card("a"))
+        head.client("wrong").check_in(node_info("a"))
 
 
 def test_the_roll_completes_as_workers_join(head: Head) -> None:
     client = head.client()
-    client.check_in(card("a"))
+    client.check_in(node_info("a"))
     assert not head.control.roll().complete
     for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
-        assert client.check_in(card(name, address), joined=True) == "first"
+        assert client.check_in(node_info(name, address), joined=True) == "first"
     assert head.control.roll().complete
 
 
 def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> None:
     with pytest.raises(RefusedError, match=r"ray 2\.54\.0 here, 2\.55\.0 on the head"):
-        head.client().check_in(card("a", ray="2.54.0"))
+        head.client().check_in(node_info("a", ray="2.54.0"))
     ((node, reason),) = head.check_ins
     assert node == "a"
     assert reason
@@ -130,7 +130,7 @@ def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> N
 
 def test_saying_the_same_again_is_no_news(head: Head) -> None:
     for _ in range(3):
-        head.client().check_in(card("a"), joined=True)
+        head.client().check_in(node_info("a"), joined=True)
     assert len(head.check_ins) == 1
 
 
@@ -138,7 +138,7 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
     said: list[Message] = []
     clients = [head.client() for _ in range(2)]
     for client, name, address in zip(clients, "ab", ("127.0.0.3", "127.0.0.4"), strict=True):
-        client.check_in(card(name, address), joined=True)
+        client.check_in(node_info(name, address), joined=True)
         client.watch(name, "first", said.append)
     eventually(lambda: all(node["silent_seconds"] == 0 for node in head.control.state()["nodes"]))
     head.control.announce("finished", 0)
@@ -149,7 +149,7 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
 
 def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     entry = head.control._register._entries["a"]
     with asking(head, "a"):
         assert entry.asking == 1
@@ -160,11 +160,11 @@ def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
 
 def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Head) -> None:
     client = head.client()
-    client.check_in(card("a", "127.0.0.3"), joined=True)
+    client.check_in(node_info("a", "127.0.0.3"), joined=True)
     with asking(head, "a"), pytest.raises(NotYetError, match="another node"):
-        client.check_in(card("a", "127.0.0.9"))
+        client.check_in(node_info("a", "127.0.0.9"))
     eventually(lambda: head.control._register._entries["a"].asking == 0)
-    client.check_in(card("a", "127.0.0.9"))
+    client.check_in(node_info("a", "127.0.0.9"))
     assert head.control.state()["nodes"][0]["address"] == "127.0.0.9"
 
 
@@ -172,15 +172,15 @@ def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
     said: dict[str, list[Message]] = {"a": [], "b": []}
     for node, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
         client = head.client()
-        client.check_in(card(node, address), joined=True)
+        client.check_in(node_info(node, address), joined=True)
         client.watch(node, "first", said[node].append)
     eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
     head.control.renew("a")
     eventually(lambda: said["a"] == [JoinAgain()])
     assert head.control.roll().present == ("b",)
-    head.client().check_in(card("a"))
+    head.client().check_in(node_info("a"))
     assert head.again == ["a"], "what Ray had of it is over"
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     assert head.control.roll().present == ("a", "b")
     assert said["b"] == []
 
@@ -188,13 +188,13 @@ def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
 def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     head.control.begin_anew()
     eventually(lambda: said == [HeadLost("the head was started again")])
     assert head.control.roll().present == ()
-    anew = client.check_in(card("a"), joined=True)
+    anew = client.check_in(node_info("a"), joined=True)
     assert anew not in ("", "first")
     client.watch("a", anew, said.append)
     head.control.announce("finished", 0)
@@ -205,7 +205,7 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
     said: list[Message] = []
     for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
         client = head.client()
-        client.check_in(card(name, address), joined=True)
+        client.check_in(node_info(name, address), joined=True)
         client.watch(name, "first", said.append)
     eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
     head.control.ask_for_stacks(3)
@@ -219,21 +219,21 @@ def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_it
     head: Head,
 ) -> None:
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     assert head.control.worker_at("127.0.0.3") == "a"
     head.control.dismiss("a", "a GPU of a failed")
     assert head.control.roll().present == ()
     assert head.control.worker_at("127.0.0.3") is None
     with pytest.raises(RefusedError, match="a GPU of a failed"):
-        client.check_in(card("a"))
-    assert client.check_in(card("a", "127.0.0.9"), joined=True) == "first"
+        client.check_in(node_info("a"))
+    assert client.check_in(node_info("a", "127.0.0.9"), joined=True) == "first"
 
 
 def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
     assert not client.leave("a", "SIGTERM")
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     assert client.leave("a", "SIGTERM")
@@ -252,9 +252,9 @@ def test_a_dismissed_worker_is_taken_back_once_it_has_passed_its_checks_anew(
     head: Head, examined: str, back: bool
 ) -> None:
     client = head.client()
-    client.check_in(replace(card("a"), examined="first"), joined=True)
+    client.check_in(replace(node_info("a"), examined="first"), joined=True)
     head.control.dismiss("a", "a GPU of a failed")
-    again = replace(card("a"), examined=examined)
+    again = replace(node_info("a"), examined=examined)
     if not back:
         with pytest.raises(RefusedError, match="a GPU of a failed"):
             client.check_in(again)
@@ -266,7 +266,7 @@ def test_a_dismissed_worker_is_taken_back_once_it_has_passed_its_checks_anew(
 def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     head.control.__exit__()
     eventually(lambda: len(said) == 1)
@@ -276,7 +276,7 @@ def test_a_worker_learns_that_its_head_is_gone(head: Head) -> None:
 def test_a_worker_learns_that_its_head_was_started_again(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "an-earlier-one", said.append)
     head.control.announce("finished", 0)
     eventually(lambda: said == [HeadLost("the head was started again")])
@@ -324,10 +324,10 @@ def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None
         Head(tmp_path, taken.getsockname()[1])
 
 
-def shared(node: str, **changes: object) -> Card:
-    """A card of a worker with the head's time."""
+def shared(node: str, **changes: object) -> NodeInfo:
+    """What a worker with the head's time says about itself."""
     row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS}
-    return Card(**row | {"clock": time.time()} | changes)
+    return NodeInfo(**row | {"clock": time.time()} | changes)
 
 
 @pytest.fixture
@@ -378,7 +378,7 @@ def test_what_is_open_at_the_end_is_answered_and_leaves_no_traceback(
     head: Head, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A page, one that reads nothing, and a worker's question."""
-    head.client().check_in(card("a"))
+    head.client().check_in(node_info("a"))
     url = f"http://127.0.0.1:{head.port}/v1/events"
     asks = {"Authorization": f"Bearer {TOKEN}"}
     with (

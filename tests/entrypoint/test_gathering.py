@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract.resources import Offer
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
 from entrypoint.job.rendezvous import UnplaceableError
@@ -42,11 +42,11 @@ class Nodes(World):
 
     def comes(self, name: str, gpus: int = 8) -> None:
         inventory = {"gpus": gpus, "cpus": 64}
-        card = Card(
+        info = NodeInfo(
             node=name, address=ADDRESSES[name], versions={}, inventory=inventory, joined=True
         )
-        self.control._register.check_in(card, "")
-        self.nodes.add(card.address)
+        self.control._register.check_in(info, "")
+        self.nodes.add(info.address)
 
     def hangs_up(self, name: str) -> None:
         """It is back soon; Ray has not seen that it was gone."""

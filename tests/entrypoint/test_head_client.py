@@ -11,13 +11,13 @@ import pytest
 
 from entrypoint.cluster import roll
 from entrypoint.cluster.client import HeadClient
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.commands import doctor, remote
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import HeadLost, Message
-from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
+from tests.entrypoint.test_control import TOKEN, Head, eventually, head, node_info
 
 __all__ = ["head"]
 
@@ -86,7 +86,7 @@ def test_a_worker_waits_on_while_another_server_has_the_heads_port(
 ) -> None:
     client = HeadClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
     with pytest.raises(wait.NotYetError, match="is no head"):
-        client.check_in(Card(node="a", address="127.0.0.2", versions={}))
+        client.check_in(NodeInfo(node="a", address="127.0.0.2", versions={}))
     assert not client.leave("a", "its machine is taken away")
 
 
@@ -123,7 +123,7 @@ def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_
 
 def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
     with pytest.raises(NotYetError):
-        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(card("a"))
+        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(node_info("a"))
 
 
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
@@ -132,7 +132,7 @@ def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
     said: list[Message] = []
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     client.close()

@@ -13,7 +13,7 @@ import pytest
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job import attempt
 from entrypoint.job.failures.policy import Replace
@@ -77,7 +77,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadRay:
     known = [ray_node.Alive("01ab", "a", "127.0.0.3")]
     monkeypatch.setattr(ray_node, "alive_nodes", lambda dashboard, token: known)
     settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
-    me = Card(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})
+    me = NodeInfo(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})
     return HeadRay(settings, me, TOKEN, Inbox())
 
 

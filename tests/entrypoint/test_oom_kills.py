@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.machine import oom_kills
-from tests.entrypoint.test_control import Head, asking, card, eventually, head
+from tests.entrypoint.test_control import Head, asking, eventually, head, node_info
 
 __all__ = ["head"]
 
@@ -29,7 +29,7 @@ def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
     killed = 3
     monkeypatch.setattr(oom_kills, "count", lambda: killed)
     client = head.client()
-    client.check_in(replace(card("a"), oom_kills=3), joined=True)
+    client.check_in(replace(node_info("a"), oom_kills=3), joined=True)
     client.watch("a", "first", print)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     assert head.control.oom_kills() == {"a": 0}, "what was before it came is none of the run's"
@@ -38,14 +38,14 @@ def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
     head.control.hear_all(5)
     assert head.control.oom_kills() == {"a": 2}
     assert time.monotonic() - begun < 4, "its question is not waited for"
-    client.check_in(card("a"), joined=True)  # a new container counts from 0
-    client.check_in(replace(card("a"), oom_kills=1), joined=True)
+    client.check_in(node_info("a"), joined=True)  # a new container counts from 0
+    client.check_in(replace(node_info("a"), oom_kills=1), joined=True)
     assert head.control.oom_kills() == {"a": 3}
     head.control.announce("finished", 0)
 
 
 def test_a_worker_that_was_stopped_is_not_waited_for_to_be_heard(head: Head) -> None:
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     with asking(head, "a"):
         begun = time.monotonic()
         head.control.hear_all(0.3)

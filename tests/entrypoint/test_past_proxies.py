@@ -13,7 +13,7 @@ import pytest
 from entrypoint.net import wait
 from entrypoint.node.ray_node import alive_nodes
 from tests.entrypoint.test_alive_nodes import dashboard
-from tests.entrypoint.test_control import Head, card
+from tests.entrypoint.test_control import Head, node_info
 from tests.entrypoint.test_job import NEVER, FakeRay, client, ray, submit
 from tests.entrypoint.test_wait import server
 
@@ -82,5 +82,5 @@ def test_the_head_is_asked_itself(tmp_path: Path) -> None:
     head = Head(tmp_path)
     client = head.client()
     with head.control:
-        check_in = partial(client.check_in, card("a"))
+        check_in = partial(client.check_in, node_info("a"))
         assert wait.until("the head", check_in, timeout=10, stop=NEVER) == "first"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.cluster import differences
-from entrypoint.cluster.roll import Card, Seen, other_storage, refusal
+from entrypoint.cluster.roll import NodeInfo, Seen, other_storage, refusal
 from entrypoint.config.settings import Settings
 from entrypoint.preflight.run import names
 
@@ -20,7 +20,7 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -
         "inventory": {"gpus": 8, "mtu": 9000},
         "environment": {"NCCL_IB_HCA": "mlx5"},
     }
-    return Seen(Card(**row | changes), source, skew)
+    return Seen(NodeInfo(**row | changes), source, skew)
 
 
 def told(*changed: Seen, left_out: frozenset[str] = frozenset()) -> list[str]:
@@ -115,16 +115,16 @@ def test_every_check_between_nodes_can_be_named_to_be_left_out() -> None:
     assert {check.name for check in differences.CHECKS} < set(names())
 
 
-HEAD = Card(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")
+HEAD = NodeInfo(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")
 
 
 def test_a_clock_that_is_far_off_is_refused_and_a_near_one_is_not() -> None:
-    card = node("c").card
-    assert refusal(card, HEAD, skew=30.0) is None
-    reason = refusal(card, HEAD, skew=-3600.0)
+    info = node("c").info
+    assert refusal(info, HEAD, skew=30.0) is None
+    reason = refusal(info, HEAD, skew=-3600.0)
     assert reason is not None
     assert "3600 s behind the head's" in reason
-    assert refusal(card, HEAD, skew=-3600.0, left_out=frozenset({"nodes.clock"})) is None
+    assert refusal(info, HEAD, skew=-3600.0, left_out=frozenset({"nodes.clock"})) is None
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_a_clock_that_is_far_off_is_refused_and_a_near_one_is_not() -> None:
     [("f00d", "", True), ("", "", False), ("cafe", "", False), ("cafe", "nodes.storage", True)],
 )
 def test_a_node_must_read_what_the_head_wrote(storage: str, left_out: str, same: bool) -> None:
-    reason = other_storage(node("c", storage=storage).card, HEAD, frozenset({left_out}))
+    reason = other_storage(node("c", storage=storage).info, HEAD, frozenset({left_out}))
     assert (reason is None) is same
     assert reason is None or "ROLLCALL_RUN_DIR" in reason

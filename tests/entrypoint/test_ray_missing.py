@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -63,7 +63,7 @@ def test_a_head_says_so_writes_it_down_and_ends(
 
 
 def test_a_head_whose_ray_is_to_be_started_anew_ends_as_where_it_dies(of_head: Settings) -> None:
-    me = Card(node="head", address="127.0.0.1", versions={}, inventory={"gpus": 0})
+    me = NodeInfo(node="head", address="127.0.0.1", versions={}, inventory={"gpus": 0})
     with (
         HeadRay(of_head, me, TOKEN, Inbox()) as cluster,
         pytest.raises(ray_node.RayFailedError, match=SAID),

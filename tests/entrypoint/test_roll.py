@@ -3,18 +3,18 @@
 import pytest
 
 from entrypoint.cluster.registry import Register
-from entrypoint.cluster.roll import SILENT_SECONDS, Card, Entry, call, name_taken, refusal
+from entrypoint.cluster.roll import SILENT_SECONDS, Entry, NodeInfo, call, name_taken, refusal
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
 
-def card(node: str = "worker-1", **changes: object) -> Card:
+def node_info(node: str = "worker-1", **changes: object) -> NodeInfo:
     row = {"node": node, "address": "10.0.0.2", "versions": VERSIONS, "joined": True}
-    return Card(**row | changes)
+    return NodeInfo(**row | changes)
 
 
 def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
-    entries = {name: Entry(card(name), 0.0, 10.0) for name in ("a", "b")}
+    entries = {name: Entry(node_info(name), 0.0, 10.0) for name in ("a", "b")}
     state = call(entries, expected=2, now=10.0, began=0.0)
     assert state.complete
     assert state.present == ("a", "b")
@@ -28,24 +28,24 @@ def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
 
 
 def test_a_silent_worker_is_named_with_its_silence() -> None:
-    entries = {"a": Entry(card("a"), 0.0, 0.0)}
+    entries = {"a": Entry(node_info("a"), 0.0, 0.0)}
     state = call(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
     assert state.missing == ("a has been silent for 9 s",)
 
 
 def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
-    entries = {"a": Entry(card("a"), 0.0, 0.0, asking=1)}
+    entries = {"a": Entry(node_info("a"), 0.0, 0.0, asking=1)}
     assert call(entries, expected=1, now=1e6, began=0.0).complete
 
 
 def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
-    entries = {"a": Entry(card("a", joined=False), 0.0, 0.0)}
+    entries = {"a": Entry(node_info("a", joined=False), 0.0, 0.0)}
     state = call(entries, expected=1, now=1.0, began=0.0)
     assert state.missing == ("a has checked in and is starting Ray",)
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
-    entries = {"a": Entry(card("a"), 0.0, 0.0), "b": Entry(card("b"), 0.0, 99.0)}
+    entries = {"a": Entry(node_info("a"), 0.0, 0.0), "b": Entry(node_info("b"), 0.0, 99.0)}
     assert call(entries, expected=1, now=100.0, began=0.0).complete
 
 
@@ -57,34 +57,34 @@ def test_a_cluster_of_one_node_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["python", "ray", "image"])
 def test_a_differing_version_is_refused_with_both_versions(name: str) -> None:
-    other = card(versions=VERSIONS | {name: "other"})
-    reason = refusal(other, card("head"))
+    other = node_info(versions=VERSIONS | {name: "other"})
+    reason = refusal(other, node_info("head"))
     assert reason is not None
     assert f"{name} other here, {VERSIONS[name]} on the head" in reason
 
 
 def test_a_version_that_the_head_does_not_know_refuses_nobody() -> None:
-    head = card("head", versions={"python": "3.12.4", "ray": "2.55.0"})
-    assert refusal(card(), head) is None
+    head = node_info("head", versions={"python": "3.12.4", "ray": "2.55.0"})
+    assert refusal(node_info(), head) is None
 
 
 def test_two_living_nodes_cannot_share_a_name() -> None:
-    entries = {"worker-1": Entry(card(), 0.0, 0.0, asking=1)}
-    taken = name_taken(card(address="10.0.0.9"), entries, now=1.0)
+    entries = {"worker-1": Entry(node_info(), 0.0, 0.0, asking=1)}
+    taken = name_taken(node_info(address="10.0.0.9"), entries, now=1.0)
     assert taken is not None
     assert "ROLLCALL_NODE_NAME" in taken
 
 
 def test_a_dead_node_gives_its_name_back() -> None:
-    entries = {"worker-1": Entry(card(), 0.0, 0.0)}
-    assert name_taken(card(address="10.0.0.9"), entries, now=100.0) is None
+    entries = {"worker-1": Entry(node_info(), 0.0, 0.0)}
+    assert name_taken(node_info(address="10.0.0.9"), entries, now=100.0) is None
 
 
 def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
-    register = Register(card("head", storage="lease"), expected=1)
+    register = Register(node_info("head", storage="lease"), expected=1)
 
     def again(joined: bool) -> bool:
-        return register.check_in(card(joined=joined, storage="lease"), "").again
+        return register.check_in(node_info(joined=joined, storage="lease"), "").again
 
     assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
     assert again(False)
@@ -92,9 +92,9 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
 
 
 def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_for_it() -> None:
-    register = Register(card("n1", storage="lease"), expected=1)
+    register = Register(node_info("n1", storage="lease"), expected=1)
     for joined in (False, True, False):
-        answer = register.check_in(card("n1", joined=joined, storage="lease"), "")
+        answer = register.check_in(node_info("n1", joined=joined, storage="lease"), "")
         assert answer.refusal == (
             "n1 is the head's own name: give this worker another ROLLCALL_NODE_NAME"
         )
@@ -103,9 +103,11 @@ def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_f
 
 
 def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_that_worker() -> None:
-    register = Register(card("head", storage="lease"), expected=1)
-    register.check_in(card(storage="lease"), "")
-    unfit = card(joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"])
+    register = Register(node_info("head", storage="lease"), expected=1)
+    register.check_in(node_info(storage="lease"), "")
+    unfit = node_info(
+        joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"]
+    )
     answer = register.check_in(unfit, "")
     assert answer.refusal
     assert not answer.again

@@ -18,10 +18,10 @@ import pytest
 from contract.journal import append_event
 from contract.lease import SupersededError
 from contract.progress import Progress
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.net.wait import NotYetError
 from entrypoint.run import reads
-from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
+from tests.entrypoint.test_control import TOKEN, Head, eventually, head, node_info
 
 __all__ = ["head"]
 
@@ -65,14 +65,14 @@ def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
 ) -> None:
     monkeypatch.setattr("entrypoint.cluster.server.QUESTION_SECONDS", 0.3)
     monkeypatch.setattr(reads, "PATIENCE_SECONDS", 60.0)
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     with stalled(head.run.progress):
         answers = ask(head, path)
         eventually(lambda: reading() == 1)
         for _ in range(3):
             assert head.get("/v1/outcome?node=a").json()["outcome"] == "running"
             assert head.get("/healthz").is_success
-        head.client().check_in(card("b", "127.0.0.4"), joined=True)
+        head.client().check_in(node_info("b", "127.0.0.4"), joined=True)
         assert answers == []
     eventually(lambda: bool(answers))
     assert answers[0].is_success
@@ -82,7 +82,7 @@ def test_a_worker_is_answered_while_a_page_waits_for_the_journal(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("entrypoint.cluster.server.QUESTION_SECONDS", 0.3)
-    head.client().check_in(card("a"), joined=True)
+    head.client().check_in(node_info("a"), joined=True)
     url = f"http://127.0.0.1:{head.port}/v1/events?token={TOKEN}"
     with httpx.stream("GET", url, timeout=20) as stream:
         with stalled(head.run.journal):
@@ -128,11 +128,11 @@ def test_a_file_that_cannot_be_read_is_named(head: Head) -> None:
 def test_a_check_in_that_the_journal_does_not_take_is_asked_again_and_no_traceback_is_shown(
     head: Head, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    def full(one: Card, refusal: str | None) -> NoReturn:
+    def full(one: NodeInfo, refusal: str | None) -> NoReturn:
         raise error
 
     monkeypatch.setattr(head.control, "_on_check_in", full)
     with pytest.raises(NotYetError, match=f"/v1/check-in answers 503: {said}"):
-        head.client().check_in(card("a"))
-    assert head.client().check_in(card("a")) == "first"
+        head.client().check_in(node_info("a"))
+    assert head.client().check_in(node_info("a")) == "first"
     assert caplog.messages == []

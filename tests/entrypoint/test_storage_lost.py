@@ -20,7 +20,7 @@ from contract import lease as fence
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster import roll
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
@@ -32,7 +32,7 @@ from entrypoint.preflight.software import versions
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
-from tests.entrypoint.test_control import TOKEN, Head, card, eventually, head
+from tests.entrypoint.test_control import TOKEN, Head, eventually, head, node_info
 from tests.entrypoint.world import FINISHED, World
 
 __all__ = ["head"]
@@ -52,7 +52,7 @@ def told(head: Head) -> list[Message]:
     """What a worker of this head hears."""
     said: list[Message] = []
     client = head.client()
-    client.check_in(card("a"), joined=True)
+    client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._register._entries["a"].asking == 1)
     return said
@@ -145,14 +145,14 @@ def settings(environ: dict[str, str]) -> Settings:
 def head_of(settings: Settings) -> Control:
     """Of a worker with these settings."""
     return Control(
-        me=Card(node="head", address="127.0.0.2", versions=versions(settings)),
+        me=NodeInfo(node="head", address="127.0.0.2", versions=versions(settings)),
         expected_workers=1,
         incarnation="first",
         run=RunFiles(settings.run_dir),
         token=TOKEN,
         port=settings.control_port,
         on_stop=print,
-        on_check_in=lambda card, refusal: None,
+        on_check_in=lambda info, refusal: None,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.commands import doctor
 from entrypoint.config.role import Worker
@@ -31,7 +31,7 @@ FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 @pytest.fixture
 def head(tmp_path: Path, free_port: int) -> Iterator[Control]:
     control = Control(
-        me=Card(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
+        me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=2,
         incarnation="first",
         run=RunFiles(tmp_path),

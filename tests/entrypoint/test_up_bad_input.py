@@ -16,7 +16,7 @@ import pytest
 
 from contract.journal import read_events
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.processes.process import marked
 from entrypoint.run.lease import Lease
@@ -182,7 +182,7 @@ def test_a_token_that_never_comes_names_the_remedy(node: Node) -> None:
 
 
 @contextlib.contextmanager
-def control(node: Node, me: Card) -> Iterator[int]:
+def control(node: Node, me: NodeInfo) -> Iterator[int]:
     """A head's control port, without the rest of the head."""
     port = int(node.environment["ROLLCALL_CONTROL_PORT"])
     with Control(
@@ -193,7 +193,7 @@ def control(node: Node, me: Card) -> Iterator[int]:
         token=SECRET,
         port=port,
         on_stop=print,
-        on_check_in=lambda card, refusal: None,
+        on_check_in=lambda info, refusal: None,
     ):
         yield port
 
@@ -204,7 +204,7 @@ def worker_of(port: int) -> dict[str, str]:
 
 
 def test_a_wrong_token_is_not_waited_with(node: Node) -> None:
-    with control(node, me=Card(node="head", address="127.0.0.1", versions={})) as port:
+    with control(node, me=NodeInfo(node="head", address="127.0.0.1", versions={})) as port:
         done = node.up(worker_of(port) | {"ROLLCALL_TOKEN": OTHER_SECRET})
     line = message(done, 77, "does not know this node's token")
     assert "set the head's ROLLCALL_TOKEN, or share its run directory" in line
@@ -213,7 +213,7 @@ def test_a_wrong_token_is_not_waited_with(node: Node) -> None:
 
 
 def test_a_node_from_another_image_is_refused_with_both_versions(node: Node) -> None:
-    head = Card(node="head", address="127.0.0.1", versions={"image": "sha256:aaaa"})
+    head = NodeInfo(node="head", address="127.0.0.1", versions={"image": "sha256:aaaa"})
     with control(node, me=head) as port:
         given = {"ROLLCALL_TOKEN": SECRET, "ROLLCALL_IMAGE": "sha256:bbbb"}
         line = message(node.up(worker_of(port) | given), 76, "the head refuses this node")

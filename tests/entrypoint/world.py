@@ -10,7 +10,7 @@ from pathlib import Path
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import HeadClient
-from entrypoint.cluster.roll import Card
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import Control
 from entrypoint.config.settings import Settings
 from entrypoint.job.collective_check import CollectiveCheck
@@ -103,14 +103,14 @@ class World:
         self._reserved = PortBlock()
         self.port = self._reserved.first
         self.control = Control(
-            me=Card(node="head", address="127.0.0.2", versions={}),
+            me=NodeInfo(node="head", address="127.0.0.2", versions={}),
             expected_workers=workers,
             incarnation="first",
             run=self.run,
             token=TOKEN,
             port=self.port,
             on_stop=print,
-            on_check_in=lambda card, refusal: None,
+            on_check_in=lambda info, refusal: None,
             on_leave=lambda worker, why: self.inbox.put(WorkerLeaves(worker, why)),
         )
         self.gathering = Gathering(
@@ -170,8 +170,8 @@ class World:
         seen_by_ray: bool = True,
         oom_kills: int = 0,
     ) -> None:
-        card = Card(node=name, address=address, versions={}, oom_kills=oom_kills)
-        HeadClient("127.0.0.1", self.port, TOKEN).check_in(card, joined=joined)
+        info = NodeInfo(node=name, address=address, versions={}, oom_kills=oom_kills)
+        HeadClient("127.0.0.1", self.port, TOKEN).check_in(info, joined=joined)
         if joined and seen_by_ray:
             self.nodes.add(address)
 
