@@ -15,7 +15,7 @@ from entrypoint.cluster.roll import (
     CLOCK_WARNS,
     MUST_AGREE,
     STORAGE_GRACE_SECONDS,
-    Seen,
+    RegisteredNode,
 )
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
@@ -33,7 +33,7 @@ class NodeCheck:
 
     name: str
     question: str
-    differences: Callable[[Sequence[Seen]], list[str]]
+    differences: Callable[[Sequence[RegisteredNode]], list[str]]
     about: About
 
 
@@ -45,7 +45,9 @@ def left_out(settings: Settings) -> frozenset[str]:
     return frozenset(check.name for check in CHECKS)
 
 
-def differences(nodes: Sequence[Seen], left_out: frozenset[str] = frozenset()) -> list[str]:
+def differences(
+    nodes: Sequence[RegisteredNode], left_out: frozenset[str] = frozenset()
+) -> list[str]:
     """One sentence for each difference; `left_out`: names of checks that are not asked."""
     return [
         f"{check.name}: {sentence}"
@@ -64,7 +66,7 @@ def minority(what: str, values: Mapping[str, str]) -> list[str]:
     told = []
     for value in dict.fromkeys(values.values()):
         if value != usual:
-            who = [node for node, one in values.items() if one == value]
+            who = [node for node, found in values.items() if found == value]
             told.append(
                 f"{_named(who)}: {what} is {value or 'not there'}, "
                 f"on {times} of {len(values)} nodes {usual or 'not there'}"
@@ -78,57 +80,57 @@ def _named(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:MOST_NAMED])} and {len(nodes) - MOST_NAMED} more"
 
 
-def software(nodes: Sequence[Seen]) -> list[str]:
+def software(nodes: Sequence[RegisteredNode]) -> list[str]:
     return [
         sentence
         for name in SOFTWARE
         for sentence in minority(
-            name, {one.info.node: one.info.versions.get(name, "") for one in nodes}
+            name, {node.info.node: node.info.versions.get(name, "") for node in nodes}
         )
     ]
 
 
-def gpus(nodes: Sequence[Seen]) -> list[str]:
-    models = {one.info.node: one.info.versions.get("gpu", "") for one in nodes}
-    counts = {one.info.node: f"{one.info.inventory.get('gpus', 0):g}" for one in nodes}
+def gpus(nodes: Sequence[RegisteredNode]) -> list[str]:
+    models = {node.info.node: node.info.versions.get("gpu", "") for node in nodes}
+    counts = {node.info.node: f"{node.info.inventory.get('gpus', 0):g}" for node in nodes}
     return [*minority("the GPU", models), *minority("the number of GPUs", counts)]
 
 
-def environment(nodes: Sequence[Seen]) -> list[str]:
-    names = sorted({name for one in nodes for name in one.info.environment})
+def environment(nodes: Sequence[RegisteredNode]) -> list[str]:
+    names = sorted({name for node in nodes for name in node.info.environment})
     return [
         sentence
         for name in names
         for sentence in minority(
-            name, {one.info.node: one.info.environment.get(name, "") for one in nodes}
+            name, {node.info.node: node.info.environment.get(name, "") for node in nodes}
         )
     ]
 
 
-def mtu(nodes: Sequence[Seen]) -> list[str]:
-    known = {one.info.node: one.info.inventory.get("mtu", 0) for one in nodes}
-    return minority("the MTU", {node: f"{value:g}" for node, value in known.items() if value})
+def mtu(nodes: Sequence[RegisteredNode]) -> list[str]:
+    known = {node.info.node: node.info.inventory.get("mtu", 0) for node in nodes}
+    return minority("the MTU", {name: f"{value:g}" for name, value in known.items() if value})
 
 
-def clock(nodes: Sequence[Seen]) -> list[str]:
+def clock(nodes: Sequence[RegisteredNode]) -> list[str]:
     return [
-        f"{one.info.node}: its clock is {abs(one.skew):.1f} s "
-        f"{'ahead of' if one.skew > 0 else 'behind'} the head's; set both (NTP)"
-        for one in nodes
-        if abs(one.skew) > CLOCK_WARNS
+        f"{node.info.node}: its clock is {abs(node.skew):.1f} s "
+        f"{'ahead of' if node.skew > 0 else 'behind'} the head's; set both (NTP)"
+        for node in nodes
+        if abs(node.skew) > CLOCK_WARNS
     ]
 
 
-def address(nodes: Sequence[Seen]) -> list[str]:
+def address(nodes: Sequence[RegisteredNode]) -> list[str]:
     return [
-        f"{one.info.node} says {one.info.address}, and the head sees {one.source}: others may not "
-        "reach it by that address; set its ROLLCALL_NODE_ADDRESS"
-        for one in nodes
-        if one.source and one.source != one.info.address
+        f"{node.info.node} says {node.info.address}, and the head sees {node.source}: others may "
+        "not reach it by that address; set its ROLLCALL_NODE_ADDRESS"
+        for node in nodes
+        if node.source and node.source != node.info.address
     ]
 
 
-def nothing(nodes: Sequence[Seen]) -> list[str]:
+def nothing(nodes: Sequence[RegisteredNode]) -> list[str]:
     """For what keeps a node out before it is on the roll."""
     return []
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoint.cluster import differences, roll
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.roll import NodeInfo, RegisteredNode
 from entrypoint.net.sockets import told_by
 
 
@@ -37,7 +37,7 @@ class Register:
         self._left_out = left_out
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._entries: dict[str, roll.Entry] = {}
+        self._entries: dict[str, RegisteredNode] = {}
         self._refused: dict[str, str] = {}
         self._blind_since: dict[str, float] = {}
         """Nodes that do not see the head's storage, and since when they are seen to."""
@@ -73,11 +73,12 @@ class Register:
     def new_differences(self) -> list[str]:
         """Once all are there: in what the nodes differ, each difference once."""
         with self._lock:
-            if sum(one.info.joined for one in self._entries.values()) < self.expected:
+            entries = list(self._entries.values())
+            if sum(entry.info.joined for entry in entries) < self.expected:
                 return []
-            entries = [roll.Seen(one.info, one.source, one.skew) for one in self._entries.values()]
-            found = differences.differences([roll.Seen(self.me), *entries], self._left_out)
-            new = [one for one in found if one not in self._differences]
+            nodes = [RegisteredNode(self.me), *entries]
+            found = differences.differences(nodes, self._left_out)
+            new = [sentence for sentence in found if sentence not in self._differences]
             self._differences = found
             return new
 
@@ -139,7 +140,7 @@ class Register:
             if self._entries.pop(worker, None) is not None:
                 self._renewed.add(worker)
 
-    def asks(self, node: str, oom_kills: int | None = None) -> roll.Entry | None:
+    def asks(self, node: str, oom_kills: int | None = None) -> RegisteredNode | None:
         """A node's open question is its sign of life; None where it has not checked in.
 
         `oom_kills`: as its NodeInfo has them.
@@ -165,7 +166,7 @@ class Register:
         with self._lock:
             return dict(self._oom_kills)
 
-    def asked(self, entry: roll.Entry, *, hung_up: bool) -> None:
+    def asked(self, entry: RegisteredNode, *, hung_up: bool) -> None:
         """The question was answered, or its asker is gone."""
         with self._lock:
             entry.asking -= 1
@@ -224,7 +225,7 @@ class Register:
             self._refused[info.node] = reason
             return reason
         self._refused.pop(info.node, None)
-        entry = self._entries.setdefault(info.node, roll.Entry(info, now, now))
+        entry = self._entries.setdefault(info.node, RegisteredNode(info, now))
         entry.info, entry.seen_at, entry.hung_up = info, now, False
         entry.source, entry.skew = told_by(source, info.address), skew
         self._told.discard(info.node)

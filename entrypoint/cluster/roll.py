@@ -72,33 +72,22 @@ class NodeInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A node's NodeInfo, and what the head itself saw of the node."""
-
-    info: NodeInfo
-    source: str = ""
-    """Where its connection came from; "" where that says nothing."""
-    skew: float = 0.0
-    """Seconds by which its clock is ahead of the head's."""
-
-
 @dataclass(slots=True)
-class Entry:
-    """One node on the roll. Times are the head's, seconds."""
+class RegisteredNode:
+    """One node on the roll. Times are seconds of the head's monotonic clock."""
 
     info: NodeInfo
-    arrived_at: float
-    seen_at: float
+    seen_at: float = 0.0
     asking: int = 0
-    """Open outcome questions of this node."""
+    """Number of this node's open long polls for the outcome."""
     asked_at: float = 0.0
-    """When the newest of them was asked."""
+    """When the newest of these polls was opened."""
     hung_up: bool = False
-    """Whether its last question ended with its connection, as it does when the node dies."""
+    """The last poll ended with its connection, as it does when the node dies."""
     source: str = ""
+    """Address that the head sees the node's connection come from; "" if it says nothing."""
     skew: float = 0.0
-    """As Seen has them."""
+    """Seconds by which the node's clock is ahead of the head's."""
 
     def present(self, now: float) -> bool:
         heard = not self.hung_up and now - self.seen_at < SILENT_SECONDS
@@ -192,7 +181,7 @@ def other_storage(
     )
 
 
-def name_taken(info: NodeInfo, entries: Mapping[str, Entry], now: float) -> str | None:
+def name_taken(info: NodeInfo, entries: Mapping[str, RegisteredNode], now: float) -> str | None:
     """Why this name cannot be used now, where a node with another address has it.
 
     It may be the same node on a new machine, while the head does not yet know that the old one is
@@ -208,7 +197,7 @@ def name_taken(info: NodeInfo, entries: Mapping[str, Entry], now: float) -> str 
 
 
 def call(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, RegisteredNode],
     expected: int,
     now: float,
     began: float,

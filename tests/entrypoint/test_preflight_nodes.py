@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.cluster import differences
-from entrypoint.cluster.roll import NodeInfo, Seen, other_storage, refusal
+from entrypoint.cluster.roll import NodeInfo, RegisteredNode, other_storage, refusal
 from entrypoint.config.settings import Settings
 from entrypoint.preflight.run import names
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 
 
-def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -> Seen:
+def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -> RegisteredNode:
     row = {
         "node": name,
         "address": "10.0.0.2",
@@ -20,10 +20,10 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -
         "inventory": {"gpus": 8, "mtu": 9000},
         "environment": {"NCCL_IB_HCA": "mlx5"},
     }
-    return Seen(NodeInfo(**row | changes), source, skew)
+    return RegisteredNode(NodeInfo(**row | changes), source=source, skew=skew)
 
 
-def told(*changed: Seen, left_out: frozenset[str] = frozenset()) -> list[str]:
+def told(*changed: RegisteredNode, left_out: frozenset[str] = frozenset()) -> list[str]:
     """The differences of a head, two workers like it, and `changed`."""
     return differences.differences([node("head"), node("a"), node("b"), *changed], left_out)
 

@@ -3,7 +3,14 @@
 import pytest
 
 from entrypoint.cluster.registry import Register
-from entrypoint.cluster.roll import SILENT_SECONDS, Entry, NodeInfo, call, name_taken, refusal
+from entrypoint.cluster.roll import (
+    SILENT_SECONDS,
+    NodeInfo,
+    RegisteredNode,
+    call,
+    name_taken,
+    refusal,
+)
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
@@ -14,7 +21,7 @@ def node_info(node: str = "worker-1", **changes: object) -> NodeInfo:
 
 
 def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
-    entries = {name: Entry(node_info(name), 0.0, 10.0) for name in ("a", "b")}
+    entries = {name: RegisteredNode(node_info(name), 10.0) for name in ("a", "b")}
     state = call(entries, expected=2, now=10.0, began=0.0)
     assert state.complete
     assert state.present == ("a", "b")
@@ -28,24 +35,24 @@ def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
 
 
 def test_a_silent_worker_is_named_with_its_silence() -> None:
-    entries = {"a": Entry(node_info("a"), 0.0, 0.0)}
+    entries = {"a": RegisteredNode(node_info("a"), 0.0)}
     state = call(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
     assert state.missing == ("a has been silent for 9 s",)
 
 
 def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
-    entries = {"a": Entry(node_info("a"), 0.0, 0.0, asking=1)}
+    entries = {"a": RegisteredNode(node_info("a"), 0.0, asking=1)}
     assert call(entries, expected=1, now=1e6, began=0.0).complete
 
 
 def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
-    entries = {"a": Entry(node_info("a", joined=False), 0.0, 0.0)}
+    entries = {"a": RegisteredNode(node_info("a", joined=False), 0.0)}
     state = call(entries, expected=1, now=1.0, began=0.0)
     assert state.missing == ("a has checked in and is starting Ray",)
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
-    entries = {"a": Entry(node_info("a"), 0.0, 0.0), "b": Entry(node_info("b"), 0.0, 99.0)}
+    entries = {"a": RegisteredNode(node_info("a"), 0.0), "b": RegisteredNode(node_info("b"), 99.0)}
     assert call(entries, expected=1, now=100.0, began=0.0).complete
 
 
@@ -69,14 +76,14 @@ def test_a_version_that_the_head_does_not_know_refuses_nobody() -> None:
 
 
 def test_two_living_nodes_cannot_share_a_name() -> None:
-    entries = {"worker-1": Entry(node_info(), 0.0, 0.0, asking=1)}
+    entries = {"worker-1": RegisteredNode(node_info(), 0.0, asking=1)}
     taken = name_taken(node_info(address="10.0.0.9"), entries, now=1.0)
     assert taken is not None
     assert "ROLLCALL_NODE_NAME" in taken
 
 
 def test_a_dead_node_gives_its_name_back() -> None:
-    entries = {"worker-1": Entry(node_info(), 0.0, 0.0)}
+    entries = {"worker-1": RegisteredNode(node_info(), 0.0)}
     assert name_taken(node_info(address="10.0.0.9"), entries, now=100.0) is None
 
 
