@@ -1,6 +1,6 @@
-"""The roll as the head keeps it: who has checked in, who was refused, sent away, or is leaving.
+"""The head's registry of nodes: who has checked in, was refused, was evicted, or is leaving.
 
-Every method may be called from any thread, and none of them waits for anything but the others.
+Every method may be called from any thread. A method waits only for the registry's own lock.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from entrypoint.net.sockets import told_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What comes of a check-in."""
+class CheckInResult:
+    """How the head answers a check-in."""
 
     refusal: str | None = None
     ask_again: str | None = None
-    """Why it cannot be answered yet."""
-    news: bool = True
-    """Whether the head did not know this."""
+    """Why the head cannot answer yet; the node retries."""
+    is_new: bool = True
+    """The check-in says something that the head did not know."""
     again: bool = False
-    """Whether the node had joined before, in a life or a membership that is over by that."""
+    """The node had joined before; by asking again it says that its earlier Ray is gone."""
 
 
-class Register:
+class NodeRegistry:
     def __init__(self, me: NodeInfo, expected: int, left_out: frozenset[str] = frozenset()) -> None:
         """`me`: the head itself; `left_out`: checks between nodes that are not asked."""
         self.me = me
@@ -42,7 +42,7 @@ class Register:
         self._blind_since: dict[str, float] = {}
         """Nodes that do not see the head's storage, and since when they are seen to."""
         self._differences: list[str] = []
-        self._told: set[str] = set()
+        self._acknowledged: set[str] = set()
         self._leaving: set[str] = set()
         self._renewed: set[str] = set()
         """Workers that are to join again, and have not asked yet."""
@@ -53,14 +53,14 @@ class Register:
         self._oom_kills: Counter[str] = Counter()
         """Of them those since it first said so."""
 
-    def check_in(self, info: NodeInfo, source: str) -> Answer:
+    def check_in(self, info: NodeInfo, source: str) -> CheckInResult:
         """`source`: where the connection came from; "" where that says nothing."""
         with self._lock:
             now = time.monotonic()
             known = self._entries.get(info.node)
-            news = known is None or known.info.joined != info.joined or not known.present(now)
+            is_new = known is None or known.info.joined != info.joined or not known.present(now)
             if wait := self._not_yet(info, now):
-                return Answer(ask_again=wait, news=news)
+                return CheckInResult(ask_again=wait, is_new=is_new)
             self._count(info.node, info.oom_kills)
             joined = info.node in self._renewed or (known is not None and known.info.joined)
             again = joined and not info.joined
@@ -68,7 +68,7 @@ class Register:
                 again = False  # a second node of its name, which does not start
             if again:
                 self._renewed.discard(info.node)
-            return Answer(refusal=self._take(info, source, now), news=news, again=again)
+            return CheckInResult(refusal=self._take(info, source, now), is_new=is_new, again=again)
 
     def new_differences(self) -> list[str]:
         """Once all are there: in what the nodes differ, each difference once."""
@@ -82,11 +82,11 @@ class Register:
             self._differences = found
             return new
 
-    def call(self) -> roll.RollState:
+    def roll_state(self) -> roll.RollState:
         with self._lock:
             staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
             now = time.monotonic()
-            return roll.call(staying, self.expected, now, self._began, self._refused)
+            return roll.roll_state(staying, self.expected, now, self._began, self._refused)
 
     def node_infos(self) -> list[NodeInfo]:
         """The head's, and that of every worker that has joined and is there."""
@@ -140,8 +140,10 @@ class Register:
             if self._entries.pop(worker, None) is not None:
                 self._renewed.add(worker)
 
-    def asks(self, node: str, oom_kills: int | None = None) -> RegisteredNode | None:
-        """A node's open question is its sign of life; None where it has not checked in.
+    def poll_opened(self, node: str, oom_kills: int | None = None) -> RegisteredNode | None:
+        """Note that a node has opened a long poll, its sign of life.
+
+        Returns None if the node has not checked in.
 
         `oom_kills`: as its NodeInfo has them.
         """
@@ -155,7 +157,7 @@ class Register:
             return entry
 
     def heard_since(self, moment: float) -> bool:
-        """Whether all that ask and are present have asked since then, a monotonic clock's time."""
+        """Whether every present node that polls has opened a poll since `moment` (seconds)."""
         with self._lock:
             now = time.monotonic()
             asking = [e.asked_at for e in self._entries.values() if e.asked_at and e.present(now)]
@@ -166,33 +168,33 @@ class Register:
         with self._lock:
             return dict(self._oom_kills)
 
-    def asked(self, entry: RegisteredNode, *, hung_up: bool) -> None:
-        """The question was answered, or its asker is gone."""
+    def poll_closed(self, entry: RegisteredNode, *, hung_up: bool) -> None:
+        """Note that a poll was answered, or that its connection ended (`hung_up`)."""
         with self._lock:
             entry.asking -= 1
             entry.seen_at, entry.hung_up = time.monotonic(), hung_up
 
-    def told(self, node: str) -> None:
-        """A node knows the outcome."""
+    def acknowledge(self, node: str) -> None:
+        """Note that a node has received the outcome."""
         with self._lock:
-            self._told.add(node)
+            self._acknowledged.add(node)
 
-    def untold(self) -> set[str]:
-        """Workers that are present and do not know the outcome."""
+    def unacknowledged(self) -> set[str]:
+        """Names of the workers that are present and have not received the outcome."""
         with self._lock:
             now = time.monotonic()
-            return {n for n, e in self._entries.items() if e.present(now)} - self._told
+            return {n for n, e in self._entries.items() if e.present(now)} - self._acknowledged
 
     def state(self) -> dict[str, Any]:
-        """For machines and the page."""
-        called = self.call()
+        """The roll as JSON, for programs and for the page."""
+        state = self.roll_state()
         with self._lock:
             now = time.monotonic()
             return {
                 "head": self.me.node,
                 "expected_workers": self.expected,
-                "present": len(called.present),
-                "missing": list(called.missing),
+                "present": len(state.present),
+                "missing": list(state.missing),
                 "refused": dict(self._refused),
                 "differences": list(self._differences),
                 "nodes": [entry.as_dict(now) for _, entry in sorted(self._entries.items())],
@@ -228,7 +230,7 @@ class Register:
         entry = self._entries.setdefault(info.node, RegisteredNode(info, now))
         entry.info, entry.seen_at, entry.hung_up = info, now, False
         entry.source, entry.skew = told_by(source, info.address), skew
-        self._told.discard(info.node)
+        self._acknowledged.discard(info.node)
         return None
 
     def _still_dismissed(self, info: NodeInfo) -> str | None:

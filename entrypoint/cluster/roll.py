@@ -9,11 +9,11 @@ from typing import Any
 from contract.resources import Offer
 
 QUESTION_SECONDS = 5.0
-"""A worker's question is answered after so long at the latest: where the other side vanished
-without a word, its network with it, this is what tells."""
+"""Longest time that a long poll stays open. If the other side vanishes together with its
+network, only this time limit shows it."""
 
 SILENT_SECONDS = 8.0
-"""A worker keeps one question open at the head; without one for so long it counts as missing."""
+"""A worker keeps one long poll open at the head. Without a poll for this long it is missing."""
 
 MUST_AGREE = ("python", "ray", "image")
 """What every node must have in the same version: Ray refuses or breaks otherwise."""
@@ -196,7 +196,7 @@ def name_taken(info: NodeInfo, entries: Mapping[str, RegisteredNode], now: float
     return None
 
 
-def call(
+def roll_state(
     entries: Mapping[str, RegisteredNode],
     expected: int,
     now: float,

@@ -1,7 +1,7 @@
 """The head's HTTP: check-in, outcome, state, events, metrics, health, page.
 
 Runs in a thread with an event loop of its own. The supervisor reads the roll through `roll()` and
-ends the workers' questions through `announce()`. Nothing in the loop touches a file: a worker takes
+answers the workers' polls through `announce()`. Nothing in the loop touches a file: a worker takes
 a head that does not answer for lost, and storage may stall for longer than that.
 """
 
@@ -35,7 +35,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import connections, metrics, storage_proof
 from entrypoint.cluster.auth import BearerToken
-from entrypoint.cluster.registry import Register
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo, RollState
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import RunReads
@@ -67,7 +67,7 @@ class Control:
         on_again: Callable[[NodeInfo], None] = lambda info: None,
     ) -> None:
         """`left_out`: names of the checks between nodes that are not asked."""
-        self._register = Register(me, expected_workers, left_out)
+        self._registry = NodeRegistry(me, expected_workers, left_out)
         self.incarnation = incarnation
         self._run = run
         self._reads = RunReads()
@@ -99,37 +99,37 @@ class Control:
         self._thread.join(2 * CLOSE_SECONDS)
 
     def roll(self) -> RollState:
-        return self._register.call()
+        return self._registry.roll_state()
 
     def node_infos(self) -> list[NodeInfo]:
         """The head's, and that of every worker that has joined and is there."""
-        return self._register.node_infos()
+        return self._registry.node_infos()
 
     def begin_anew(self) -> None:
         """Take another incarnation: every worker leaves its Ray and joins again."""
         self.incarnation = uuid.uuid4().hex[:12]
-        self._register.clear()
+        self._registry.clear()
         self._in_loop(self._answer_running)
 
     def worker_at(self, address: str) -> str | None:
-        return self._register.worker_at(address)
+        return self._registry.worker_at(address)
 
     def is_leaving(self, worker: str) -> bool:
-        return self._register.is_leaving(worker)
+        return self._registry.is_leaving(worker)
 
     def let_go(self) -> None:
         """Nothing runs on those that asked to leave any more: they learn it, and leave."""
-        if self._register.let_go():
+        if self._registry.let_go():
             self._in_loop(self._answer_running)
 
     def dismiss(self, worker: str, why: str) -> None:
         """Send a worker away, until its checks have passed anew."""
-        self._register.dismiss(worker, why)
+        self._registry.dismiss(worker, why)
         self._in_loop(self._answer_running)
 
     def renew(self, worker: str) -> None:
         """Have a worker leave its Ray and join again."""
-        self._register.forget(worker)
+        self._registry.forget(worker)
         self._in_loop(self._answer_running)
 
     def ask_for_stacks(self, attempt: int) -> None:
@@ -139,31 +139,31 @@ class Control:
 
     def oom_kills(self) -> dict[str, int]:
         """Worker → processes that the kernel has ended there for want of memory, since it came."""
-        return self._register.oom_kills()
+        return self._registry.oom_kills()
 
     def hear_all(self, timeout: float) -> None:
         """Have all workers that are present say how it stands with them at this moment."""
         since = time.monotonic()
         self._in_loop(self._answer_running)
-        while not self._register.heard_since(since) and time.monotonic() - since < timeout:
+        while not self._registry.heard_since(since) and time.monotonic() - since < timeout:
             time.sleep(0.02)
 
     def announce(self, outcome: str, exit_code: int) -> None:
-        """Answer every worker's question, now and from now on."""
+        """Answer every worker's poll with the outcome, now and from now on."""
         self._outcome = {"outcome": outcome, "exit_code": exit_code}
         self._in_loop(self._announced.set)
 
-    def wait_until_told(self, timeout: float) -> None:
-        """Until every worker that is present knows the outcome."""
+    def wait_until_acknowledged(self, timeout: float) -> None:
+        """Wait until every present worker has received the outcome, or `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and self._register.untold():
+        while time.monotonic() < deadline and self._registry.unacknowledged():
             time.sleep(0.05)
 
     def state(self) -> dict[str, Any]:
         """For machines and the page. Raises OSError where the progress cannot be read."""
         progress = Progress.read(self._run.progress)
         return {
-            **self._register.state(),
+            **self._registry.state(),
             "incarnation": self.incarnation,
             "phase": self.phase,
             "sentence": self.sentence,
@@ -176,7 +176,7 @@ class Control:
             self._loop.call_soon_threadsafe(call)
 
     def _answer_running(self) -> None:
-        """End all open questions, not those to come."""
+        """End all open polls; later polls wait as usual."""
         self._announced.set()
         self._announced = asyncio.Event()
 
@@ -244,7 +244,7 @@ class Control:
             asked = check_in.query(check_in.Departure, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        if not self._register.leaves(asked.node):
+        if not self._registry.leaves(asked.node):
             return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
         self._on_leave(asked.node, asked.why)
         return JSONResponse({"leaving": True}, status_code=202)
@@ -259,28 +259,28 @@ class Control:
         if info.storage:
             look = partial(storage_proof.is_there, self._run.root, info.storage)
             seen = await self._reads.ask(look)
-            info = replace(info, storage=self._register.me.storage if seen else "")
-        answer = self._register.check_in(info, request.client.host if request.client else "")
+            info = replace(info, storage=self._registry.me.storage if seen else "")
+        answer = self._registry.check_in(info, request.client.host if request.client else "")
         if answer.ask_again:
             return JSONResponse({"error": answer.ask_again}, status_code=503)
         if answer.again:  # before it starts another Ray
             await asyncio.to_thread(self._on_again, info)
-        if answer.news or answer.refusal:
+        if answer.is_new or answer.refusal:
             await asyncio.to_thread(self._on_check_in, info, answer.refusal)
         if answer.refusal:
             return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
-        if answer.news and info.joined:
+        if answer.is_new and info.joined:
             await asyncio.to_thread(self._tell_differences)
         return JSONResponse({"accepted": True, "incarnation": self.incarnation})
 
     def _tell_differences(self) -> None:
-        for sentence in self._register.new_differences():
+        for sentence in self._registry.new_differences():
             self._on_difference(sentence)
 
     async def _ask_outcome(self, request: Request) -> Response:
         """Long poll: answers when there is an outcome, else `running` after a while.
 
-        An open question is the worker's sign of life, so it ends as soon as its asker is gone.
+        An open poll is the worker's sign of life, so it ends as soon as the connection does.
         """
         from entrypoint.cluster import check_in
 
@@ -288,7 +288,7 @@ class Control:
             asked = check_in.query(check_in.Question, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        entry = self._register.asks(asked.node, asked.oom_kills)
+        entry = self._registry.poll_opened(asked.node, asked.oom_kills)
         if entry is None:
             row = {"error": f"{asked.node} has not checked in", "incarnation": self.incarnation}
             return JSONResponse(row, status_code=404)
@@ -296,15 +296,15 @@ class Control:
         try:
             hung_up = await self._wait_for_outcome(request)
         finally:
-            self._register.asked(entry, hung_up=hung_up)
+            self._registry.poll_closed(entry, hung_up=hung_up)
         answer = {"outcome": "running", "stacks_of": self._stacks_of}
         if self._outcome is not None:
-            self._register.told(asked.node)
+            self._registry.acknowledge(asked.node)
             answer = self._outcome
         return JSONResponse({**answer, "incarnation": self.incarnation})
 
     async def _wait_for_outcome(self, request: Request) -> bool:
-        """Whether the asker is gone before there is an answer."""
+        """Wait; return whether the connection ended before there was an answer."""
         announced = asyncio.create_task(self._announced.wait())
         gone = asyncio.create_task(_disconnected(request))
         try:

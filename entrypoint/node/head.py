@@ -196,7 +196,7 @@ def tell_end(
         outcome = _unwritten(outcome, errors.said(error))
         log.error("%s", outcome.sentence)
     control.announce(outcome.name, outcome.exit_code)
-    control.wait_until_told(TELL_WORKERS_SECONDS)
+    control.wait_until_acknowledged(TELL_WORKERS_SECONDS)
     return outcome.exit_code
 
 

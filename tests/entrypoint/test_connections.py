@@ -54,7 +54,7 @@ def test_a_connection_without_a_request_is_closed_and_one_with_the_token_stays(
     head.client().check_in(node_info("a"), joined=True)
     with half_open(head.port, 3) as opened, asking(head, "a"):
         eventually(lambda: all(map(is_closed, opened)))
-        assert head.control._register._entries["a"].asking == 1
+        assert head.control._registry._entries["a"].asking == 1
 
 
 def test_a_proven_connection_has_a_deadline_for_each_request(
@@ -80,7 +80,7 @@ def test_an_address_loses_its_oldest_unproven_connection_and_no_proven_one(
     with asking(head, "a"), half_open(head.port, 50) as opened:
         eventually(lambda: all(map(is_closed, opened[:30])))
         assert not any(map(is_closed, opened[-15:]))
-        assert head.control._register._entries["a"].asking == 1
+        assert head.control._registry._entries["a"].asking == 1
 
 
 def test_hundreds_of_nodes_that_come_at_once_from_one_address_are_all_served(head: Head) -> None:
@@ -93,7 +93,7 @@ def test_hundreds_of_nodes_that_come_at_once_from_one_address_are_all_served(hea
         opened = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
         for connection in opened:
             connection.sendall(question.encode())
-        entry = head.control._register._entries["a"]
+        entry = head.control._registry._entries["a"]
         eventually(lambda: entry.asking == 300)
 
 

@@ -87,7 +87,7 @@ def asking(head: Head, node: str) -> Iterator[None]:
             f"GET /v1/outcome?node={node} HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
         )
-        eventually(lambda: head.control._register._entries[node].asking == 1)
+        eventually(lambda: head.control._registry._entries[node].asking == 1)
         yield
 
 
@@ -142,7 +142,7 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
         client.watch(name, "first", said.append)
     eventually(lambda: all(node["silent_seconds"] == 0 for node in head.control.state()["nodes"]))
     head.control.announce("finished", 0)
-    head.control.wait_until_told(5)
+    head.control.wait_until_acknowledged(5)
     eventually(lambda: len(said) == 2)
     assert said == [HeadSaid("finished", 0)] * 2
 
@@ -150,7 +150,7 @@ def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
 def test_a_worker_that_dies_is_seen_to_leave(head: Head) -> None:
     client = head.client()
     client.check_in(node_info("a"), joined=True)
-    entry = head.control._register._entries["a"]
+    entry = head.control._registry._entries["a"]
     with asking(head, "a"):
         assert entry.asking == 1
     eventually(lambda: entry.asking == 0)
@@ -163,7 +163,7 @@ def test_a_worker_that_died_may_come_back_at_once_with_another_address(head: Hea
     client.check_in(node_info("a", "127.0.0.3"), joined=True)
     with asking(head, "a"), pytest.raises(NotYetError, match="another node"):
         client.check_in(node_info("a", "127.0.0.9"))
-    eventually(lambda: head.control._register._entries["a"].asking == 0)
+    eventually(lambda: head.control._registry._entries["a"].asking == 0)
     client.check_in(node_info("a", "127.0.0.9"))
     assert head.control.state()["nodes"][0]["address"] == "127.0.0.9"
 
@@ -174,7 +174,7 @@ def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
         client = head.client()
         client.check_in(node_info(node, address), joined=True)
         client.watch(node, "first", said[node].append)
-    eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
+    eventually(lambda: all(one.asking for one in head.control._registry._entries.values()))
     head.control.renew("a")
     eventually(lambda: said["a"] == [JoinAgain()])
     assert head.control.roll().present == ("b",)
@@ -190,7 +190,7 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     client = head.client()
     client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
     head.control.begin_anew()
     eventually(lambda: said == [HeadLost("the head was started again")])
     assert head.control.roll().present == ()
@@ -207,7 +207,7 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
         client = head.client()
         client.check_in(node_info(name, address), joined=True)
         client.watch(name, "first", said.append)
-    eventually(lambda: all(one.asking for one in head.control._register._entries.values()))
+    eventually(lambda: all(one.asking for one in head.control._registry._entries.values()))
     head.control.ask_for_stacks(3)
     eventually(lambda: len(said) == 2)
     head.control.announce("finished", 0)
@@ -235,7 +235,7 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head:
     assert not client.leave("a", "SIGTERM")
     client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
     assert client.leave("a", "SIGTERM")
     assert head.leaves == [("a", "SIGTERM")]
     assert head.control.is_leaving("a")
@@ -334,7 +334,7 @@ def shared(node: str, **changes: object) -> NodeInfo:
 def strict(tmp_path: Path) -> Iterator[Head]:
     """A head that asks workers to show that its run directory is theirs."""
     head = Head(tmp_path)
-    head.control._register.me = replace(head.control._register.me, storage="first")
+    head.control._registry.me = replace(head.control._registry.me, storage="first")
     with head.control:
         yield head
 

@@ -58,8 +58,8 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 
 def loses(worker: str, then: Act) -> Act:
     def act(world: World) -> JobInfo:
-        with world.control._register._lock:
-            world.control._register._entries[worker].hung_up = True
+        with world.control._registry._lock:
+            world.control._registry._entries[worker].hung_up = True
         world.nodes.discard("127.0.0.4")
         return then(world)
 

@@ -45,14 +45,14 @@ class Nodes(World):
         info = NodeInfo(
             node=name, address=ADDRESSES[name], versions={}, inventory=inventory, joined=True
         )
-        self.control._register.check_in(info, "")
+        self.control._registry.check_in(info, "")
         self.nodes.add(info.address)
 
     def hangs_up(self, name: str) -> None:
         """It is back soon; Ray has not seen that it was gone."""
-        entry = self.control._register.asks(name)
+        entry = self.control._registry.poll_opened(name)
         assert entry is not None
-        self.control._register.asked(entry, hung_up=True)
+        self.control._registry.poll_closed(entry, hung_up=True)
         threading.Timer(BACK_AFTER_SECONDS, self.comes, [name]).start()
 
     def alive(self) -> set[str]:

@@ -134,7 +134,7 @@ def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     client = head.client()
     client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
     client.close()
     eventually(lambda: len(said) == 1)
     assert isinstance(said[0], HeadLost)

@@ -288,8 +288,8 @@ def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(
 
 def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path) -> None:
     def loses_a_worker(world: World) -> JobInfo:
-        with world.control._register._lock:
-            world.control._register._entries["a"].hung_up = True
+        with world.control._registry._lock:
+            world.control._registry._entries["a"].hung_up = True
         world.later(0.3, lambda: world.check_in("a", "127.0.0.3"))
         return DIED
 

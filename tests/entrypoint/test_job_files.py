@@ -64,8 +64,8 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     settings = Settings.read({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
     world.supervisor.settings = world.gathering.settings = world.gathering.job = settings
     world.supervisor.recipe = world.gathering.recipe = RECIPE
-    register = world.control._register
-    register.me = replace(register.me, inventory={"cpus": 8})
+    registry = world.control._registry
+    registry.me = replace(registry.me, inventory={"cpus": 8})
     return world
 
 

@@ -31,7 +31,7 @@ def test_what_the_kernel_kills_on_a_worker_is_known_as_soon_as_all_are_heard(
     client = head.client()
     client.check_in(replace(node_info("a"), oom_kills=3), joined=True)
     client.watch("a", "first", print)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
     assert head.control.oom_kills() == {"a": 0}, "what was before it came is none of the run's"
     killed = 5
     begun = time.monotonic()

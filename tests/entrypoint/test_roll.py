@@ -2,14 +2,14 @@
 
 import pytest
 
-from entrypoint.cluster.registry import Register
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import (
     SILENT_SECONDS,
     NodeInfo,
     RegisteredNode,
-    call,
     name_taken,
     refusal,
+    roll_state,
 )
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
@@ -22,42 +22,42 @@ def node_info(node: str = "worker-1", **changes: object) -> NodeInfo:
 
 def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
     entries = {name: RegisteredNode(node_info(name), 10.0) for name in ("a", "b")}
-    state = call(entries, expected=2, now=10.0, began=0.0)
+    state = roll_state(entries, expected=2, now=10.0, began=0.0)
     assert state.complete
     assert state.present == ("a", "b")
     assert state.missing == ()
 
 
 def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
-    state = call({}, expected=2, now=42.0, began=0.0)
+    state = roll_state({}, expected=2, now=42.0, began=0.0)
     assert not state.complete
     assert "2 workers never checked in, 42 s so far" in str(state)
 
 
 def test_a_silent_worker_is_named_with_its_silence() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0)}
-    state = call(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
+    state = roll_state(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
     assert state.missing == ("a has been silent for 9 s",)
 
 
 def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0, asking=1)}
-    assert call(entries, expected=1, now=1e6, began=0.0).complete
+    assert roll_state(entries, expected=1, now=1e6, began=0.0).complete
 
 
 def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
     entries = {"a": RegisteredNode(node_info("a", joined=False), 0.0)}
-    state = call(entries, expected=1, now=1.0, began=0.0)
+    state = roll_state(entries, expected=1, now=1.0, began=0.0)
     assert state.missing == ("a has checked in and is starting Ray",)
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0), "b": RegisteredNode(node_info("b"), 99.0)}
-    assert call(entries, expected=1, now=100.0, began=0.0).complete
+    assert roll_state(entries, expected=1, now=100.0, began=0.0).complete
 
 
 def test_a_cluster_of_one_node_says_so() -> None:
-    state = call({}, expected=0, now=0.0, began=0.0)
+    state = roll_state({}, expected=0, now=0.0, began=0.0)
     assert state.complete
     assert "EXPECTED_WORKERS is 0" in str(state)
 
@@ -88,10 +88,10 @@ def test_a_dead_node_gives_its_name_back() -> None:
 
 
 def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
-    register = Register(node_info("head", storage="lease"), expected=1)
+    registry = NodeRegistry(node_info("head", storage="lease"), expected=1)
 
     def again(joined: bool) -> bool:
-        return register.check_in(node_info(joined=joined, storage="lease"), "").again
+        return registry.check_in(node_info(joined=joined, storage="lease"), "").again
 
     assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
     assert again(False)
@@ -99,23 +99,23 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
 
 
 def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_for_it() -> None:
-    register = Register(node_info("n1", storage="lease"), expected=1)
+    registry = NodeRegistry(node_info("n1", storage="lease"), expected=1)
     for joined in (False, True, False):
-        answer = register.check_in(node_info("n1", joined=joined, storage="lease"), "")
+        answer = registry.check_in(node_info("n1", joined=joined, storage="lease"), "")
         assert answer.refusal == (
             "n1 is the head's own name: give this worker another ROLLCALL_NODE_NAME"
         )
         assert not answer.again
-    assert register.call().present == ()
+    assert registry.roll_state().present == ()
 
 
 def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_that_worker() -> None:
-    register = Register(node_info("head", storage="lease"), expected=1)
-    register.check_in(node_info(storage="lease"), "")
+    registry = NodeRegistry(node_info("head", storage="lease"), expected=1)
+    registry.check_in(node_info(storage="lease"), "")
     unfit = node_info(
         joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"]
     )
-    answer = register.check_in(unfit, "")
+    answer = registry.check_in(unfit, "")
     assert answer.refusal
     assert not answer.again
-    assert register.call().present == ("worker-1",)
+    assert registry.roll_state().present == ("worker-1",)

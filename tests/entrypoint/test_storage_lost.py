@@ -54,7 +54,7 @@ def told(head: Head) -> list[Message]:
     client = head.client()
     client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
-    eventually(lambda: head.control._register._entries["a"].asking == 1)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
     return said
 
 
@@ -182,7 +182,7 @@ def test_a_worker_whose_run_directory_is_a_copy_is_refused(
     copy = tmp_path.with_name(f"{tmp_path.name}-copy")
     head = head_of(settings)
     with Lease(RunFiles(tmp_path).leases) as lease, head:
-        head._register.me = replace(head._register.me, storage=lease.incarnation)
+        head._registry.me = replace(head._registry.me, storage=lease.incarnation)
         shutil.copytree(tmp_path, copy)
         elsewhere = replace(settings, run_dir=copy)
         with caplog.at_level(logging.ERROR):

@@ -31,8 +31,8 @@ def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then
 ) -> None:
     client, copy = strict.client(), tmp_path.with_name(f"{tmp_path.name}-copy")
     with Lease(strict.run.leases) as lease:
-        strict.control._register.me = replace(
-            strict.control._register.me, storage=lease.incarnation
+        strict.control._registry.me = replace(
+            strict.control._registry.me, storage=lease.incarnation
         )
         shutil.copytree(tmp_path, copy)
         proof = StorageProof(copy)

@@ -68,7 +68,7 @@ def test_its_ray_starts_once_its_service_answers(
 
 def asked(control: Control) -> bool:
     """Whether a worker has checked in, and waits for an outcome."""
-    return any(entry.asking for entry in control._register._entries.values())
+    return any(entry.asking for entry in control._registry._entries.values())
 
 
 def meanwhile(control: Control, act: Callable[[], None]) -> None:
