@@ -241,7 +241,7 @@ CHECKS = (
             f"less than {SLOW:.0%} of what good pairs reach, time and again",
             source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our "
             "choice",
-            remedy="the node named is sent away (`strict`); of a link, look at cable, switch port "
+            remedy="the node named is evicted (`strict`); of a link, look at cable, switch port "
             "and MTU on its way",
         ),
     ),

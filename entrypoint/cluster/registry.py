@@ -46,8 +46,8 @@ class NodeRegistry:
         self._leaving: set[str] = set()
         self._renewed: set[str] = set()
         """Workers that are to join again, and have not asked yet."""
-        self._dismissed: dict[tuple[str, str], tuple[str, str]] = {}
-        """Name and address to why, and the life in which the node was sent away."""
+        self._evicted: dict[tuple[str, str], tuple[str, str]] = {}
+        """(Name, address) → why the node was evicted, and the life in which it was."""
         self._oom_counts: dict[str, int] = {}
         """What each worker's kernel has counted, as it said last."""
         self._oom_kills: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class NodeRegistry:
             return next(named, None)
 
     def leaves(self, worker: str) -> bool:
-        """Note that a worker asks to leave. False where it never checked in."""
+        """Note that a worker asks to leave. Returns False if it never checked in."""
         with self._lock:
             if worker not in self._entries:
                 return False
@@ -117,8 +117,8 @@ class NodeRegistry:
         with self._lock:
             return worker in self._leaving
 
-    def let_go(self) -> bool:
-        """Forget those that asked to leave. Whether there was anyone."""
+    def release_leaving(self) -> bool:
+        """Forget the workers that asked to leave. Returns whether there were any."""
         with self._lock:
             for worker in self._leaving:
                 self._entries.pop(worker, None)
@@ -126,16 +126,18 @@ class NodeRegistry:
             self._leaving.clear()
             return anyone
 
-    def dismiss(self, worker: str, why: str) -> None:
-        """Forget a worker, and refuse it until its checks have passed anew; a node at another
-        address may take its name."""
+    def evict(self, worker: str, why: str) -> None:
+        """Forget a worker and refuse it until its checks have passed again.
+
+        A node at another address may take its name.
+        """
         with self._lock:
             entry = self._entries.pop(worker, None)
             if entry is not None:
-                self._dismissed[worker, entry.info.address] = why, entry.info.examined
+                self._evicted[worker, entry.info.address] = why, entry.info.examined
 
     def forget(self, worker: str) -> None:
-        """It has to check in again; its Ray until then is over by that."""
+        """Have a worker check in again, which ends its present Ray."""
         with self._lock:
             if self._entries.pop(worker, None) is not None:
                 self._renewed.add(worker)
@@ -222,7 +224,7 @@ class NodeRegistry:
         skew = 0.0 if info.clock is None else info.clock - time.time()
         reason = roll.refusal(info, self.me, skew, self._left_out)
         reason = reason or roll.other_storage(info, self.me, self._left_out)
-        reason = reason or self._still_dismissed(info)
+        reason = reason or self._still_evicted(info)
         if reason:
             self._refused[info.node] = reason
             return reason
@@ -233,10 +235,10 @@ class NodeRegistry:
         self._acknowledged.discard(info.node)
         return None
 
-    def _still_dismissed(self, info: NodeInfo) -> str | None:
-        """Why a node that was sent away stays away; None where it has passed its checks since."""
-        why, life = self._dismissed.get((info.node, info.address), (None, ""))
+    def _still_evicted(self, info: NodeInfo) -> str | None:
+        """Why an evicted node stays out; None if it has passed its checks since."""
+        why, life = self._evicted.get((info.node, info.address), (None, ""))
         if why and info.examined and info.examined != life:
-            del self._dismissed[info.node, info.address]
+            del self._evicted[info.node, info.address]
             return None
         return why

@@ -105,8 +105,8 @@ class Control:
         """The head's, and that of every worker that has joined and is there."""
         return self._registry.node_infos()
 
-    def begin_anew(self) -> None:
-        """Take another incarnation: every worker leaves its Ray and joins again."""
+    def new_incarnation(self) -> None:
+        """Take a new incarnation, so that every worker leaves its Ray and joins again."""
         self.incarnation = uuid.uuid4().hex[:12]
         self._registry.clear()
         self._in_loop(self._answer_running)
@@ -117,14 +117,14 @@ class Control:
     def is_leaving(self, worker: str) -> bool:
         return self._registry.is_leaving(worker)
 
-    def let_go(self) -> None:
-        """Nothing runs on those that asked to leave any more: they learn it, and leave."""
-        if self._registry.let_go():
+    def release_leaving(self) -> None:
+        """Tell the workers that asked to leave that nothing runs on them any more."""
+        if self._registry.release_leaving():
             self._in_loop(self._answer_running)
 
-    def dismiss(self, worker: str, why: str) -> None:
-        """Send a worker away, until its checks have passed anew."""
-        self._registry.dismiss(worker, why)
+    def evict(self, worker: str, why: str) -> None:
+        """Refuse a worker until its checks have passed again."""
+        self._registry.evict(worker, why)
         self._in_loop(self._answer_running)
 
     def renew(self, worker: str) -> None:
@@ -133,7 +133,10 @@ class Control:
         self._in_loop(self._answer_running)
 
     def ask_for_stacks(self, attempt: int) -> None:
-        """With the answer to its question, each worker learns that it is to write them; 0: not."""
+        """Ask all workers, in the reply to their open poll, to write their stacks for this attempt.
+
+        0 clears the request.
+        """
         self._stacks_of = attempt
         self._in_loop(self._answer_running)
 
@@ -142,7 +145,7 @@ class Control:
         return self._registry.oom_kills()
 
     def hear_all(self, timeout: float) -> None:
-        """Have all workers that are present say how it stands with them at this moment."""
+        """Have all present workers poll again, within `timeout` seconds."""
         since = time.monotonic()
         self._in_loop(self._answer_running)
         while not self._registry.heard_since(since) and time.monotonic() - since < timeout:

@@ -167,7 +167,7 @@ class Attempt:
                     self._stop_asked = True
                     self._stop(why)
                 case WorkerLeaves(worker, why) if not self._ending:
-                    self._let_go(worker, why)
+                    self._stop_for_leaving(worker, why)
             self._look_for_kills()
             progress = self._progress()
             if not self._ending:
@@ -208,7 +208,7 @@ class Attempt:
         elif progress is not None and (sentence := self.newcomers()):
             self._grow(progress.checkpoint or 0, sentence)
 
-    def _let_go(self, worker: str, why: str) -> None:
+    def _stop_for_leaving(self, worker: str, why: str) -> None:
         if self.nodes.is_leaving(worker):
             self._leaving = f"{worker} leaves: {why}"
             self._stop(self._leaving)

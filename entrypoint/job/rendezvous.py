@@ -109,14 +109,14 @@ class Gathering:
         """
         self.control.phase = "recovering"
         if isinstance(decision, policy.Replace):
-            self.control.dismiss(decision.worker, decision.sentence)
+            self.control.evict(decision.worker, decision.sentence)
         if (
             isinstance(decision, policy.Renew)
             and decision.node != self.control.node_infos()[0].node
         ):
             self.control.renew(decision.node)
         elif ray_lost or isinstance(decision, policy.Renew):
-            self._begin_anew()
+            self._restart_ray()
         if isinstance(decision, policy.Resume) and decision.delayed:
             pause = wait.backoff(failures)
             log.info("waiting %.1f s before the next attempt", pause)
@@ -210,10 +210,10 @@ class Gathering:
         return not lacking
 
     def _whole_roll(self, waited: float) -> RollState:
-        self.control.let_go()
+        self.control.release_leaving()
         if self.cluster.ended():
             self.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
-            self._begin_anew()
+            self._restart_ray()
         state = self.control.roll()
         there = len(state.present)
         # Those that were lacking before are not waited for a second time.
@@ -249,10 +249,10 @@ class Gathering:
             return
         self._unseen_since = None
         self.journal.record("ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes")
-        self._begin_anew()
+        self._restart_ray()
 
-    def _begin_anew(self) -> None:
+    def _restart_ray(self) -> None:
         # The workers' Ray would take a minute to notice that the head's is another one.
-        self.control.begin_anew()
+        self.control.new_incarnation()
         self.cluster.revive()
         self.inbox.forget(RayEnded)  # it is told of the one that is no more

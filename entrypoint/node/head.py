@@ -240,7 +240,7 @@ def say_again(journal: Journal, info: NodeInfo, cluster: HeadRay) -> None:
     """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
     why = f" ({info.rejoins})" if info.rejoins else ""
     over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
-    told = ": Ray was told so" if cluster.bury(info.node, over) else ""
+    told = ": Ray was told so" if cluster.mark_dead(info.node, over) else ""
     if told or info.rejoins:
         journal.record("node-over", f"{over}{told}", node=info.node)
 

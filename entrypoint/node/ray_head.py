@@ -55,9 +55,11 @@ class HeadRay:
     def alive(self) -> set[str]:
         return {node.address for node in ray_node.alive_nodes(self.dashboard, self.token)}
 
-    def bury(self, name: str, why: str) -> bool:
-        """Have Ray take what nodes of this name it has now for dead, instead of asking them for
-        some time yet. Whether there were any; where it does not come about, Ray sees it later."""
+    def mark_dead(self, name: str, why: str) -> bool:
+        """Have Ray mark its nodes of this name dead at once. Returns whether there were any.
+
+        If that fails, Ray finds out by its own health checks later.
+        """
         try:
             nodes = ray_node.alive_nodes(self.dashboard, self.token)
             if not (dead := [node.id for node in nodes if node.name == name]):

@@ -304,9 +304,7 @@ class _Membership:
             match self.inbox.take(timeout=left):
                 case HeadSaid() as said:
                     return said
-                case (
-                    HeadLost() | JoinAgain() | RayEnded()
-                ):  # it is let go, or has nothing left to stay for
+                case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to stay for
                     break
         return asked  # a second notice of the same end is none to leave at once
 

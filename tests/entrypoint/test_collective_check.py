@@ -182,13 +182,13 @@ def test_after_a_broken_collective_the_nodes_are_tried_before_the_next_attempt(
 
 def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(world: World) -> None:
     examined_by(world, row(0.5, fault("a")), row(0.5))
-    dismiss = world.control.dismiss
+    evict = world.control.evict
 
-    def dismiss_and_come_back(worker: str, why: str) -> None:
-        dismiss(worker, why)
+    def evict_and_come_back(worker: str, why: str) -> None:
+        evict(worker, why)
         world.later(0.1, lambda: world.check_in("a", "127.0.0.4"))
 
-    world.control.dismiss = dismiss_and_come_back  # type: ignore[method-assign]
+    world.control.evict = evict_and_come_back  # type: ignore[method-assign]
     assert world.lives().name == "finished"
     assert world.kinds()[4:] == ["roll", "collective", "decision", "roll", "collective", "attempt"]
     assert "a does not reach the others" in world.sentences("decision")[1]

@@ -191,7 +191,7 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     client.check_in(node_info("a"), joined=True)
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._registry._entries["a"].asking == 1)
-    head.control.begin_anew()
+    head.control.new_incarnation()
     eventually(lambda: said == [HeadLost("the head was started again")])
     assert head.control.roll().present == ()
     anew = client.check_in(node_info("a"), joined=True)
@@ -215,13 +215,13 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
     assert said == [StacksAsked(3)] * 2 + [HeadSaid("finished", 0)] * 2
 
 
-def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(
+def test_an_evicted_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(
     head: Head,
 ) -> None:
     client = head.client()
     client.check_in(node_info("a"), joined=True)
     assert head.control.worker_at("127.0.0.3") == "a"
-    head.control.dismiss("a", "a GPU of a failed")
+    head.control.evict("a", "a GPU of a failed")
     assert head.control.roll().present == ()
     assert head.control.worker_at("127.0.0.3") is None
     with pytest.raises(RefusedError, match="a GPU of a failed"):
@@ -229,7 +229,7 @@ def test_a_dismissed_worker_is_off_the_roll_and_only_another_machine_may_take_it
     assert client.check_in(node_info("a", "127.0.0.9"), joined=True) == "first"
 
 
-def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head: Head) -> None:
+def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_released(head: Head) -> None:
     said: list[Message] = []
     client = head.client()
     assert not client.leave("a", "SIGTERM")
@@ -241,19 +241,19 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_let_go(head:
     assert head.control.is_leaving("a")
     assert head.control.roll().present == ()
     assert said == []
-    head.control.let_go()
+    head.control.release_leaving()
     eventually(lambda: len(said) == 1)
     assert said == [JoinAgain()]
     assert not head.control.is_leaving("a")
 
 
 @pytest.mark.parametrize(("examined", "back"), [("first", False), ("", False), ("second", True)])
-def test_a_dismissed_worker_is_taken_back_once_it_has_passed_its_checks_anew(
+def test_an_evicted_worker_is_taken_back_once_it_has_passed_its_checks_anew(
     head: Head, examined: str, back: bool
 ) -> None:
     client = head.client()
     client.check_in(replace(node_info("a"), examined="first"), joined=True)
-    head.control.dismiss("a", "a GPU of a failed")
+    head.control.evict("a", "a GPU of a failed")
     again = replace(node_info("a"), examined=examined)
     if not back:
         with pytest.raises(RefusedError, match="a GPU of a failed"):

@@ -48,7 +48,7 @@ def test_ray_that_ends_between_two_attempts_is_started_anew_and_costs_no_other(
 ) -> None:
     def dies_before_ray(world: World) -> JobInfo:
         world.nodes.discard("127.0.0.3")
-        world.control.begin_anew()
+        world.control.new_incarnation()
         world.later(0.3, ray_ends)
         return ends(DIED, at_step=3)(world)
 
@@ -86,7 +86,7 @@ def test_a_log_that_storage_does_not_take_costs_the_word_to_ray_alone(
 ) -> None:
     logs = RunFiles(tmp_path).logs
     logs.write_text("in the way of the directory")
-    assert not cluster.bury("a", "a asks to join again")
+    assert not cluster.mark_dead("a", "a asks to join again")
     (said,) = caplog.messages
     assert said.startswith("Ray is not told that a asks to join again: ")
     assert str(logs) in said
@@ -100,7 +100,7 @@ def test_a_word_to_ray_whose_log_is_gone_is_missed_in_one_line(
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{gone}"\n')
     program.chmod(0o755)
     monkeypatch.setattr("entrypoint.processes.programs.sys.executable", str(program))
-    assert cluster.bury("a", "a asks to join again")
+    assert cluster.mark_dead("a", "a asks to join again")
     eventually(lambda: len(caplog.messages) == 1)
     assert caplog.messages[0].startswith("Ray is not told that a asks to join again: [Errno 2]")
 

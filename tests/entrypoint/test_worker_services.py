@@ -95,12 +95,12 @@ def test_a_stop_ends_the_wait(silent: Settings, control: Control) -> None:
 def test_a_head_that_is_lost_ends_the_wait_and_is_joined_again(
     silent: Settings, control: Control, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def begin_anew() -> None:
-        control.begin_anew()
+    def new_incarnation() -> None:
+        control.new_incarnation()
         eventually(lambda: asked(control))
         control.announce("finished", 0)
 
-    meanwhile(control, begin_anew)
+    meanwhile(control, new_incarnation)
     assert serve(silent) == ExitCode.FINISHED
     assert "the head is lost (the head was started again); waiting for it" in caplog.messages
 

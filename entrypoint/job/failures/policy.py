@@ -49,7 +49,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Send a worker away for good, then resume with another, or with those that are left."""
+    """Evict a worker, then resume with another, or with the workers that are left."""
 
     sentence: str
     worker: str
@@ -164,7 +164,7 @@ def decide(
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
     if failure is FailureClass.GPU_FAULT and faulty_worker:
-        return Replace(f"a GPU of {faulty_worker} failed: sending it away, {where}", faulty_worker)
+        return Replace(f"a GPU of {faulty_worker} failed: evicting it, {where}", faulty_worker)
     return Resume(
         f"{REASONS[failure]}: {where}",
         delayed=history.fruitless > 0 and failure is not FailureClass.NODE_LOST,
@@ -192,7 +192,7 @@ def unreachable(
 ) -> Sequence[Decision]:
     """The nodes do not reach each other as they should, for the `failures`-th time in a row.
 
-    `workers`: those on the roll; neither the head nor a link is sent away.
+    `workers`: those on the roll; neither the head nor a link is evicted.
     """
     sentence = answer.sentence
     if failures > max_restarts:
@@ -202,7 +202,7 @@ def unreachable(
         why = "starts no process: starting it anew there"
         return [Renew(f"Ray on {node} {why}", node) for node in answer.unstarted]
     if faulty_workers := [node for node in answer.faulty if node in workers]:
-        why = "does not reach the others as it should: sending it away until its checks pass"
+        why = "does not reach the others as it should: evicting it until its checks pass"
         return [Replace(f"{worker} {why}", worker) for worker in faulty_workers]
     return [Resume("the nodes do not reach each other: trying again", delayed=True)]
 

@@ -1,4 +1,4 @@
-"""Have Ray bury nodes.
+"""Have Ray mark nodes dead.
 
     python -m trainer.cluster.diagnostics.declare_dead --address HOST:PORT --why SENTENCE NODE…
 
