@@ -1,4 +1,4 @@
-"""The nodes of a run, brought to where a job can be submitted: before and between its attempts."""
+"""Bring the nodes of a run to where Ray can take the job, before each attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from entrypoint.run.journal import Journal
 log = logging.getLogger(__name__)
 
 NODE_TIMEOUTS = 2.0
-"""So many times as long as Ray itself may take to see that a node is gone, it is waited for."""
+"""Multiple of ROLLCALL_NODE_TIMEOUT to wait for Ray to list the nodes that have joined."""
 
 
 class RollIncompleteError(Exception):
@@ -55,8 +55,8 @@ class Cluster(Protocol):
 
 
 @dataclass(slots=True)
-class Gathering:
-    """`gather` before each attempt, `prepare` after one."""
+class Rendezvous:
+    """`complete` runs before each attempt, `recover` after one that did not end the run."""
 
     settings: Settings
     recipe: Recipe
@@ -73,14 +73,16 @@ class Gathering:
     present: tuple[str, ...] | None = None
     """The workers that the last roll had; None before the first of this life."""
     _unseen_since: float | None = None
-    """Since when the nodes are there, and Ray does not see them; a monotonic clock's seconds."""
+    """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
     def __post_init__(self) -> None:
         self.job = self.settings
 
-    def gather(self) -> policy.Stop | None:
-        """Until the roll is complete and its nodes reach each other; the end of the run where they
-        never do. Raises what the waits raise."""
+    def complete(self) -> policy.Stop | None:
+        """Wait until the roll is complete and its nodes reach each other.
+
+        Returns the end of the run if they never do. Raises what the waits raise.
+        """
         failures = 0
         while True:
             self.collective.warm_up(self.control.node_infos()[0], self.control.roll().expected)
@@ -100,12 +102,12 @@ class Gathering:
                 if isinstance(decision, policy.Stop):
                     return decision
                 self.record(decision)
-                self.prepare(decision, failures)
+                self.recover(decision, failures)
 
-    def prepare(self, decision: policy.Answer, failures: int, *, ray_lost: bool = False) -> None:
-        """Do what was decided; `failures`: in a row.
+    def recover(self, decision: policy.Answer, failures: int, *, ray_lost: bool = False) -> None:
+        """Carry out a decision. `failures`: the number of failures in a row.
 
-        Raises InterruptedWaitError where the node is asked to stop meanwhile.
+        Raises InterruptedWaitError if the node is asked to stop meanwhile.
         """
         self.control.phase = "recovering"
         if isinstance(decision, policy.Replace):
@@ -124,8 +126,10 @@ class Gathering:
                 raise wait.InterruptedWaitError("asked to stop between two attempts")
 
     def await_files(self) -> None:
-        """Until what the job's arguments name is there, as it was when the head started: on a mount
-        that is away, it comes back with that. Raises StorageLostError."""
+        """Wait until the files that the job's arguments name are there, as on a lost mount.
+
+        Raises StorageLostError after ROLLCALL_SERVICE_TIMEOUT.
+        """
 
         def look() -> None:
             try:
@@ -160,9 +164,9 @@ class Gathering:
         return f"{', '.join(sorted(set(state.present) - set(before)))} joined"
 
     def _call_the_roll(self) -> None:
-        """Until the expected workers are there, by their word and by Ray's, and services answer.
+        """Wait until the workers have joined, Ray lists them too, and the services answer.
 
-        Where it was complete before, it does not wait that long for a worker that is lacking.
+        If the roll was complete before, it waits less long for a missing worker.
         """
         fits = False
         while not fits:
@@ -176,7 +180,7 @@ class Gathering:
         self.services.wait_ready(self.inbox.stop)
 
     def _next_roll(self) -> RollState:
-        """Raises RollIncompleteError where too few are there at the deadline."""
+        """Raises RollIncompleteError if too few workers are there at the deadline."""
         before = self.present is not None or self.journal.attempts() > 0
         began = time.monotonic() if before else math.inf
         try:
@@ -195,8 +199,11 @@ class Gathering:
             return state
 
     def _fit(self, state: RollState) -> bool:
-        """The job as the nodes of this roll can hold it. False where they cannot, and others are
-        there by now, and where the job's files are gone meanwhile."""
+        """Set `job` as the nodes of this roll can hold it.
+
+        Returns False to call the roll again: the nodes have changed, or the job's files are gone.
+        Raises UnplaceableError if the nodes are the same and cannot hold the job.
+        """
         head = self.control.node_infos()[0]
         offers = [info.offer for info in (head, *state.node_infos)]
         fitted = self.recipe.fitted
@@ -240,8 +247,10 @@ class Gathering:
         return state
 
     def _lose_patience(self, unseen: str) -> None:
-        """The nodes are there by their own word. Where Ray does not see it for long, a daemon of
-        its own hangs, on whichever node, and none of their ends will tell."""
+        """Restart Ray if it has not listed nodes that have joined for too long.
+
+        One of Ray's daemons hangs then, on some node, and no process ends to show it.
+        """
         now = time.monotonic()
         self._unseen_since = self._unseen_since or now
         waited = now - self._unseen_since
@@ -255,4 +264,4 @@ class Gathering:
         # The workers' Ray would take a minute to notice that the head's is another one.
         self.control.new_incarnation()
         self.cluster.revive()
-        self.inbox.forget(RayEnded)  # it is told of the one that is no more
+        self.inbox.forget(RayEnded)  # a message about the Ray that is gone

@@ -18,7 +18,7 @@ from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, Recipe
 from entrypoint.job.rendezvous import (
-    Gathering,
+    Rendezvous,
     RollIncompleteError,
     StorageLostError,
     UnplaceableError,
@@ -79,7 +79,7 @@ class Supervisor:
     recipe: Recipe
     journal: Journal
     control: Control
-    gathering: Gathering
+    rendezvous: Rendezvous
     jobs: JobClient
     inbox: Inbox
     _track: policy.Track = field(init=False)
@@ -90,14 +90,14 @@ class Supervisor:
 
     def run(self) -> Outcome:
         try:
-            self.gathering.await_files()
+            self.rendezvous.await_files()
             self._hang = HangWatch(
                 hang.given_timeout(self.settings),
                 self.recipe.outage(self.settings),
                 tells_phases=self.recipe.tells_phases,
             )
             while True:
-                if (stop := self.gathering.gather()) is not None:
+                if (stop := self.rendezvous.complete()) is not None:
                     return Outcome.of(stop)
                 before = self._step()
                 try:
@@ -107,19 +107,19 @@ class Supervisor:
                 decision = self._decide(ending, gained=ending.step > before)
                 if isinstance(decision, policy.Stop):
                     return Outcome.of(decision)
-                self.gathering.record(decision)
-                self.gathering.prepare(
+                self.rendezvous.record(decision)
+                self.rendezvous.recover(
                     decision, self._track.fruitless, ray_lost=ending.status == "LOST"
                 )
         except Exception as error:
             return Outcome.of_error(error, self.settings.run_dir)
         finally:
-            self.gathering.collective.close()
+            self.rendezvous.collective.close()
 
     def _attempt(self) -> Ending:
         number = self.journal.attempts() + 1
         self.journal.attempt = number
-        identity, job = resume_check.fingerprint(self.settings), self.gathering.job
+        identity, job = resume_check.fingerprint(self.settings), self.rendezvous.job
         if resume_check.has_begun(self.journal.events("attempt", "resume"), identity):
             job = self.recipe.going_on(job)
         named = self.recipe.begins_at(job)
@@ -152,12 +152,12 @@ class Supervisor:
             self.inbox,
             self._hang,
             self.control,
-            self.gathering.newcomers,
+            self.rendezvous.newcomers,
         )
         ending = attempt.run(command)
         if ending.status == "LOST":
             return ending
-        lost = self.control.roll().lost(self.gathering.present or ())
+        lost = self.control.roll().lost(self.rendezvous.present or ())
         ending = replace(ending, lost_nodes=lost)
         if classes.classify(ending) is FailureClass.USAGE:
             return replace(ending, files_gone=self._files_gone())
@@ -176,7 +176,7 @@ class Supervisor:
         failure = classes.classify(ending)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
-        self.gathering.collective.ended(failure)
+        self.rendezvous.collective.ended(failure)
         history = self._track.after(failure, gained=gained or failure is FailureClass.GROWN)
         if failure not in NO_FAILURE:
             self.journal.record(

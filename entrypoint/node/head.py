@@ -21,7 +21,7 @@ from entrypoint.job import run_identity
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.rendezvous import Gathering
+from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.node import ray_node
@@ -162,11 +162,11 @@ def _lead(life: _Life) -> int:
         ray = ray_node.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
         least = life.role.min_workers
-        gathering = Gathering(
+        rendezvous = Rendezvous(
             settings, recipe, journal, control, services, cluster, collective, inbox, least
         )
         try:
-            supervisor = Supervisor(settings, recipe, journal, control, gathering, jobs, inbox)
+            supervisor = Supervisor(settings, recipe, journal, control, rendezvous, jobs, inbox)
             cluster.wait_ready()
             outcome = supervisor.run()
         except Exception as error:

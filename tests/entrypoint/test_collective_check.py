@@ -163,9 +163,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def examined_by(world: World, *rows: dict[str, Any], **env: str) -> CollectiveCheck:
     settings = Settings.read({**world.settings.environ, **env}, ["true"])
-    world.gathering.settings = settings
+    world.rendezvous.settings = settings
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(*rows))
-    world.gathering.collective = check
+    world.rendezvous.collective = check
     return check
 
 
@@ -300,7 +300,7 @@ def test_an_answer_of_other_nodes_than_those_on_the_roll_does_not_count(
 
 
 def test_a_stop_during_the_check_ends_it_at_once(world: World) -> None:
-    world.gathering.collective.argv = HANGS
+    world.rendezvous.collective.argv = HANGS
     world.later(0.8, lambda: world.inbox.put(StopAsked("SIGTERM")))
     assert world.lives().exit_code is ExitCode.STOPPED
     assert marked(world.settings.node_mark) == []

@@ -107,7 +107,7 @@ def test_where_fewer_are_not_allowed_a_lost_worker_is_waited_for_until_the_deadl
     tmp_path: Path,
 ) -> None:
     world = two_workers(tmp_path, loses("b", ends(DIED)), ROLLCALL_ROLL_TIMEOUT="3s")
-    world.gathering.minimum = 2
+    world.rendezvous.minimum = 2
     assert "b has been silent" in world.lives().sentence
     assert len(world.jobs.submitted) == 1
 

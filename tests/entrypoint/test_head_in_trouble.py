@@ -67,7 +67,7 @@ def test_ray_that_ends_between_two_attempts_is_started_anew_and_costs_no_other(
 
 def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.gathering.prepare(Replace("a GPU of a failed", "a"), 1, ray_lost=True)
+    world.rendezvous.recover(Replace("a GPU of a failed", "a"), 1, ray_lost=True)
     assert world.revived == 1
 
 

@@ -307,7 +307,7 @@ def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_p
             return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
 
     world = World(tmp_path, workers=1, minimum=1)
-    world.gathering.recipe = Needy()
+    world.rendezvous.recipe = Needy()
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
     outcome = world.lives()
     assert outcome.exit_code is ExitCode.USAGE

@@ -62,8 +62,8 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     world = World(root, *acts, **env)
     given = {name: str(world.settings.environ[name]) for name in ("ROLLCALL_RAY_TEMP_DIR",)}
     settings = Settings.read({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
-    world.supervisor.settings = world.gathering.settings = world.gathering.job = settings
-    world.supervisor.recipe = world.gathering.recipe = RECIPE
+    world.supervisor.settings = world.rendezvous.settings = world.rendezvous.job = settings
+    world.supervisor.recipe = world.rendezvous.recipe = RECIPE
     registry = world.control._registry
     registry.me = replace(registry.me, inventory={"cpus": 8})
     return world
@@ -168,7 +168,7 @@ def test_files_that_are_lost_between_the_roll_and_the_attempt_are_waited_for(
             world.later(0.3, mount.come_back)
         asked.append(arguments)
 
-    monkeypatch.setattr(type(world.gathering.collective), "ask", loses_them)
+    monkeypatch.setattr(type(world.rendezvous.collective), "ask", loses_them)
     assert world.lives().exit_code is ExitCode.FINISHED
     assert world.sentences("files")[-1] == "the job's files are there again"
     assert world.kinds().count("attempt") == 1

@@ -16,7 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.command import RECIPE
-from entrypoint.job.rendezvous import Gathering
+from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.net import wait
 from entrypoint.net.port_block import PortBlock
@@ -113,7 +113,7 @@ class World:
             on_check_in=lambda info, refusal: None,
             on_leave=lambda worker, why: self.inbox.put(WorkerLeaves(worker, why)),
         )
-        self.gathering = Gathering(
+        self.rendezvous = Rendezvous(
             self.settings,
             RECIPE,
             self.journal,
@@ -129,7 +129,7 @@ class World:
             RECIPE,
             self.journal,
             self.control,
-            self.gathering,
+            self.rendezvous,
             self.jobs,  # type: ignore[arg-type]
             self.inbox,
         )

@@ -34,8 +34,8 @@ class Nodes(World):
 
     def __init__(self, root: Path, job: Sequence[str]) -> None:
         super().__init__(root, workers=2, minimum=2)
-        self.gathering.settings = settings_of(root, *job)
-        self.gathering.recipe = RECIPE
+        self.rendezvous.settings = settings_of(root, *job)
+        self.rendezvous.recipe = RECIPE
         self.leaves_when_ray_is_asked = False
         for name in ADDRESSES:
             self.comes(name)
@@ -75,10 +75,10 @@ def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(
 ) -> None:
     nodes = Nodes(tmp_path, job)
     nodes.leaves_when_ray_is_asked = True
-    assert nodes.gathering.gather() is None
+    assert nodes.rendezvous.complete() is None
     assert nodes.rolls() == [["a", "b"]]
-    assert nodes.gathering.job == nodes.gathering.settings
-    assert nodes.gathering.present == ("a", "b")
+    assert nodes.rendezvous.job == nodes.rendezvous.settings
+    assert nodes.rendezvous.present == ("a", "b")
 
 
 class Meanwhile(Builtin):
@@ -98,7 +98,7 @@ def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, ELASTIC)
     nodes.comes("b", gpus=4)
     with pytest.raises(UnplaceableError):
-        nodes.gathering.gather()
-    nodes.gathering.recipe = Meanwhile(nodes)
-    assert nodes.gathering.gather() is None
+        nodes.rendezvous.complete()
+    nodes.rendezvous.recipe = Meanwhile(nodes)
+    assert nodes.rendezvous.complete() is None
     assert nodes.rolls() == [["a", "b"]] * 3
