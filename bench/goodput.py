@@ -22,7 +22,7 @@ from unittest.mock import patch
 from bench.result import report
 from contract.journal import append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
-from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.job.failures.log_patterns import Signs
 from entrypoint.job.failures.policy import Replace, Stop, Track
 from entrypoint.net import wait
@@ -155,18 +155,18 @@ def _one_step(world: World) -> bool:
 
 def _answer(world: World, track: Track, *, gained: bool) -> bool:
     inputs, kind = world.inputs, world.rng.choices(list(KINDS), list(KINDS.values()))[0]
-    ending, silent = _ending(kind, inputs, world.step)
+    result, silent = _result(kind, inputs, world.step)
     if kind == "maintenance":  # a notice: the step in flight is finished and saved
         world.now += inputs.step
         world.step = world.saved = world.step + 1
         world.tell("step")
         world.tell("checkpoint")
     world.now += silent
-    failure = classes.classify(ending)
-    sentence = f"{failure}: {classes.evidence(ending, failure)}"
+    failure = classes.classify(result)
+    sentence = f"{failure}: {classes.evidence(result, failure)}"
     world.journal.record("failure", sentence, failure=failure, silent_seconds=silent)
     history = track.after(failure, gained=gained)
-    sign = classes.sign_of(ending, failure)
+    sign = classes.sign_of(result, failure)
     faulty = f"worker at {sign.address}" if sign and sign.address else None
     decision = policy.decide(failure, history, world.saved, faulty)
     if isinstance(decision, Stop):
@@ -179,18 +179,18 @@ def _answer(world: World, track: Track, *, gained: bool) -> bool:
     return True
 
 
-def _ending(kind: str, inputs: Inputs, step: int) -> tuple[Ending, float]:
+def _result(kind: str, inputs: Inputs, step: int) -> tuple[AttemptResult, float]:
     """How it looks to the supervisor, and for how long the job was silent by then."""
     if kind == "stuck":
         watched = hang.limit("forward", [inputs.longest_part] * hang.KNOWN)
-        return Ending(status="FAILED", hung="nothing more"), watched + inputs.end_of_hung
+        return AttemptResult(status="FAILED", hung="nothing more"), watched + inputs.end_of_hung
     if kind == "maintenance":
-        return Ending(status="FAILED", exit_code=143, leaving="a worker leaves"), 0.0
+        return AttemptResult(status="FAILED", exit_code=143, leaving="a worker leaves"), 0.0
     signs = Signs(lambda: step)
     for line in _log(*LOGS[kind]).splitlines():
         signs.read(line)
     silent = inputs.process_death if kind in ("gpu", "program") else inputs.node_death
-    return Ending(status="FAILED", exit_code=1, signs=signs.at(step), step=step), silent
+    return AttemptResult(status="FAILED", exit_code=1, signs=signs.at(step), step=step), silent
 
 
 def _log(name: str, case: str) -> str:

@@ -16,7 +16,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.console import ProgressLine
 from entrypoint.job.failures import resume_check
-from entrypoint.job.failures.classes import BESIDE_THE_DRIVER, Ending
+from entrypoint.job.failures.classes import BESIDE_THE_DRIVER, AttemptResult
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import Signs, plain
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
@@ -106,7 +106,7 @@ class Attempt:
             lambda: {**self.nodes.oom_kills(), self.settings.node_name: oom_kills.count()}
         )
 
-    def run(self, command: Command) -> Ending:
+    def run(self, command: Command) -> AttemptResult:
         """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
         before = self._progress()  # the job may tell of its first step at once
         step = before.step if before else 0
@@ -115,7 +115,7 @@ class Attempt:
         try:
             self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
-            return Ending(status="FAILED", message=str(error))
+            return AttemptResult(status="FAILED", message=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
         self._watch(before)
         info, step = self._last_status(), self._step()
@@ -124,7 +124,7 @@ class Attempt:
             self._look_for_kills()
         if info.error_type in BESIDE_THE_DRIVER:
             self._signs.told_by_ray(redact(info.message, self.settings.secrets))
-        return Ending(
+        return AttemptResult(
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,

@@ -13,7 +13,7 @@ from entrypoint.cluster.server import Control
 from entrypoint.config.settings import Settings
 from entrypoint.job.attempt import Attempt
 from entrypoint.job.failures import classes, hang, policy, resume_check
-from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, Recipe
@@ -101,22 +101,22 @@ class Supervisor:
                     return Outcome.of(stop)
                 before = self._step()
                 try:
-                    ending = self._attempt()
+                    result = self._attempt()
                 except FilesGoneError:
                     continue  # since the roll looked for them, which waits for them
-                decision = self._decide(ending, gained=ending.step > before)
+                decision = self._decide(result, gained=result.step > before)
                 if isinstance(decision, policy.Stop):
                     return Outcome.of(decision)
                 self.rendezvous.record(decision)
                 self.rendezvous.recover(
-                    decision, self._track.fruitless, ray_lost=ending.status == "LOST"
+                    decision, self._track.fruitless, ray_lost=result.status == "LOST"
                 )
         except Exception as error:
             return Outcome.of_error(error, self.settings.run_dir)
         finally:
             self.rendezvous.collective.close()
 
-    def _attempt(self) -> Ending:
+    def _attempt(self) -> AttemptResult:
         number = self.journal.attempts() + 1
         self.journal.attempt = number
         identity, job = resume_check.fingerprint(self.settings), self.rendezvous.job
@@ -154,14 +154,14 @@ class Supervisor:
             self.control,
             self.rendezvous.newcomers,
         )
-        ending = attempt.run(command)
-        if ending.status == "LOST":
-            return ending
+        result = attempt.run(command)
+        if result.status == "LOST":
+            return result
         lost = self.control.roll().lost(self.rendezvous.present or ())
-        ending = replace(ending, lost_nodes=lost)
-        if classes.classify(ending) is FailureClass.USAGE:
-            return replace(ending, files_gone=self._files_gone())
-        return ending
+        result = replace(result, lost_nodes=lost)
+        if classes.classify(result) is FailureClass.USAGE:
+            return replace(result, files_gone=self._files_gone())
+        return result
 
     def _files_gone(self) -> str | None:
         try:
@@ -172,8 +172,8 @@ class Supervisor:
             return None  # as its driver has said
         return None
 
-    def _decide(self, ending: Ending, *, gained: bool) -> policy.Decision:
-        failure = classes.classify(ending)
+    def _decide(self, result: AttemptResult, *, gained: bool) -> policy.Decision:
+        failure = classes.classify(result)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
         self.rendezvous.collective.ended(failure)
@@ -181,15 +181,15 @@ class Supervisor:
         if failure not in NO_FAILURE:
             self.journal.record(
                 "failure",
-                f"{failure}: {classes.evidence(ending, failure)}",
+                f"{failure}: {classes.evidence(result, failure)}",
                 failure=failure,
-                exit_code=ending.exit_code,
-                status=ending.status,
-                step=ending.step,
-                silent_seconds=round(ending.silent_seconds, 3),
-                lost_nodes=list(ending.lost_nodes),
+                exit_code=result.exit_code,
+                status=result.status,
+                step=result.step,
+                silent_seconds=round(result.silent_seconds, 3),
+                lost_nodes=list(result.lost_nodes),
             )
-        sign = classes.sign_of(ending, failure)
+        sign = classes.sign_of(result, failure)
         faulty = self.control.worker_at(sign.address) if sign and sign.address else None
         from_step = self.recipe.latest(self.settings.run_dir) or 0
         return policy.decide(

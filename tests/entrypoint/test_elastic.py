@@ -11,7 +11,7 @@ import pytest
 from contract.progress import Progress
 from contract.resources import Offer
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import Ending, FailureClass, classify
+from entrypoint.job.failures.classes import AttemptResult, FailureClass, classify
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin import RECIPE
@@ -39,12 +39,12 @@ def test_with_fewer_workers_it_goes_on_once_they_were_waited_for(
 
 
 def test_an_attempt_that_was_ended_to_grow_is_no_failure() -> None:
-    ending = Ending(status="STOPPED", exit_code=143, grown="b joined")
-    assert classify(ending) is FailureClass.GROWN
-    assert classify(Ending(status="SUCCEEDED", grown="b joined")) is FailureClass.FINISHED
-    lost = Ending(status="FAILED", grown="b joined", lost_nodes=("a has left",))
+    result = AttemptResult(status="STOPPED", exit_code=143, grown="b joined")
+    assert classify(result) is FailureClass.GROWN
+    assert classify(AttemptResult(status="SUCCEEDED", grown="b joined")) is FailureClass.FINISHED
+    lost = AttemptResult(status="FAILED", grown="b joined", lost_nodes=("a has left",))
     assert classify(lost) is FailureClass.NODE_LOST
-    asked = Ending(status="STOPPED", grown="b joined", stop_asked=True)
+    asked = AttemptResult(status="STOPPED", grown="b joined", stop_asked=True)
     assert classify(asked) is FailureClass.PREEMPTED
     decision = decide(FailureClass.GROWN, History(0, 1, 3), 45)
     assert isinstance(decision, Grow)

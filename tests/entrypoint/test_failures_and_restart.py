@@ -14,7 +14,7 @@ import pytest
 from contract.run_dir import ExitCode
 from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
-    Ending,
+    AttemptResult,
     FailureClass,
     Sign,
     classify,
@@ -37,7 +37,7 @@ def recorded() -> list[Any]:
     ]
 
 
-def ending_of(case: dict[str, Any]) -> Ending:
+def result_of(case: dict[str, Any]) -> AttemptResult:
     """As the supervisor sees it, line by line."""
     step = case.get("step", 0)
     signs = Signs(lambda: step)
@@ -48,7 +48,7 @@ def ending_of(case: dict[str, Any]) -> Ending:
     message = case.get("message", case["log"])
     if case.get("error_type") in BESIDE_THE_DRIVER:
         signs.told_by_ray(message)
-    return Ending(
+    return AttemptResult(
         status="FAILED",
         exit_code=case.get("exit_code"),
         error_type=case.get("error_type"),
@@ -61,13 +61,13 @@ def ending_of(case: dict[str, Any]) -> Ending:
 
 @pytest.mark.parametrize("case", recorded())
 def test_recorded_evidence_gets_its_class(case: dict[str, Any]) -> None:
-    ending = ending_of(case)
-    failure = classify(ending)
+    result = result_of(case)
+    failure = classify(result)
     assert failure == case["expected"], case["source"]
     if "evidence" in case:
-        assert case["evidence"] in evidence(ending, failure)
+        assert case["evidence"] in evidence(result, failure)
     if "address" in case:
-        told = sign_of(ending, failure)
+        told = sign_of(result, failure)
         assert told is not None
         assert told.address == case["address"]
 
@@ -81,8 +81,8 @@ def test_every_class_that_a_log_can_show_is_met_by_recorded_evidence() -> None:
 def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> None:
     signs = Signs(lambda: 0)
     signs.read("\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory")
-    ending = Ending(status="FAILED", exit_code=1, signs=signs.at(0))
-    assert evidence(ending, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+    result = AttemptResult(status="FAILED", exit_code=1, signs=signs.at(0))
+    assert evidence(result, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_what_is_said_after_a_drivers_error_is_not_taken_for_it(line: str) -> No
     signs = Signs(lambda: 0)
     signs.read("\x1b[31mthe saved cursor belongs to other prompts than a.jsonl\x1b[0m")
     signs.read(line)
-    ending = Ending(
+    result = AttemptResult(
         status="FAILED",
         exit_code=ExitCode.USAGE,
         message=line,
         last_error=signs.last_error,
         signs=signs.at(0),
     )
-    assert classify(ending) is F.USAGE
-    assert evidence(ending, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
+    assert classify(result) is F.USAGE
+    assert evidence(result, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
 
 
 def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:
@@ -139,29 +139,32 @@ def test_ordinary_lines_are_no_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "failure"),
+    ("result", "failure"),
     [
-        (Ending(status="SUCCEEDED", exit_code=0), F.FINISHED),
-        (Ending(status="STOPPED", stop_asked=True), F.PREEMPTED),
-        (Ending(status="STOPPED", hung="no step for 700 s"), F.HANG),
+        (AttemptResult(status="SUCCEEDED", exit_code=0), F.FINISHED),
+        (AttemptResult(status="STOPPED", stop_asked=True), F.PREEMPTED),
+        (AttemptResult(status="STOPPED", hung="no step for 700 s"), F.HANG),
         # Nobody waits for a GPU that is gone.
-        (Ending(status="STOPPED", hung="none", signs=(Sign(F.GPU_FAULT, "a"),)), F.GPU_FAULT),
-        (Ending(status="STOPPED", hung="none", signs=(Sign(F.HOST_OOM, "a"),)), F.HANG),
-        (Ending(status="STOPPED", wrong_start="it began at 1"), F.WRONG_START),
-        (Ending(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
-        (Ending(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
         (
-            Ending(
+            AttemptResult(status="STOPPED", hung="none", signs=(Sign(F.GPU_FAULT, "a"),)),
+            F.GPU_FAULT,
+        ),
+        (AttemptResult(status="STOPPED", hung="none", signs=(Sign(F.HOST_OOM, "a"),)), F.HANG),
+        (AttemptResult(status="STOPPED", wrong_start="it began at 1"), F.WRONG_START),
+        (AttemptResult(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
+        (AttemptResult(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
+        (
+            AttemptResult(
                 status="FAILED",
                 exit_code=1,
                 signs=(Sign(F.NODE_LOST, "a"), Sign(F.GPU_OOM, "b")),
             ),
             F.GPU_OOM,
         ),
-        (Ending(status="LOST"), F.NODE_LOST),
+        (AttemptResult(status="LOST"), F.NODE_LOST),
         # A node that went away takes imports and collectives down with it: it explains more.
         (
-            Ending(
+            AttemptResult(
                 status="FAILED",
                 exit_code=1,
                 signs=(Sign(F.USAGE, "a"), Sign(F.COLLECTIVE, "b")),
@@ -171,14 +174,14 @@ def test_ordinary_lines_are_no_signs() -> None:
         ),
     ],
 )
-def test_every_ending_has_one_class(ending: Ending, failure: F) -> None:
-    assert classify(ending) is failure
+def test_every_result_has_one_class(result: AttemptResult, failure: F) -> None:
+    assert classify(result) is failure
 
 
 def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
     seen = Sign(F.UNKNOWN, "died"), Sign(F.HOST_OOM, "w1 was out of memory")
-    ending = Ending(status="STOPPED", hung="no step for 45 s", signs=seen)
-    assert evidence(ending, F.HANG) == "no step for 45 s, after: w1 was out of memory"
+    result = AttemptResult(status="STOPPED", hung="no step for 45 s", signs=seen)
+    assert evidence(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
 
 
 @pytest.mark.parametrize(

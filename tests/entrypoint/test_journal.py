@@ -13,7 +13,7 @@ from contract.journal import append_event, read_events, teller
 from contract.redaction import MASK
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import classes
-from entrypoint.job.failures.classes import Ending, FailureClass
+from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
@@ -108,8 +108,10 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
 ) -> None:
     settings = Settings.read({"HF_TOKEN": SECRET})
     journal = Journal(tmp_path / "journal.jsonl", "head", secrets=settings.secrets)
-    ending = Ending(status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n")
-    evidence = classes.evidence(ending, FailureClass.UNKNOWN)
+    result = AttemptResult(
+        status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n"
+    )
+    evidence = classes.evidence(result, FailureClass.UNKNOWN)
     assert SECRET in evidence
     journal.record("attempt", "attempt 1 starts", resume_from=0)
     journal.record("failure", f"unknown: {evidence}", failure="unknown", seen=[{"by": evidence}])

@@ -1,4 +1,4 @@
-"""Pure: what was seen of an attempt's end → the class of its failure."""
+"""Pure: what is known about an attempt's end → the class of its failure."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """What is known of how an attempt ended."""
+class AttemptResult:
+    """What is known about the end of an attempt."""
 
     status: str
-    """Ray's job status, or LOST where Ray itself went away."""
+    """Ray's job status, or LOST if Ray itself went away."""
     exit_code: int | None = None
     error_type: str | None = None
     message: str = ""
@@ -58,10 +58,10 @@ class Ending:
     step: int = 0
     """Finished steps of the whole run."""
     silent_seconds: float = 0.0
-    """Between its last sign of life and the moment when its end was known."""
+    """Seconds from its last sign of life to the moment when its end was known."""
     stop_asked: bool = False
     hung: str | None = None
-    """The sentence of the hang watch, where that ended the attempt."""
+    """The hang watch's sentence, if the hang watch ended the attempt."""
     wrong_start: str | None = None
     """In a sentence: the run went on from elsewhere than its checkpoint."""
     leaving: str | None = None
@@ -82,8 +82,8 @@ EXIT_CODES: dict[int, FailureClass] = {
 }
 
 BESIDE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
-"""What failed was Ray's own: the file of a log, a fork, a call to GCS. The command has no part in
-it: a shell takes it, whatever it is, and no runtime environment is asked for."""
+"""Errors that Ray reports before the driver ran, such as of a log file, a fork or a call to GCS.
+They are never the command's fault: a shell runs it, without a runtime environment."""
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
 NEAREST_THE_CAUSE = (
@@ -99,82 +99,82 @@ NEAREST_THE_CAUSE = (
 that dies takes its peers' collectives with it."""
 
 
-def classify(ending: Ending) -> FailureClass:
-    """The one class of an ending; the first rule that applies decides.
+def classify(result: AttemptResult) -> FailureClass:
+    """The class of a result; the first rule that applies decides.
 
     What the supervisor itself did or saw comes first, then the driver's own word (its exit code),
     then the cluster's state and the log, which may quote any error that did not end the job. A run
     that has made a step is not used wrongly, whatever its log says. Nor is one whose files are
     gone.
     """
-    failure = _by_the_first_rule(ending)
-    return FailureClass.STORAGE if failure is FailureClass.USAGE and ending.files_gone else failure
+    failure = _by_the_first_rule(result)
+    return FailureClass.STORAGE if failure is FailureClass.USAGE and result.files_gone else failure
 
 
-def _by_the_first_rule(ending: Ending) -> FailureClass:
-    if ending.status == "SUCCEEDED":
+def _by_the_first_rule(result: AttemptResult) -> FailureClass:
+    if result.status == "SUCCEEDED":
         return FailureClass.FINISHED
-    if ending.wrong_start:
+    if result.wrong_start:
         return FailureClass.WRONG_START
-    if ending.stop_asked:
+    if result.stop_asked:
         return FailureClass.PREEMPTED
-    if ending.hung:
-        broken = FailureClass.GPU_FAULT in _seen(ending)
+    if result.hung:
+        broken = FailureClass.GPU_FAULT in _seen(result)
         return FailureClass.GPU_FAULT if broken else FailureClass.HANG
-    if ending.leaving:
+    if result.leaving:
         return FailureClass.NODE_LOST
-    if ending.grown and not ending.lost_nodes:
+    if result.grown and not result.lost_nodes:
         return FailureClass.GROWN
-    if ending.exit_code in EXIT_CODES:
-        return EXIT_CODES[ending.exit_code]
-    seen = _seen(ending)
+    if result.exit_code in EXIT_CODES:
+        return EXIT_CODES[result.exit_code]
+    seen = _seen(result)
     for failure in NEAREST_THE_CAUSE:
         if failure in seen:
             return failure
-    usage = FailureClass.USAGE in seen and ending.step == 0
+    usage = FailureClass.USAGE in seen and result.step == 0
     return FailureClass.USAGE if usage else FailureClass.UNKNOWN
 
 
-def _seen(ending: Ending) -> set[FailureClass]:
-    seen = {sign.failure for sign in ending.signs}
-    if ending.lost_nodes or ending.status == "LOST" or ending.error_type in SUPERVISOR_LOST:
+def _seen(result: AttemptResult) -> set[FailureClass]:
+    seen = {sign.failure for sign in result.signs}
+    if result.lost_nodes or result.status == "LOST" or result.error_type in SUPERVISOR_LOST:
         seen.add(FailureClass.NODE_LOST)
     return seen
 
 
-def evidence(ending: Ending, failure: FailureClass) -> str:
-    """What says most about an ending of this class, in one line."""
-    if failure is FailureClass.NODE_LOST and ending.leaving:
-        return ending.leaving
-    if failure is FailureClass.WRONG_START and ending.wrong_start:
-        return ending.wrong_start
-    if failure is FailureClass.HANG and ending.hung:
-        before = [sign for sign in ending.signs if sign.failure in NEAREST_THE_CAUSE]
-        return f"{ending.hung}, after: {before[0].line.strip()}" if before else ending.hung
-    if failure is FailureClass.NODE_LOST and ending.lost_nodes:
-        return "; ".join(ending.lost_nodes)
-    if failure is FailureClass.STORAGE and ending.files_gone:
-        return ending.files_gone
-    told = ending.exit_code in EXIT_CODES and EXIT_CODES[ending.exit_code] is failure
-    if told and ending.last_error:
-        return ending.last_error.strip()
-    if sign := sign_of(ending, failure):
+def evidence(result: AttemptResult, failure: FailureClass) -> str:
+    """The best evidence for a failure of this class, in one line."""
+    if failure is FailureClass.NODE_LOST and result.leaving:
+        return result.leaving
+    if failure is FailureClass.WRONG_START and result.wrong_start:
+        return result.wrong_start
+    if failure is FailureClass.HANG and result.hung:
+        before = [sign for sign in result.signs if sign.failure in NEAREST_THE_CAUSE]
+        return f"{result.hung}, after: {before[0].line.strip()}" if before else result.hung
+    if failure is FailureClass.NODE_LOST and result.lost_nodes:
+        return "; ".join(result.lost_nodes)
+    if failure is FailureClass.STORAGE and result.files_gone:
+        return result.files_gone
+    told = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
+    if told and result.last_error:
+        return result.last_error.strip()
+    if sign := sign_of(result, failure):
         return sign.line.strip()
-    if number := _ended_by(ending.exit_code):
+    if number := _ended_by(result.exit_code):
         return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
-    if ending.signs:
-        return ending.signs[0].line.strip()
-    if ending.status == "LOST":
-        return ending.message
-    lines = ending.message.strip().splitlines()
-    return ending.last_error.strip() or (lines[-1].strip() if lines else ending.status)
+    if result.signs:
+        return result.signs[0].line.strip()
+    if result.status == "LOST":
+        return result.message
+    lines = result.message.strip().splitlines()
+    return result.last_error.strip() or (lines[-1].strip() if lines else result.status)
 
 
-def sign_of(ending: Ending, failure: FailureClass) -> Sign | None:
+def sign_of(result: AttemptResult, failure: FailureClass) -> Sign | None:
     """The log's line for this class; for UNKNOWN the driver's signal says more."""
-    if failure is FailureClass.UNKNOWN and _ended_by(ending.exit_code):
+    if failure is FailureClass.UNKNOWN and _ended_by(result.exit_code):
         return None
-    return next((sign for sign in ending.signs if sign.failure is failure), None)
+    return next((sign for sign in result.signs if sign.failure is failure), None)
 
 
 def _ended_by(exit_code: int | None) -> int | None:
