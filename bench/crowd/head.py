@@ -12,7 +12,7 @@ import psutil
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.node import head
 from entrypoint.processes import process
 from entrypoint.run.journal import Journal
@@ -30,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     run = RunFiles(options.run)
     journal = Journal(run.journal, "head")
-    control = Control(
+    control = ControlServer(
         me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=options.workers,
         incarnation="crowd",

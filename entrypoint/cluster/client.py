@@ -41,7 +41,7 @@ class NoHeadError(wait.NotYetError):
     """Another server has the port, so far; the sentence says so."""
 
 
-class HeadClient:
+class ControlClient:
     def __init__(self, host: str, port: int, token: str) -> None:
         self._base = f"http://{host_port(host, port)}"
         self._http = httpx.Client(

@@ -47,7 +47,7 @@ CLOSE_SECONDS = 1.0
 """For answers that are under way when the head ends."""
 
 
-class Control:
+class ControlServer:
     """Start with `with`; every method may be called from any thread."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Control:
         self._server = connections.Server(self._app(token))
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 
-    def __enter__(self) -> Control:
+    def __enter__(self) -> ControlServer:
         self._thread.start()
         return self
 

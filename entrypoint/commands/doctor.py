@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from contract.run_dir import ExitCode
-from entrypoint.cluster.client import HeadClient, WrongTokenError
+from entrypoint.cluster.client import ControlClient, WrongTokenError
 from entrypoint.config import role
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.net import wait
@@ -62,7 +62,7 @@ def of_head(settings: Settings) -> dict[str, Any] | None:
     if token is None:
         return None
     try:
-        client = HeadClient(role.host_to_ask(settings), settings.control_port, token)
+        client = ControlClient(role.host_to_ask(settings), settings.control_port, token)
         return client.command("GET", "/v1/state", timeout=HEAD_SECONDS)
     except (wait.NotYetError, WrongTokenError):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint import console
-from entrypoint.cluster.client import HeadClient, NoHeadError, WrongTokenError
+from entrypoint.cluster.client import ControlClient, NoHeadError, WrongTokenError
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -96,7 +96,7 @@ def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
         raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
     host = host_to_ask(settings)
     try:
-        return HeadClient(host, settings.control_port, token).command(method, path)
+        return ControlClient(host, settings.control_port, token).command(method, path)
     except NoHeadError as error:
         raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
     except wait.NotYetError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from entrypoint.cluster.roll import RollState
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
@@ -61,7 +61,7 @@ class Rendezvous:
     settings: Settings
     recipe: Recipe
     journal: Journal
-    control: Control
+    control: ControlServer
     services: Services
     cluster: Cluster
     collective: CollectiveCheck

@@ -9,7 +9,7 @@ from pathlib import Path
 from contract import lease
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles, write_atomically
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
 from entrypoint.job.attempt import Attempt
 from entrypoint.job.failures import classes, hang, policy, resume_check
@@ -78,7 +78,7 @@ class Supervisor:
     settings: Settings
     recipe: Recipe
     journal: Journal
-    control: Control
+    control: ControlServer
     rendezvous: Rendezvous
     jobs: JobClient
     inbox: Inbox

@@ -14,7 +14,7 @@ from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.job import run_identity
@@ -115,10 +115,10 @@ class _Life:
             storage=self.incarnation,
         )
 
-    def control(self, me: NodeInfo, cluster: HeadRay) -> Control:
+    def control(self, me: NodeInfo, cluster: HeadRay) -> ControlServer:
         """Raises OSError where its port is taken."""
         inbox, journal = self.inbox, self.journal
-        return Control(
+        return ControlServer(
             me=me,
             expected_workers=self.role.expected_workers,
             incarnation=self.incarnation,
@@ -181,7 +181,7 @@ def tell_end(
     outcome: Outcome,
     run: RunFiles,
     journal: Journal,
-    control: Control,
+    control: ControlServer,
     identity: str,
     seconds: float,
 ) -> int:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from contract.fd_store import Custody
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Worker, head_address
@@ -93,7 +93,7 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
     try:
         host = dns.resolve(role.head_address)
         wait.connect(host, settings.control_port)
-        client = HeadClient(host, settings.control_port, token)
+        client = ControlClient(host, settings.control_port, token)
         address = address_of.of_worker(settings, host)
         client.check_in(
             NodeInfo(
@@ -192,7 +192,7 @@ class _Membership:
         put, over = self.inbox.put, threading.Event()
         host = self._wait_for(f"the head's name {head}", self.place.find)
         info = self._node_info(address_of.of_worker(settings, host))
-        client = HeadClient(host, settings.control_port, self.token)
+        client = ControlClient(host, settings.control_port, self.token)
         is_there, proof = partial(self.place.is_at, host), StorageProof(settings.run_dir)
         try:
             check_in = while_there(
@@ -250,7 +250,7 @@ class _Membership:
 
         return look
 
-    def _belong(self, client: HeadClient, info: NodeInfo, host: str) -> Message:
+    def _belong(self, client: ControlClient, info: NodeInfo, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""
         try:
             started = self._start_ray(info, host)
@@ -294,7 +294,7 @@ class _Membership:
         assert message is not None
         return message
 
-    def _leave(self, client: HeadClient, node: str, asked: StopAsked) -> Message:
+    def _leave(self, client: ControlClient, node: str, asked: StopAsked) -> Message:
         """Not before the job has saved and runs here no more, or the time for that is over."""
         if not client.leave(node, asked.why):
             return asked

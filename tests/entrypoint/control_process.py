@@ -9,7 +9,7 @@ from pathlib import Path
 from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     run, port, token, descriptors = sys.argv[1:]
     console.set_up(Settings.read({"ROLLCALL_NODE_NAME": "head", "ROLLCALL_RUN_DIR": run}))
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
-    control = Control(
+    control = ControlServer(
         me=NodeInfo(node="head", address="127.0.0.2", versions={}),
         expected_workers=1,
         incarnation="first",

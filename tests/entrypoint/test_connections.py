@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from entrypoint.cluster import connections
-from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.connections import owner_of
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Message
@@ -123,15 +123,15 @@ def test_a_head_with_few_descriptors_serves_its_workers_while_others_hold_connec
     tmp_path: Path,
 ) -> None:
     with served(tmp_path) as (port, said):
-        client = HeadClient("127.0.0.1", port, TOKEN)
+        client = ControlClient("127.0.0.1", port, TOKEN)
         client.check_in(node_info("a"), joined=True)
         heard: list[Message] = []
         client.watch("a", "first", heard.append)
         with ExitStack() as stack:
             for _ in range(4):
                 stack.enter_context(half_open(port, DESCRIPTORS // 2))
-                HeadClient("127.0.0.1", port, TOKEN).check_in(node_info("b", "127.0.0.4"))
-                state = HeadClient("127.0.0.1", port, TOKEN).command("GET", "/v1/state")
+                ControlClient("127.0.0.1", port, TOKEN).check_in(node_info("b", "127.0.0.4"))
+                state = ControlClient("127.0.0.1", port, TOKEN).command("GET", "/v1/state")
                 assert [node["present"] for node in state["nodes"]] == [True, True]
         assert heard == []
         for _ in range(5):

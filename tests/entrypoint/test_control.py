@@ -16,9 +16,9 @@ import pytest
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import HeadClient, RefusedError, WrongTokenError
+from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.net.port_block import PortBlock
 from entrypoint.net.wait import NotYetError
@@ -43,7 +43,7 @@ class Head:
         self._reserved = PortBlock()
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
-        self.control = Control(
+        self.control = ControlServer(
             me=node_info("head", "127.0.0.2"),
             expected_workers=2,
             incarnation="first",
@@ -56,8 +56,8 @@ class Head:
             on_again=lambda one: self.again.append(one.node),
         )
 
-    def client(self, token: str = TOKEN) -> HeadClient:
-        return HeadClient("127.0.0.1", self.port, token)
+    def client(self, token: str = TOKEN) -> ControlClient:
+        return ControlClient("127.0.0.1", self.port, token)
 
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"

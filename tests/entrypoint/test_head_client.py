@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from entrypoint.cluster import roll
-from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.commands import doctor, remote
 from entrypoint.config.settings import Settings
@@ -84,7 +84,7 @@ def test_a_command_says_that_what_answers_is_no_head(
 def test_a_worker_waits_on_while_another_server_has_the_heads_port(
     stranger: Stranger, status: int, body: str
 ) -> None:
-    client = HeadClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
+    client = ControlClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
     with pytest.raises(wait.NotYetError, match="is no head"):
         client.check_in(NodeInfo(node="a", address="127.0.0.2", versions={}))
     assert not client.leave("a", "its machine is taken away")
@@ -123,7 +123,7 @@ def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_
 
 def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
     with pytest.raises(NotYetError):
-        HeadClient("127.0.0.1", closed_port, TOKEN).check_in(node_info("a"))
+        ControlClient("127.0.0.1", closed_port, TOKEN).check_in(node_info("a"))
 
 
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(

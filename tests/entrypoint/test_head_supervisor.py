@@ -13,7 +13,7 @@ import pytest
 
 from contract.resources import Offer
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.client import HeadClient, RefusedError
+from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
@@ -247,7 +247,7 @@ def test_a_worker_that_is_taken_away_lets_the_job_save_and_another_takes_its_pla
     tmp_path: Path,
 ) -> None:
     def saves_for_the_worker(world: World) -> JobInfo:
-        assert HeadClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
+        assert ControlClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
         assert world.jobs.stopped.wait(10)
         world.later(0.3, lambda: world.check_in("b", "127.0.0.4"))
         return ends(STOPPED, at_step=7)(world)

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.client import ControlClient
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
 from entrypoint.node.worker import _Membership
@@ -89,7 +89,7 @@ def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Mes
     inbox = Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
     member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox, services)
-    head = cast(HeadClient, Head(inbox, answers, hears=hears))
+    head = cast(ControlClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began
 

@@ -21,7 +21,7 @@ from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster import roll
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome
@@ -142,9 +142,9 @@ def settings(environ: dict[str, str]) -> Settings:
     return Settings.read(environ, ["true"])
 
 
-def head_of(settings: Settings) -> Control:
+def head_of(settings: Settings) -> ControlServer:
     """Of a worker with these settings."""
-    return Control(
+    return ControlServer(
         me=NodeInfo(node="head", address="127.0.0.2", versions=versions(settings)),
         expected_workers=1,
         incarnation="first",

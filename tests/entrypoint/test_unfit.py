@@ -15,7 +15,7 @@ import pytest
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import doctor
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
@@ -29,8 +29,8 @@ FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 
 
 @pytest.fixture
-def head(tmp_path: Path, free_port: int) -> Iterator[Control]:
-    control = Control(
+def head(tmp_path: Path, free_port: int) -> Iterator[ControlServer]:
+    control = ControlServer(
         me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
         expected_workers=2,
         incarnation="first",
@@ -55,7 +55,9 @@ def environ(port: int, **more: str) -> dict[str, str]:
     return given | more
 
 
-def test_an_unfit_worker_is_on_the_roll_with_what_failed(head: Control, free_port: int) -> None:
+def test_an_unfit_worker_is_on_the_roll_with_what_failed(
+    head: ControlServer, free_port: int
+) -> None:
     settings = Settings.read(environ(free_port))
     worker.tell_unfit(settings, ROLE, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
     assert head.state()["refused"] == {
@@ -76,7 +78,7 @@ def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
 
 
 def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
-    head: Control, free_port: int, caplog: pytest.LogCaptureFixture
+    head: ControlServer, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     given = environ(free_port, ROLLCALL_TOKEN="of-another-cluster")
@@ -85,7 +87,9 @@ def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
     assert head.state()["refused"] == {}
 
 
-def test_the_whole_program_tells_its_head_before_it_ends(head: Control, free_port: int) -> None:
+def test_the_whole_program_tells_its_head_before_it_ends(
+    head: ControlServer, free_port: int
+) -> None:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     missing = {"ROLLCALL_RUN_DIR": "/proc/missing"}
     done = subprocess.run(
@@ -101,7 +105,7 @@ def test_the_whole_program_tells_its_head_before_it_ends(head: Control, free_por
 
 
 def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
-    head: Control,
+    head: ControlServer,
     free_port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

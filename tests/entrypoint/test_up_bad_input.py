@@ -17,7 +17,7 @@ import pytest
 from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.processes.process import marked
 from entrypoint.run.lease import Lease
 from tests.entrypoint.models import write_files
@@ -185,7 +185,7 @@ def test_a_token_that_never_comes_names_the_remedy(node: Node) -> None:
 def control(node: Node, me: NodeInfo) -> Iterator[int]:
     """A head's control port, without the rest of the head."""
     port = int(node.environment["ROLLCALL_CONTROL_PORT"])
-    with Control(
+    with ControlServer(
         me=me,
         expected_workers=1,
         incarnation="first",

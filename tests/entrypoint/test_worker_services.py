@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import worker
@@ -42,7 +42,7 @@ def silent(environ: dict[str, str], closed_port: int) -> Settings:
 
 
 @pytest.fixture
-def control(silent: Settings) -> Iterator[Control]:
+def control(silent: Settings) -> Iterator[ControlServer]:
     with head_of(silent) as control:
         yield control
 
@@ -66,12 +66,12 @@ def test_its_ray_starts_once_its_service_answers(
     assert statuses == [501]
 
 
-def asked(control: Control) -> bool:
+def asked(control: ControlServer) -> bool:
     """Whether a worker has checked in, and waits for an outcome."""
     return any(entry.asking for entry in control._registry._entries.values())
 
 
-def meanwhile(control: Control, act: Callable[[], None]) -> None:
+def meanwhile(control: ControlServer, act: Callable[[], None]) -> None:
     """Once the worker waits for its service."""
 
     def run() -> None:
@@ -81,19 +81,19 @@ def meanwhile(control: Control, act: Callable[[], None]) -> None:
     threading.Thread(target=run, daemon=True).start()
 
 
-def test_an_outcome_ends_the_wait(silent: Settings, control: Control) -> None:
+def test_an_outcome_ends_the_wait(silent: Settings, control: ControlServer) -> None:
     meanwhile(control, lambda: control.announce("failed", 70))
     assert serve(silent) == ExitCode.JOB_FAILED
 
 
-def test_a_stop_ends_the_wait(silent: Settings, control: Control) -> None:
+def test_a_stop_ends_the_wait(silent: Settings, control: ControlServer) -> None:
     inbox = Inbox()
     meanwhile(control, lambda: inbox.put(StopAsked("SIGTERM")))
     assert serve(silent, inbox) == ExitCode.STOPPED
 
 
 def test_a_head_that_is_lost_ends_the_wait_and_is_joined_again(
-    silent: Settings, control: Control, caplog: pytest.LogCaptureFixture
+    silent: Settings, control: ControlServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def new_incarnation() -> None:
         control.new_incarnation()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.client import HeadClient
+from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import Control
+from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobInfo
@@ -102,7 +102,7 @@ class World:
         self.jobs = ScriptedJobs(self, acts)
         self._reserved = PortBlock()
         self.port = self._reserved.first
-        self.control = Control(
+        self.control = ControlServer(
             me=NodeInfo(node="head", address="127.0.0.2", versions={}),
             expected_workers=workers,
             incarnation="first",
@@ -171,7 +171,7 @@ class World:
         oom_kills: int = 0,
     ) -> None:
         info = NodeInfo(node=name, address=address, versions={}, oom_kills=oom_kills)
-        HeadClient("127.0.0.1", self.port, TOKEN).check_in(info, joined=joined)
+        ControlClient("127.0.0.1", self.port, TOKEN).check_in(info, joined=joined)
         if joined and seen_by_ray:
             self.nodes.add(address)
 
