@@ -38,7 +38,7 @@ from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo, RollState
 from entrypoint.net.sockets import listen
-from entrypoint.run.reads import RunReads
+from entrypoint.run.reads import StorageReads
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ControlServer:
         self._registry = NodeRegistry(me, expected_workers, left_out)
         self.incarnation = incarnation
         self._run = run
-        self._reads = RunReads()
+        self._reads = StorageReads()
         self._html = (files("entrypoint.cluster") / "page.html").read_text()
         self._on_stop = on_stop
         self._on_check_in = on_check_in

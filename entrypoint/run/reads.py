@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 5.0
 """Shorter than that of those who ask: a command, a scrape."""
 
 
-class RunReads:
+class StorageReads:
     """Threads of its own: where journal writes wait, they fill the loop's. Daemons, since a read
     that never returns must not keep the head from its end."""
 
