@@ -66,7 +66,7 @@ class Outcome:
             case RayFailedError():
                 code = ExitCode.RETRY
             case OSError():  # of the run directory, for one, which has to take the journal
-                return cls("failed", errors.exit_code(error, run_dir), errors.said(error))
+                return cls("failed", errors.exit_code(error, run_dir), errors.describe(error))
             case _:
                 log.error("an error that is the head's own ends the run", exc_info=error)
                 return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")

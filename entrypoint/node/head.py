@@ -73,7 +73,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
-        log.error("%s", errors.said(error))
+        log.error("%s", errors.describe(error))
         return errors.exit_code(error, run.root)
 
 
@@ -193,7 +193,7 @@ def tell_end(
     try:
         _conclude(outcome, run, journal, identity, seconds)
     except OSError as error:
-        outcome = _unwritten(outcome, errors.said(error))
+        outcome = _unwritten(outcome, errors.describe(error))
         log.error("%s", outcome.sentence)
     control.announce(outcome.name, outcome.exit_code)
     control.wait_until_acknowledged(TELL_WORKERS_SECONDS)

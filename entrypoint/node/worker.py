@@ -81,7 +81,7 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         log.error("the head refuses this node: %s", error)
         return ExitCode.UNFIT
     except OSError as error:
-        log.error("%s", errors.said(error))
+        log.error("%s", errors.describe(error))
         return errors.exit_code(error, settings.run_dir)
 
 
@@ -258,7 +258,7 @@ class _Membership:
             log.warning("%s", error)
             return RayEnded(1)
         except OSError as error:  # its log lies in the run directory
-            log.warning("Ray does not start: %s", errors.said(error))
+            log.warning("Ray does not start: %s", errors.describe(error))
             return RayEnded(1)
         with started as ray:
             try:
@@ -270,7 +270,7 @@ class _Membership:
                 log.warning("%s", error)
                 return RayEnded(1)
             except OSError as error:
-                log.warning("what Ray says cannot be read: %s", errors.said(error))
+                log.warning("what Ray says cannot be read: %s", errors.describe(error))
                 return RayEnded(1)
             message = self._next_message()
             if isinstance(message, StopAsked):

@@ -11,7 +11,7 @@ OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What whichever file it happened to is not at fault for."""
 
 
-def said(error: OSError) -> str:
+def describe(error: OSError) -> str:
     file = f"{error.filename}: " if error.filename else ""
     return f"{file}{error.strerror or error}"
 
