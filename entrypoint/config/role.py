@@ -34,7 +34,7 @@ class Worker:
     why: str
 
 
-class Told(NamedTuple):
+class Sourced(NamedTuple):
     """A fact and the variable that decided it."""
 
     value: str
@@ -60,17 +60,17 @@ def is_worker(settings: Settings) -> bool:
     return bool(settings.platform.rank)
 
 
-def head_address(settings: Settings) -> Told | None:
+def head_address(settings: Settings) -> Sourced | None:
     """Where the head is, most explicit source first; None where nothing says it."""
     if settings.head_address is not None:
-        return Told(settings.head_address, "ROLLCALL_HEAD_ADDRESS")
+        return Sourced(settings.head_address, "ROLLCALL_HEAD_ADDRESS")
     if settings.head_pod_id is not None:
-        return Told(pod_host(settings.head_pod_id), "HEAD_POD_ID")
+        return Sourced(pod_host(settings.head_pod_id), "HEAD_POD_ID")
     platform = settings.platform
     if platform.head_address is not None:
-        return Told(platform.head_address, platform.sources["head_address"])
+        return Sourced(platform.head_address, platform.sources["head_address"])
     if platform.node_host is not None and not is_worker(settings):
-        return Told(platform.node_host, platform.sources["node_host"])
+        return Sourced(platform.node_host, platform.sources["node_host"])
     return None
 
 
