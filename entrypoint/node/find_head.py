@@ -15,7 +15,7 @@ from entrypoint.run import lease
 
 
 @dataclass(slots=True)
-class HeadPlace:
+class HeadLocator:
     name: str
     """What the settings call it, or its address."""
     leases: Path

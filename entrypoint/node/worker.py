@@ -22,7 +22,7 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.net import dns, wait
 from entrypoint.node import ray_node
-from entrypoint.node.find_head import HeadPlace
+from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.ray_node import RayNode
 from entrypoint.preflight.software import inventory, of_collectives, versions
 from entrypoint.processes import stacks
@@ -148,11 +148,11 @@ class _Membership:
     token: str
     inbox: Inbox
     services: Services
-    place: HeadPlace = field(init=False)
+    locator: HeadLocator = field(init=False)
     why: str = ""  # the node has ended its own Ray
 
     def __post_init__(self) -> None:
-        self.place = HeadPlace(self.role.head_address, RunFiles(self.settings.run_dir).leases)
+        self.locator = HeadLocator(self.role.head_address, RunFiles(self.settings.run_dir).leases)
 
     def keep(self) -> int:
         failures = 0
@@ -190,10 +190,10 @@ class _Membership:
         """One membership, from finding the head to whatever ended it."""
         settings, head = self.settings, self.role.head_address
         put, over = self.inbox.put, threading.Event()
-        host = self._wait_for(f"the head's name {head}", self.place.find)
+        host = self._wait_for(f"the head's name {head}", self.locator.find)
         info = self._node_info(address_of.of_worker(settings, host))
         client = ControlClient(host, settings.control_port, self.token)
-        is_there, proof = partial(self.place.is_at, host), StorageProof(settings.run_dir)
+        is_there, proof = partial(self.locator.is_at, host), StorageProof(settings.run_dir)
         try:
             check_in = while_there(
                 is_there, lambda: client.check_in(replace(self._now(info), storage=proof.show()))
@@ -201,7 +201,7 @@ class _Membership:
             incarnation = self._wait_for(f"the head at {head}", check_in)
             proof.withdraw()
             log.info("checked in at the head %s as %s, %s", head, info.node, info.address)
-            self.place.known = True
+            self.locator.known = True
             self.inbox.forget()
             client.watch(
                 info.node, incarnation, lambda m: None if over.is_set() else put(m), is_there

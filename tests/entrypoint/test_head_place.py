@@ -12,7 +12,7 @@ import pytest
 
 from entrypoint.net import dns
 from entrypoint.net.wait import NotYetError
-from entrypoint.node.find_head import HeadPlace
+from entrypoint.node.find_head import HeadLocator
 from entrypoint.run import lease
 from entrypoint.run.lease import Lease
 
@@ -77,15 +77,15 @@ def test_an_answer_of_long_ago_is_not_taken(
 def test_the_head_is_at_each_of_its_names_addresses_and_believed_there_while_nobody_can_tell(
     tmp_path: Path,
 ) -> None:
-    assert HeadPlace("localhost", tmp_path).is_at(dns.resolve("localhost"))
-    assert not HeadPlace("127.0.0.1", tmp_path).is_at("127.0.0.9")
-    assert HeadPlace(NAMELESS, tmp_path).is_at("127.0.0.9")
+    assert HeadLocator("localhost", tmp_path).is_at(dns.resolve("localhost"))
+    assert not HeadLocator("127.0.0.1", tmp_path).is_at("127.0.0.9")
+    assert HeadLocator(NAMELESS, tmp_path).is_at("127.0.0.9")
 
 
 def test_where_its_name_has_no_answer_the_next_head_is_where_its_lease_says(
     tmp_path: Path, silent: threading.Event
 ) -> None:
-    place = HeadPlace("head", tmp_path / ".leases", known=True)
+    place = HeadLocator("head", tmp_path / ".leases", known=True)
     with Lease(place.leases, address="127.0.0.7"):
         assert place.is_at("127.0.0.7")
     with Lease(place.leases, address="127.0.0.8"):
@@ -97,7 +97,7 @@ def test_where_its_name_has_no_answer_the_next_head_is_where_its_lease_says(
 def test_before_it_was_found_once_a_lease_may_be_of_a_head_long_gone(
     tmp_path: Path, silent: threading.Event
 ) -> None:
-    place = HeadPlace("new-head", tmp_path)
+    place = HeadLocator("new-head", tmp_path)
     with Lease(place.leases, address="127.0.0.7"), pytest.raises(NotYetError):
         place.find()
     silent.set()
