@@ -199,7 +199,7 @@ class Attempt:
         elif progress is not None and progress != before and not self._begun:
             self._begun = True
             events = [e for e in self.journal.events() if e["attempt"] == self.number]
-            if wrong := resume_check.fault(self.resume_from, events, progress.step):
+            if wrong := resume_check.mismatch(self.resume_from, events, progress.step):
                 self._wrong_start = wrong
                 self._say_stop(f"{wrong}: ended, so that it saves nothing")
                 self._kill()

@@ -70,7 +70,7 @@ def read_by_everyone(journal: Journal) -> report.Report:
     """What a head, an attempt and `report` make of the events."""
     assert journal.attempts() >= 1
     head._finished_before(journal, "f00d")
-    resume_check.fault(3, [event for event in journal.events() if event["attempt"] == 1], 4)
+    resume_check.mismatch(3, [event for event in journal.events() if event["attempt"] == 1], 4)
     record = report.read(journal.events())
     assert "".join([*text.lines(record), html.page(record, "a run")]).encode()
     return record

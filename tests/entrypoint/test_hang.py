@@ -237,7 +237,7 @@ def event(kind: str, step: int) -> dict[str, Any]:
 def test_an_attempt_that_begins_elsewhere_than_at_its_checkpoint_is_named(
     resume_from: int, events: list[dict[str, Any]], first: int, told: str | None
 ) -> None:
-    assert resume_check.fault(resume_from, events, first) == told
+    assert resume_check.mismatch(resume_from, events, first) == told
 
 
 @pytest.fixture

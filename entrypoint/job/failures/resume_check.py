@@ -33,7 +33,7 @@ def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
     return last == command
 
 
-def fault(
+def mismatch(
     resume_from: int, events: Iterable[Mapping[str, Any]], first_seen_step: int
 ) -> str | None:
     """In a sentence, how an attempt began elsewhere than at its checkpoint; None where it did not.
