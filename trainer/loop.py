@@ -3,7 +3,7 @@
 The driver holds no model. A line that waits, waits for actors; the forward passes of a step run at
 the same time as the scoring, and the updates of policy and critic at the same time as each other.
 A step is a function of (checkpoint, seed, step): nothing else that a process remembers has a part
-in it. Where rollouts run ahead (`ahead`), the moment in which each ends has a part in it, too.
+in it. With asynchronous rollouts (`async_rollout`) a step also depends on when each rollout ends.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from trainer.metrics import failed_samples, step_metrics
 from trainer.metrics.evaluation import Evaluation
 from trainer.metrics.recorder import Recorder, Stopwatch
 from trainer.recovery import Disk, Memory, Mending, Repair, Source, WentBackError
-from trainer.rollout import async_rollout as ahead
-from trainer.rollout import dynamic_sampling, rewards
-from trainer.rollout.async_rollout import Ahead
+from trainer.rollout import async_rollout, dynamic_sampling, rewards
+from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.prompts import Data
 from trainer.rollout.rollout_state import InFlight
@@ -74,7 +73,7 @@ def train(
     """
     beginning = resume.begin(config, team, data.stream, peers)
     state = beginning.run
-    rollouts = ahead.begin(config, team.engines, data.stream, reward, beginning)
+    rollouts = async_rollout.begin(config, team.engines, data.stream, reward, beginning)
     total_steps = config.total_steps(len(data.stream))
     recorder = Recorder(config, total_steps, state, lambda: peers.whole if peers else None)
     team.engines.before_waiting = lambda: recorder.repairs(recorder.state.step + 1)
@@ -104,7 +103,7 @@ class _Run:
     data: Data
     reward: RewardFunction
     recorder: Recorder
-    ahead: Ahead | None
+    async_rollouts: AsyncRollouts | None
     """None where a step's rollouts begin when the last step has ended."""
     keeping: Keeping
     repair: Repair
@@ -161,7 +160,7 @@ class _Run:
 
     @property
     def _in_flight(self) -> Callable[[], InFlight] | None:
-        return self.ahead.in_flight if self.ahead else None
+        return self.async_rollouts.in_flight if self.async_rollouts else None
 
     def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
         mending = Mending(
@@ -171,12 +170,12 @@ class _Run:
 
     def _oldest(self) -> int:
         """The first step that rollouts can go back to."""
-        return self.ahead.oldest if self.ahead else 0
+        return self.async_rollouts.oldest if self.async_rollouts else 0
 
     def _rewind(self, state: RunState) -> None:
         """Prompts and rollouts are where they were then."""
-        if self.ahead:
-            self.ahead.go_back(state.step)
+        if self.async_rollouts:
+            self.async_rollouts.go_back(state.step)
         else:
             self.data.stream.load_state_dict(state.prompts)
 
@@ -198,8 +197,8 @@ class _Run:
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
         """Scored samples, and the models' forward passes over them under way."""
-        if self.ahead:
-            batch = self.ahead.batch(step)
+        if self.async_rollouts:
+            batch = self.async_rollouts.batch(step)
             watch.lap("wait")
             watch.metrics |= batch.metrics
             return batch.samples, self._forward([s.completion for s in batch.samples])
@@ -273,7 +272,7 @@ class _Run:
         return state
 
     def _rollouts_meanwhile(self) -> AbstractContextManager[None]:
-        return self.ahead.meanwhile() if self.ahead else nullcontext()
+        return self.async_rollouts.meanwhile() if self.async_rollouts else nullcontext()
 
     def _write(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
         """Completions of the last `missing` prompts of the step, stamped with their version."""
@@ -288,7 +287,7 @@ class _Run:
     def _publish(self, version: int) -> None:
         config, team = self.config, self.team
         wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
-        with self.ahead.new_weights(version) if self.ahead else nullcontext():
+        with self.async_rollouts.new_weights(version) if self.async_rollouts else nullcontext():
             update.weights(team.policy, team.engines, version, wake=wake, backend=backend)
 
     def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:

@@ -20,7 +20,7 @@ from trainer.cluster.worker_group import LocalGroup
 from trainer.config.config import Config
 from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts
-from trainer.rollout.async_rollout import Ahead
+from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.hf_engine.engine import HFEngine
@@ -226,31 +226,31 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
     assert 0 < max(row["train/staleness_max"] for row in rows) <= 2
 
 
-def ahead_of(tiny: Tiny, run: Path, reward: RewardFunction) -> Ahead:
+def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
     config = tiny.config(run, **AHEAD, max_staleness=2)
     engines = EnginePool(LocalGroup([HFEngine(settings(tiny))]))
     rollouts = Rollouts.of(config, engines)
-    return Ahead(config, rollouts, prompts.load(config).stream, reward, step=0)
+    return AsyncRollouts(config, rollouts, prompts.load(config).stream, reward, step=0)
 
 
 def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
-    ahead = ahead_of(tiny, run_dir, share_of("1"))
+    rollouts = rollouts_of(tiny, run_dir, share_of("1"))
 
     def numbers(step: int) -> list[tuple[int, list[int]]]:
-        samples = ahead.batch(step).samples
+        samples = rollouts.batch(step).samples
         return [(s.prompt.index, s.completion.tokens.tolist()) for s in samples]
 
     first = numbers(1)
-    ahead.go_back(0)
+    rollouts.go_back(0)
     assert numbers(1) == first
-    with ahead.new_weights(1):
+    with rollouts.new_weights(1):
         pass
     second = numbers(2)
     assert not {index for index, _ in first} & {index for index, _ in second}
-    ahead.go_back(1)
+    rollouts.go_back(1)
     assert numbers(2) == second
-    assert ahead.oldest == 0
-    ahead.go_back(0)
+    assert rollouts.oldest == 0
+    rollouts.go_back(0)
     assert [numbers(1), numbers(2)] == [first, second]
 
 
@@ -284,9 +284,9 @@ def lost(role: str) -> LostWorkerError:
     return LostWorkerError(f"{role}-0 is lost", role)
 
 
-def lose_the_policy(ahead: Ahead) -> None:
+def lose_the_policy(rollouts: AsyncRollouts) -> None:
     """Beside rollouts that have met a failure of their own."""
-    with ahead.meanwhile():
+    with rollouts.meanwhile():
         rollouts_have_ended()
         raise lost("policy")
 
@@ -294,27 +294,27 @@ def lose_the_policy(ahead: Ahead) -> None:
 def test_a_process_lost_beside_the_loop_is_for_the_next_batch_to_raise_and_no_sample_is_lost(
     tiny: Tiny, run_dir: Path
 ) -> None:
-    ahead = ahead_of(tiny, run_dir, raising(lost("reward")))
-    with ahead.meanwhile():
+    rollouts = rollouts_of(tiny, run_dir, raising(lost("reward")))
+    with rollouts.meanwhile():
         rollouts_have_ended()
     with pytest.raises(LostWorkerError, match="reward-0"):
-        ahead.batch(1)
-    assert len(ahead.batch(1).samples) == 8
+        rollouts.batch(1)
+    assert len(rollouts.batch(1).samples) == 8
 
 
 def test_a_process_lost_beside_a_loop_that_lost_another_is_met_again_if_it_is_still_lost(
     tiny: Tiny, run_dir: Path
 ) -> None:
-    ahead = ahead_of(tiny, run_dir, raising(lost("reward")))
+    rollouts = rollouts_of(tiny, run_dir, raising(lost("reward")))
     with pytest.raises(LostWorkerError, match="policy-0"):
-        lose_the_policy(ahead)
-    ahead.go_back(0)
-    assert len(ahead.batch(1).samples) == 8
+        lose_the_policy(rollouts)
+    rollouts.go_back(0)
+    assert len(rollouts.batch(1).samples) == 8
 
 
 def test_what_no_repair_mends_is_raised_even_where_the_loop_has_lost_a_process(
     tiny: Tiny, run_dir: Path
 ) -> None:
-    ahead = ahead_of(tiny, run_dir, raising(BeyondRepairError("no engine is left")))
+    rollouts = rollouts_of(tiny, run_dir, raising(BeyondRepairError("no engine is left")))
     with pytest.raises(BeyondRepairError, match="no engine is left"):
-        lose_the_policy(ahead)
+        lose_the_policy(rollouts)

@@ -53,22 +53,24 @@ def begin(
     stream: PromptStream,
     reward: RewardFunction,
     beginning: DriverState,
-) -> Ahead | None:
-    """What is under way there; None where a step's rollouts begin when the last has ended.
+) -> AsyncRollouts | None:
+    """The run's asynchronous rollouts; None without --async_train.
 
-    Raises ResumeError where a checkpoint's rollouts would be left out.
+    Raises ResumeError if a checkpoint's pending rollouts would be lost.
     """
     found = resume.in_flight(config, beginning)
     if not config.async_train:
         return None
-    ahead = Ahead(config, Rollouts.of(config, engines), stream, reward, beginning.run.step)
+    rollouts = AsyncRollouts(
+        config, Rollouts.of(config, engines), stream, reward, beginning.run.step
+    )
     if found:
-        ahead.go_on(found)
-    return ahead
+        rollouts.go_on(found)
+    return rollouts
 
 
-class Ahead:
-    """What is under way between the prompts and the trainer."""
+class AsyncRollouts:
+    """Prompt groups between the prompt stream and the trainer."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class Ahead:
         return self._taken - len(self._given)
 
     def go_back(self, step: int) -> None:
-        """`step` is the newest again: those after it are to be made of the samples they had."""
+        """Roll back to `step`. Later steps are trained again, on the same samples."""
         again = [self._given.pop(taken) for taken in list(self._given) if taken > step]
         back = {group.number: group for groups in again for group in groups}
         self._groups = back | self._groups
