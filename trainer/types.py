@@ -227,7 +227,7 @@ class Measured(Protocol):
 
 
 Key = tuple[int, int]
-"""By which the asker knows a completion: the number of its prompt, and its own beside others."""
+"""(prompt group number, index of the sample in its group)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A completion under way: what it was begun with, and what is written of it. Arrays are [t]."""
+class PartialRollout:
+    """An unfinished completion: its prompt, its seed and the tokens so far. Arrays are [t]."""
 
     key: Key
     text: str
@@ -252,15 +252,15 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedRollout:
     key: Key
     completion: Completion
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """What came of some seconds of an engine's work."""
+class SliceResult:
+    """The result of one slice of an engine's work."""
 
-    ended: list[Ended]
+    ended: list[FinishedRollout]
     left: frozenset[Key]
-    """Still under way there: one that was given to the engine and is in neither was lost."""
+    """Unfinished in the engine. A rollout that is neither here nor in `ended` was lost."""

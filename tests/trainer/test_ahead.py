@@ -25,7 +25,7 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.rollout.rollout_state import FILE, InFlight
-from trainer.types import BeyondRepairError, Completion, Draft, LostWorkerError, Sample
+from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
 
 STEPS = 4
 GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
@@ -155,7 +155,7 @@ def test_a_resumed_run_goes_on_with_what_was_under_way(
 ) -> None:
     flags = {**HALF_WRITTEN, "load_checkpoint": True}
     step, found = stopped(tiny.config(run_dir, **flags))
-    assert any(len(draft.tokens) for group in found.groups for draft in group.drafts.values())
+    assert any(len(partial.tokens) for group in found.groups for partial in group.partials.values())
     before = len(trained)
     config = tiny.config(run_dir, **flags | {"partial_rollout": then})
     train(config)
@@ -163,16 +163,16 @@ def test_a_resumed_run_goes_on_with_what_was_under_way(
     for group in found.groups:
         its = [s.completion for s in trained[before:] if s.prompt == group.prompt]
         assert all(completion.version >= group.version for completion in its)
-        for place, draft in group.drafts.items():
-            assert goes_on(draft, its[place])
+        for place, partial in group.partials.items():
+            assert goes_on(partial, its[place])
             versions = its[place].versions[its[place].actions]
-            assert min(versions[len(draft.tokens) :]) >= step, "of weights that were restored"
+            assert min(versions[len(partial.tokens) :]) >= step, "of weights that were restored"
 
 
-def goes_on(draft: Draft, completion: Completion) -> bool:
-    length = len(draft.tokens)
+def goes_on(partial: PartialRollout, completion: Completion) -> bool:
+    length = len(partial.tokens)
     written = (completion.tokens, completion.log_probs, completion.versions)
-    ours = (draft.tokens, draft.log_probs, draft.versions)
+    ours = (partial.tokens, partial.log_probs, partial.versions)
     return all(
         np.array_equal(theirs[completion.actions][:length], mine)
         for theirs, mine in zip(written, ours, strict=True)

@@ -14,7 +14,7 @@ from tests.trainer.test_engine import settings
 from tests.trainer.test_weights import State, staged
 from trainer.rollout.engine import Engine
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Completion, Draft, Key, Request, Sampling
+from trainer.types import Completion, Key, PartialRollout, Request, Sampling
 from trainer.weight_sync.shared_memory import Outbox
 
 SAMPLING = Sampling(max_new_tokens=20)
@@ -29,19 +29,21 @@ def engine(tiny: Tiny) -> HFEngine:
     return HFEngine(settings(tiny))
 
 
-def begun() -> list[Draft]:
+def begun() -> list[PartialRollout]:
     return [
-        Draft((group, number), text, 100 * group + number)
+        PartialRollout((group, number), text, 100 * group + number)
         for group, text in enumerate(TEXTS)
         for number in range(4)
     ]
 
 
-def written_on(engine: Engine, drafts: Sequence[Draft], calls: int) -> dict[Key, Completion]:
+def written_on(
+    engine: Engine, partials: Sequence[PartialRollout], calls: int
+) -> dict[Key, Completion]:
     """What ends in so many calls of one step each."""
     ended = {}
     for call in range(calls):
-        told = engine.write(drafts if call == 0 else [], SAMPLING, A_STEP)
+        told = engine.write(partials if call == 0 else [], SAMPLING, A_STEP)
         ended |= {one.key: one.completion for one in told.ended}
         assert not ended.keys() & told.left
     return ended
@@ -66,9 +68,9 @@ def test_what_is_written_in_pieces_is_what_is_written_at_once(engine: HFEngine) 
     requests = [Request(text, tuple(100 * n + i for i in range(4))) for n, text in enumerate(TEXTS)]
     at_once = engine.generate(requests, SAMPLING)
     in_pieces = written_on(engine, begun(), calls=21)
-    assert [draft.key for draft in begun()] == sorted(in_pieces)
-    for draft, expected in zip(begun(), at_once, strict=True):
-        completion = in_pieces[draft.key]
+    assert [partial.key for partial in begun()] == sorted(in_pieces)
+    for partial, expected in zip(begun(), at_once, strict=True):
+        completion = in_pieces[partial.key]
         assert completion.text == expected.text
         assert completion.finished == expected.finished
         assert np.array_equal(completion.tokens, expected.tokens)
@@ -100,11 +102,13 @@ def test_each_token_is_of_the_weights_whose_version_it_carries(engine: HFEngine)
             assert np.allclose(told[of_version], expected[of_version], atol=1e-5)
 
 
-def test_drafts_go_on_in_another_engine_as_in_their_own(tiny: Tiny, engine: HFEngine) -> None:
+def test_partial_rollouts_go_on_in_another_engine_as_in_their_own(
+    tiny: Tiny, engine: HFEngine
+) -> None:
     ended = written_on(engine, begun(), calls=3)
-    handed_over = engine.drafts()
-    assert {draft.key for draft in handed_over} == {d.key for d in begun()} - ended.keys()
-    assert all(1 <= len(draft.tokens) <= 3 for draft in handed_over)
+    handed_over = engine.partials()
+    assert {partial.key for partial in handed_over} == {d.key for d in begun()} - ended.keys()
+    assert all(1 <= len(partial.tokens) <= 3 for partial in handed_over)
     other = HFEngine(settings(tiny))
     theirs, ours = written_on(other, handed_over, calls=20), written_on(engine, [], calls=20)
     assert theirs.keys() == ours.keys()
@@ -113,7 +117,7 @@ def test_drafts_go_on_in_another_engine_as_in_their_own(tiny: Tiny, engine: HFEn
         assert np.allclose(completion.log_probs, theirs[key].log_probs, atol=1e-5)
 
 
-def test_drafts_may_join_others_that_are_half_written(tiny: Tiny) -> None:
+def test_partial_rollouts_may_join_others_that_are_half_written(tiny: Tiny) -> None:
     narrow = HFEngine(settings(tiny, slots=5))
     first, later = begun()[:6], begun()[6:]
     ended = written_on(narrow, first, calls=4) | written_on(narrow, later, calls=80)
@@ -136,4 +140,4 @@ def test_nothing_is_written_while_weights_are_not_whole(engine: HFEngine) -> Non
     engine.load(staged(outbox, {"model.norm.weight": torch.ones(16)}))
     with pytest.raises(RuntimeError, match="no whole weights"):
         engine.write([], SAMPLING, AT_ONCE)
-    assert len(engine.drafts()) == len(begun()) - len(ended)
+    assert len(engine.partials()) == len(begun()) - len(ended)

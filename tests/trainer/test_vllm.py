@@ -26,8 +26,8 @@ from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     BrokenGroupError,
     Completion,
-    Draft,
     Key,
+    PartialRollout,
     Request,
     Sampling,
     Sequences,
@@ -217,10 +217,12 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
     engine: HFEngine, policy: PolicyActor
 ) -> None:
     """What the engine says of a token is what the policy says whose version the token carries."""
-    drafts = [Draft((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))]
+    partials = [
+        PartialRollout((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))
+    ]
     ended: dict[Key, Completion] = {}
 
-    def write(given: list[Draft], calls: int) -> None:
+    def write(given: list[PartialRollout], calls: int) -> None:
         for call in range(calls):
             told = engine.write(given if call == 0 else [], SAMPLING, 0.0)
             ended.update({one.key: one.completion for one in told.ended})
@@ -236,14 +238,14 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
         return float(np.abs(np.concatenate(of_version)).max())
 
     update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
-    write(drafts, calls=4)
+    write(partials, calls=4)
     engine.generate(requests(1), SAMPLING.greedy())
-    before = {draft.key: draft.tokens.tolist() for draft in engine.drafts()}
+    before = {partial.key: partial.tokens.tolist() for partial in engine.partials()}
     assert before
     moved(policy, 6)
     update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
     write([], calls=40)
-    assert sorted(ended) == [draft.key for draft in drafts]
+    assert sorted(ended) == [partial.key for partial in partials]
     for key, tokens in before.items():
         completion = ended[key]
         assert completion.tokens[completion.actions][: len(tokens)].tolist() == tokens

@@ -1,4 +1,4 @@
-"""Drafts at engines of which some are lost, replaced or stopped."""
+"""Partial rollouts at engines of which some are lost, replaced or stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import Writers
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Draft, Ended, LostWorkerError, Sampling
+from trainer.types import FinishedRollout, LostWorkerError, PartialRollout, Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -27,18 +27,20 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "SLICE", 0.0)
 
 
-def test_drafts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> None:
+def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> None:
     sampling = Sampling(max_new_tokens=12)
-    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
 
     def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
         engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
         work = Writers(EnginePool(LocalGroup(engines)), sampling, patience=1)
-        work.give(drafts)
-        ended: list[Ended] = []
+        work.give(partials)
+        ended: list[FinishedRollout] = []
         for round_ in range(100):
             if round_ == lost_after:
-                engines[0]._drafts = None
+                engines[0]._partials = None
             ended += work.work(0.0)
         assert not work.busy
         return {one.key: one.completion.tokens.tolist() for one in ended}
@@ -46,16 +48,18 @@ def test_drafts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> N
     assert written(lost_after=4) == written(lost_after=-1)
 
 
-def test_drafts_of_an_engine_that_is_lost_are_written_by_the_others(tiny: Tiny) -> None:
+def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(tiny: Tiny) -> None:
     sampling = Sampling(max_new_tokens=12)
-    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
 
     def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
         group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
         pool = EnginePool(group, at_once=False)
         work = Writers(pool, sampling, patience=1)
-        work.give(drafts)
-        ended: list[Ended] = []
+        work.give(partials)
+        ended: list[FinishedRollout] = []
         for round_ in range(100):
             if round_ == 4:
                 for engine in lost:
@@ -85,21 +89,23 @@ class Freezing(LocalGroup[HFEngine]):
         self.frozen = None
 
 
-def test_drafts_of_an_engine_that_is_stopped_are_written_by_the_others_long_before_a_slice_is_late(
+def test_partial_rollouts_of_an_engine_that_is_stopped_are_written_by_the_others_long_before_a_slice_is_late(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.0)
     sampling = Sampling(max_new_tokens=12)
-    drafts = [[Draft((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)]
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
     group = Freezing([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
     pool = EnginePool(group, patience=Patience(life=0.3))
     work = Writers(pool, sampling, patience=600)
-    work.give(drafts)
+    work.give(partials)
     ended = work.work(0.0)
     group.frozen = 0
     deadline = time.monotonic() + 30
     while work.busy:
         assert time.monotonic() < deadline
         ended += work.work(0.1)
-    assert {one.key for one in ended} == {draft.key for both in drafts for draft in both}
+    assert {one.key for one in ended} == {partial.key for both in partials for partial in both}
     assert pool.present == [1], "until weights are given out again"

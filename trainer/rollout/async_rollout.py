@@ -1,7 +1,7 @@
 """Rollouts ahead of training: engines write and rewards come while policy and critic learn.
 
-    engines    write drafts of the groups that `staleness.room` lets begin; new weights come between
-               two slices of their work
+    engines    write partial rollouts of the groups that `staleness.room` lets begin; new weights
+               come between two slices of their work
     rewards    score a group when the last of its completions is written
     the loop   takes a step's groups in `batch`, which keeps the others at work while it waits;
                `meanwhile` does so in a thread while the loop waits for the models, and leaves the
@@ -33,7 +33,14 @@ from trainer.rollout.outages import ROLE
 from trainer.rollout.rollout_state import Group, InFlight
 from trainer.rollout.scoring import Scoring
 from trainer.rollout.staleness import Begun, Pace, Position
-from trainer.types import Draft, Ended, LostWorkerError, Metrics, Sample, TrainingError
+from trainer.types import (
+    FinishedRollout,
+    LostWorkerError,
+    Metrics,
+    PartialRollout,
+    Sample,
+    TrainingError,
+)
 
 A_LOOK = 0.02
 """Seconds that a look at what has come may wait for something."""
@@ -199,9 +206,9 @@ class AsyncRollouts:
 
     def in_flight(self) -> InFlight:
         """All that is drawn from the stream and in no step yet."""
-        for draft in self._writers.drafts():
-            group, place = draft.key
-            self._groups[group].drafts[place] = draft
+        for partial in self._writers.partials():
+            group, place = partial.key
+            self._groups[group].partials[place] = partial
         return InFlight(
             settings=self._settings, groups=list(self._groups.values()), prompts=self._prompts
         )
@@ -220,9 +227,9 @@ class AsyncRollouts:
         self._groups = {group.number: group for group in found.groups}
         self._numbers = max(self._groups, default=-1) + 1
         self._newest = max([self._version, *(group.version for group in found.groups)])
-        under_way = [list(g.drafts.values()) for g in found.groups if g.drafts]
+        under_way = [list(g.partials.values()) for g in found.groups if g.partials]
         self._writers.give(under_way)
-        self._scoring.give([g for g in found.groups if not g.drafts and g.scores is None])
+        self._scoring.give([g for g in found.groups if not g.partials and g.scores is None])
 
     @property
     def _settings(self) -> dict[str, float]:
@@ -239,7 +246,7 @@ class AsyncRollouts:
 
     def _look(self) -> bool:
         """Begin what may be begun, and receive what has come. Whether anything did."""
-        begun, ended = 0, list[Ended]()
+        begun, ended = 0, list[FinishedRollout]()
         if not self._behind:
             begun = self._begin()
             ended = self._writers.work(0.0)
@@ -270,7 +277,7 @@ class AsyncRollouts:
             first = self._taken * self._pace.batch + position.alive
             groups = [self._group(first + n, prompt) for n, prompt in enumerate(self._deal(count))]
             self._groups |= {group.number: group for group in groups}
-            self._writers.give([list(group.drafts.values()) for group in groups])
+            self._writers.give([list(group.partials.values()) for group in groups])
         return count
 
     def _deal(self, count: int) -> list[Prompt]:
@@ -286,17 +293,19 @@ class AsyncRollouts:
         number, self._numbers = self._numbers, self._numbers + 1
         step, place = divmod(position, self._pace.batch)
         seeds = self._rollouts.seeds(step + 1, place, prompt)
-        drafts = {n: Draft((number, n), prompt.text, seed) for n, seed in enumerate(seeds)}
-        return Group(number=number, prompt=prompt, version=self._version, drafts=drafts)
+        partials = {
+            n: PartialRollout((number, n), prompt.text, seed) for n, seed in enumerate(seeds)
+        }
+        return Group(number=number, prompt=prompt, version=self._version, partials=partials)
 
-    def _written(self, ended: Sequence[Ended]) -> None:
+    def _written(self, ended: Sequence[FinishedRollout]) -> None:
         whole = []
         for one in ended:
             number, place = one.key
             group = self._groups[number]
-            del group.drafts[place]
+            del group.partials[place]
             group.completions[place] = one.completion
-            if not group.drafts:
+            if not group.partials:
                 whole.append(group)
         self._scoring.give(whole)
 

@@ -1,4 +1,4 @@
-"""Engines at work on drafts: who has which, and what has ended.
+"""Engines at work on partial rollouts: who has which, and what has ended.
 
 Each engine is asked for a slice of work at a time, so that other weights, or a question, can come
 between two. What an engine no longer knows of is given to it again; a lost one's, to another.
@@ -17,7 +17,7 @@ from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool, silent
 from trainer.rollout.staleness import levelled
-from trainer.types import Draft, Ended, Key, Sampling, Writing
+from trainer.types import FinishedRollout, Key, PartialRollout, Sampling, SliceResult
 
 SLICE = 0.1
 """Seconds of work that an engine is asked for at a time."""
@@ -27,7 +27,7 @@ SLICE = 0.1
 class _Call:
     """A slice of work under way."""
 
-    writing: Pending[Writing]
+    writing: Pending[SliceResult]
     pulse: Pulse
     since: float = field(default_factory=time.monotonic)
     """A monotonic clock's seconds."""
@@ -35,15 +35,15 @@ class _Call:
 
 @dataclass(slots=True)
 class _Desk:
-    """One engine's drafts."""
+    """One engine's partial rollouts."""
 
-    has: dict[Key, Draft] = field(default_factory=dict)
+    has: dict[Key, PartialRollout] = field(default_factory=dict)
     """As far as they are known here."""
     told_of: set[Key] = field(default_factory=set)
     """Of them those that the engine was given."""
     call: _Call | None = None
 
-    def take(self, writing: Writing) -> list[Ended]:
+    def take(self, writing: SliceResult) -> list[FinishedRollout]:
         for one in writing.ended:
             self.has.pop(one.key, None)
         self.told_of = set(writing.left)
@@ -57,7 +57,7 @@ class Writers:
         self._sampling = sampling
         self._patience = patience
         self._desks = [_Desk() for _ in range(len(engines))]
-        self._waiting: list[Sequence[Draft]] = []
+        self._waiting: list[Sequence[PartialRollout]] = []
         """Groups that no engine is there for."""
 
     @property
@@ -69,8 +69,8 @@ class Writers:
         """Whether nothing goes on before an engine is replaced."""
         return bool(self._waiting) and not self._engines.present
 
-    def give(self, groups: Sequence[Sequence[Draft]]) -> None:
-        """Drafts to be written; those of a group by the same engine."""
+    def give(self, groups: Sequence[Sequence[PartialRollout]]) -> None:
+        """Queue partial rollouts; one engine writes all of a group."""
         desks = [self._desks[number] for number in self._engines.present]
         if not desks:
             self._waiting += groups
@@ -81,9 +81,9 @@ class Writers:
         waiting = iter(groups)
         for desk, count in zip(desks, levelled(loads, rows, len(groups)), strict=True):
             for group in islice(waiting, count):
-                desk.has |= {draft.key: draft for draft in group}
+                desk.has |= {partial.key: partial for partial in group}
 
-    def work(self, seconds: float) -> list[Ended]:
+    def work(self, seconds: float) -> list[FinishedRollout]:
         """Keep all engines busy. What has ended; waits for that at most `seconds`."""
         for number, desk in enumerate(self._desks):
             if desk.has and not desk.call and number not in self._engines.present:
@@ -96,36 +96,36 @@ class Writers:
             calls[0].ready(seconds)
         return [ended for number in self._answered() for ended in self._receive(number)]
 
-    def settle(self) -> list[Ended]:
+    def settle(self) -> list[FinishedRollout]:
         """Let every slice come to its end, and send no other."""
         ended = []
         while any(desk.call for desk in self._desks):
             ended += [one for who in self._answered(SLICE) for one in self._receive(who)]
         return ended
 
-    def drafts(self) -> list[Draft]:
-        """All drafts as they stand; settled before."""
+    def partials(self) -> list[PartialRollout]:
+        """Returns all partial rollouts as they stand. Call `settle` first."""
         asked = {
-            number: self._engines.send(number, Engine.drafts)
+            number: self._engines.send(number, Engine.partials)
             for number in self._engines.present
             if self._desks[number].told_of
         }
         answers = self._engines.answers(
             asked, self._engines.patience.part, "saying what it has written"
         )
-        for number, drafts in answers.items():
+        for number, partials in answers.items():
             desk = self._desks[number]
-            desk.has |= {draft.key: draft for draft in drafts if draft.key in desk.has}
-        known = [draft for desk in self._desks for draft in desk.has.values()]
+            desk.has |= {partial.key: partial for partial in partials if partial.key in desk.has}
+        known = [partial for desk in self._desks for partial in desk.has.values()]
         for number in asked.keys() - answers.keys():
             self._pass_on(number)
-        return [*known, *(draft for group in self._waiting for draft in group)]
+        return [*known, *(partial for group in self._waiting for partial in group)]
 
     def _send(self) -> None:
         for number in self._engines.present:
             desk = self._desks[number]
             if desk.has and not desk.call:
-                new = [draft for key, draft in desk.has.items() if key not in desk.told_of]
+                new = [partial for key, partial in desk.has.items() if key not in desk.told_of]
                 writing = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
                 desk.call = _Call(writing, self._engines.pulse(number))
 
@@ -143,8 +143,8 @@ class Writers:
             return f"within {self._patience:g} s: writing completions"
         return None
 
-    def _receive(self, number: int) -> list[Ended]:
-        """What came of a slice; the drafts of an engine that is lost are passed on."""
+    def _receive(self, number: int) -> list[FinishedRollout]:
+        """What came of a slice; the partial rollouts of an engine that is lost are passed on."""
         desk = self._desks[number]
         assert desk.call is not None
         call = desk.call
@@ -160,10 +160,10 @@ class Writers:
         return []
 
     def _pass_on(self, number: int) -> None:
-        """Others write the drafts, from where they are known here."""
+        """Others write the partial rollouts, from where they are known here."""
         desk = self._desks[number]
-        groups: dict[int, list[Draft]] = defaultdict(list)
-        for draft in desk.has.values():
-            groups[draft.key[0]].append(draft)
+        groups: dict[int, list[PartialRollout]] = defaultdict(list)
+        for partial in desk.has.values():
+            groups[partial.key[0]].append(partial)
         desk.has, desk.told_of, desk.call = {}, set(), None
         self.give(list(groups.values()))

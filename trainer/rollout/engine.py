@@ -9,11 +9,11 @@ from typing import Literal, Protocol
 from trainer.cluster.shared_memory import Lent, Parcel, Part
 from trainer.types import (
     Completion,
-    Draft,
     Measured,
+    PartialRollout,
     Request,
     Sampling,
-    Writing,
+    SliceResult,
 )
 from trainer.weight_sync.choose import Member, Seat
 
@@ -75,14 +75,16 @@ class Engine(Measured, Protocol):
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """One completion for each seed of each request, in order."""
 
-    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
-        """Take these drafts besides those under way, and go on with all for about so long.
+    def write(
+        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+    ) -> SliceResult:
+        """Add these partial rollouts to those under way, and write all of them for `seconds`.
 
-        Between two calls other weights may come: the rest of a draft is then written with those,
-        from keys and values that they computed.
+        Between two calls other weights may come: the rest of a partial rollout is then written with
+        those, from keys and values that they computed.
         """
 
-    def drafts(self) -> list[Draft]:
+    def partials(self) -> list[PartialRollout]:
         """What is under way, as far as it is written."""
 
     def sleep(self) -> None:

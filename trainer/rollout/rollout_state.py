@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env.types import Prompt, Score, ScoreStatus
-from trainer.types import Completion, Draft, Sample
+from trainer.types import Completion, PartialRollout, Sample
 
 FILE = "in_flight.npz"
 """In a checkpoint."""
@@ -28,7 +28,7 @@ class Group:
     prompt: Prompt
     version: int
     """Of the engines when it was begun: no token is older."""
-    drafts: dict[int, Draft] = field(default_factory=dict)
+    partials: dict[int, PartialRollout] = field(default_factory=dict)
     completions: dict[int, Completion] = field(default_factory=dict)
     scores: list[Score] | None = None
     """In the order of the places; None: not known yet."""
@@ -83,8 +83,11 @@ class InFlight:
 
 
 def _told(group: Group, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
-    """A group without its arrays, which go to `pieces`: drafts first, then completions."""
-    parts: list[Draft | Completion] = [*group.drafts.values(), *group.completions.values()]
+    """A group without its arrays; appends those to `pieces`, partial rollouts first."""
+    parts: list[PartialRollout | Completion] = [
+        *group.partials.values(),
+        *group.completions.values(),
+    ]
     for part in parts:
         chosen = part.actions if isinstance(part, Completion) else None
         actions = np.ones(len(part.tokens), dtype=np.bool_) if chosen is None else chosen
@@ -95,7 +98,7 @@ def _told(group: Group, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]
         "number": group.number,
         "prompt": asdict(group.prompt),
         "version": group.version,
-        "seeds": {place: draft.seed for place, draft in group.drafts.items()},
+        "seeds": {place: partial.seed for place, partial in group.partials.items()},
         "texts": {place: c.text for place, c in group.completions.items()},
         "finished": [c.finished for c in group.completions.values()],
         "scores": None if group.scores is None else [asdict(score) for score in group.scores],
@@ -109,7 +112,7 @@ def _group(told: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Group:
     for place, seed in told["seeds"].items():
         row = rows.pop(0)
         del row["actions"]
-        group.drafts[int(place)] = Draft((number, int(place)), prompt.text, seed, **row)
+        group.partials[int(place)] = PartialRollout((number, int(place)), prompt.text, seed, **row)
     for (place, text), finished in zip(told["texts"].items(), told["finished"], strict=True):
         group.completions[int(place)] = Completion(text=text, finished=finished, **rows.pop(0))
     if told["scores"] is not None:

@@ -1,4 +1,4 @@
-"""Drafts under way in vLLM's engine, which is stepped from here."""
+"""Partial rollouts under way in vLLM's engine, which is stepped from here."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from trainer.rollout.tokenizer_io import Row, Texts
-from trainer.types import Draft, Ended, Key
+from trainer.types import FinishedRollout, Key, PartialRollout
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    draft: Draft
+    partial: PartialRollout
     """As it came."""
     version: int
     """Of what is written from here on."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
-    def as_it_stands(self) -> Draft:
-        before = self.draft
+    def as_it_stands(self) -> PartialRollout:
+        before = self.partial
         return replace(
             before,
             tokens=np.concatenate([before.tokens, np.array(self.tokens, dtype=np.int64)]),
@@ -34,7 +34,7 @@ class _UnderWay:
         )
 
 
-class Drafts:
+class PartialRollouts:
     def __init__(self, engine: Any, texts: Texts) -> None:
         """`engine`: vLLM's LLMEngine."""
         self._engine = engine
@@ -45,19 +45,19 @@ class Drafts:
 
     @property
     def left(self) -> frozenset[Key]:
-        return frozenset(one.draft.key for one in self._under_way.values())
+        return frozenset(one.partial.key for one in self._under_way.values())
 
-    def add(self, draft: Draft, params: Any, version: int) -> None:
-        """`params`: vLLM's, for the rest of the draft."""
+    def add(self, partial: PartialRollout, params: Any, version: int) -> None:
+        """`params`: vLLM's, for the rest of the partial rollout."""
         from vllm.sampling_params import RequestOutputKind
 
         params.output_kind = RequestOutputKind.DELTA
-        name = f"draft-{next(self._numbers)}"
-        tokens = [*self._texts.prompt(draft.text), *draft.tokens.tolist()]
+        name = f"rollout-{next(self._numbers)}"
+        tokens = [*self._texts.prompt(partial.text), *partial.tokens.tolist()]
         self._engine.add_request(name, {"prompt_token_ids": tokens}, params)
-        self._under_way[name] = _UnderWay(draft, version)
+        self._under_way[name] = _UnderWay(partial, version)
 
-    def go_on(self, seconds: float) -> list[Ended]:
+    def go_on(self, seconds: float) -> list[FinishedRollout]:
         """Those that have ended when so many seconds are over, or when none is left."""
         deadline = time.monotonic() + seconds
         ended = []
@@ -74,18 +74,18 @@ class Drafts:
                 break
         return ended
 
-    def as_they_stand(self) -> list[Draft]:
+    def as_they_stand(self) -> list[PartialRollout]:
         return [one.as_it_stands() for one in self._under_way.values()]
 
-    def withdraw(self) -> list[Draft]:
+    def withdraw(self) -> list[PartialRollout]:
         """All of them, out of the engine."""
-        drafts = self.as_they_stand()
+        partials = self.as_they_stand()
         self._engine.abort_request(list(self._under_way))
         self._under_way.clear()
-        return drafts
+        return partials
 
-    def _ended(self, one: _UnderWay, by_stop: bool) -> Ended:
-        draft = one.as_it_stands()
-        row = Row(draft.tokens, draft.log_probs, by_stop, draft.versions)
-        (completion,) = self._texts.completions([self._texts.prompt(draft.text)], [row])
-        return Ended(draft.key, completion)
+    def _ended(self, one: _UnderWay, by_stop: bool) -> FinishedRollout:
+        partial = one.as_it_stands()
+        row = Row(partial.tokens, partial.log_probs, by_stop, partial.versions)
+        (completion,) = self._texts.completions([self._texts.prompt(partial.text)], [row])
+        return FinishedRollout(partial.key, completion)

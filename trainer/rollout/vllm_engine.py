@@ -26,16 +26,16 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import EngineSettings, Memory
 from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
-from trainer.rollout.vllm_drafts import Drafts
+from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
     Completion,
-    Draft,
     EngineFailedError,
     Metrics,
+    PartialRollout,
     Request,
     Sampling,
+    SliceResult,
     TrainingError,
-    Writing,
 )
 from trainer.weight_sync.choose import Member, Seat
 from trainer.weight_sync.shared_memory import Inbox
@@ -71,10 +71,10 @@ class VLLMEngine:
             raise TrainingError(_explained(settings, error)) from error
         self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = Inbox()
-        self._drafts = Drafts(self._llm.llm_engine, self._texts)
+        self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
-        """Of the drafts."""
-        self._withdrawn: list[Draft] = []
+        """Of the partial rollouts."""
+        self._withdrawn: list[PartialRollout] = []
         """While weights come, or something else is written."""
 
     def node(self) -> str:
@@ -110,7 +110,7 @@ class VLLMEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         self._ready()
-        self._withdraw()  # vLLM would write the drafts to their ends, and tell nobody
+        self._withdraw()  # vLLM would write the partial rollouts to their ends, and tell nobody
         prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
@@ -121,36 +121,38 @@ class VLLMEngine:
         self._go_on()
         return self._texts.completions(prompts, rows)
 
-    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+    def write(
+        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+    ) -> SliceResult:
         self._ready()
         self._sampling = sampling
-        self._add(drafts)
+        self._add(partials)
         with self._peaks.phase("rollout"), _failures():
-            return Writing(self._drafts.go_on(seconds), self._drafts.left)
+            return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
     def _ready(self) -> None:
         if self._intake.under_way:
             raise RuntimeError(LACKING)
         self._intake.pack()
 
-    def drafts(self) -> list[Draft]:
-        return [*self._withdrawn, *self._drafts.as_they_stand()]
+    def partials(self) -> list[PartialRollout]:
+        return [*self._withdrawn, *self._partials.as_they_stand()]
 
     def _withdraw(self) -> None:
-        self._withdrawn = self._drafts.withdraw()
+        self._withdrawn = self._partials.withdraw()
 
     def _go_on(self) -> None:
         self._add(self._withdrawn)
         self._withdrawn = []
 
-    def _add(self, drafts: Sequence[Draft]) -> None:
-        for draft in drafts:
+    def _add(self, partials: Sequence[PartialRollout]) -> None:
+        for partial in partials:
             assert self._sampling is not None
-            written = len(draft.tokens)
+            written = len(partial.tokens)
             # vLLM draws from the beginning of a seed's numbers: what goes on gets others.
-            seed = derive(draft.seed, "rest", written) if written else draft.seed
+            seed = derive(partial.seed, "rest", written) if written else partial.seed
             rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
-            self._drafts.add(draft, self._params(seed, rest), self._intake.version)
+            self._partials.add(partial, self._params(seed, rest), self._intake.version)
 
     def _params(self, seed: int, sampling: Sampling) -> Any:
         from vllm import SamplingParams

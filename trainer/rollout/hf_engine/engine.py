@@ -14,9 +14,17 @@ from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.rollout.engine import EngineSettings, Memory
 from trainer.rollout.hf_engine import cache
 from trainer.rollout.hf_engine.decode import Decoder
-from trainer.rollout.hf_engine.partial import Drafts
+from trainer.rollout.hf_engine.partial import PartialRollouts
 from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
-from trainer.types import Completion, Draft, Metrics, Request, Sampling, UnfitModelError, Writing
+from trainer.types import (
+    Completion,
+    Metrics,
+    PartialRollout,
+    Request,
+    Sampling,
+    SliceResult,
+    UnfitModelError,
+)
 from trainer.weight_sync import shared_memory as weight_transfer
 
 LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
@@ -24,7 +32,7 @@ LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
 
 class HFEngine:
     """An Engine on one device. Keys and values live as long as a call of `generate`; those of
-    drafts until they end or other weights come."""
+    partial rollouts until they end or other weights come."""
 
     def __init__(self, settings: EngineSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
@@ -45,7 +53,7 @@ class HFEngine:
         """Of the next weights."""
         self._version: int | None = 0
         """None while the weights are not whole."""
-        self._drafts: Drafts | None = None
+        self._partials: PartialRollouts | None = None
 
     def node(self) -> str:
         return shared_memory.node()
@@ -68,8 +76,8 @@ class HFEngine:
             raise RuntimeError(f"version {version} came without {', '.join(sorted(missing)[:3])}")
         self._arrived.clear()
         self._version = version
-        if self._drafts:
-            self._drafts = self._drafts.with_weights_of(version)
+        if self._partials:
+            self._partials = self._partials.with_weights_of(version)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if self._version is None:
@@ -82,17 +90,19 @@ class HFEngine:
         rows = [Row.of(*written.row(row), self._version) for row in range(len(of_rows))]
         return self._texts.completions(of_rows, rows)
 
-    def write(self, drafts: Sequence[Draft], sampling: Sampling, seconds: float) -> Writing:
+    def write(
+        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+    ) -> SliceResult:
         if self._version is None:
             raise RuntimeError(LACKING)
-        if self._drafts is None:
-            self._drafts = Drafts(self._decoder, self._texts, sampling, self._version)
-        self._drafts.add(drafts)
+        if self._partials is None:
+            self._partials = PartialRollouts(self._decoder, self._texts, sampling, self._version)
+        self._partials.add(partials)
         with self._peaks.phase("rollout"):
-            return Writing(self._drafts.go_on(seconds), self._drafts.left)
+            return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
-    def drafts(self) -> list[Draft]:
-        return self._drafts.drafts() if self._drafts else []
+    def partials(self) -> list[PartialRollout]:
+        return self._partials.partials() if self._partials else []
 
     def peaks(self) -> Metrics:
         return shares.peaks("engine", self._peaks.taken())

@@ -1,4 +1,4 @@
-"""Drafts under way in a transformers engine, with one version of its weights."""
+"""Partial rollouts under way in a transformers engine, with one version of its weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from trainer.rollout.hf_engine.decode import Decoder, Decoding, Written
 from trainer.rollout.tokenizer_io import Row, Texts
-from trainer.types import Draft, Ended, IntArray, Key, Sampling
+from trainer.types import FinishedRollout, IntArray, Key, PartialRollout, Sampling
 
 
-class Drafts:
+class PartialRollouts:
     """Written on from their prompts and what they have: all new tokens are of `version`."""
 
     def __init__(self, decoder: Decoder, texts: Texts, sampling: Sampling, version: int) -> None:
@@ -22,31 +22,31 @@ class Drafts:
         self._sampling = sampling
         self._version = version
         self._decoding = Decoding(decoder, sampling)
-        self._rows: dict[int, tuple[Draft, list[int]]] = {}
-        """Row → the draft as it came, and its prompt's tokens; of those under way."""
+        self._rows: dict[int, tuple[PartialRollout, list[int]]] = {}
+        """Row → the partial rollout as it came, and its prompt's tokens; of those under way."""
 
     @property
     def left(self) -> frozenset[Key]:
-        return frozenset(draft.key for draft, _ in self._rows.values())
+        return frozenset(partial.key for partial, _ in self._rows.values())
 
-    def add(self, drafts: Sequence[Draft]) -> None:
+    def add(self, partials: Sequence[PartialRollout]) -> None:
         row = len(self._decoding.written.lengths)
         prompts, seeds = [], []
-        for together in _sharing_a_prompt(drafts):
+        for together in _sharing_a_prompt(partials):
             prompt = self._texts.prompt(together[0].text)
-            self._rows |= {row + n: (draft, prompt) for n, draft in enumerate(together)}
+            self._rows |= {row + n: (partial, prompt) for n, partial in enumerate(together)}
             row += len(together)
             prompts.append([*prompt, *together[0].tokens.tolist()])
-            seeds.append([draft.seed for draft in together])
-        self._decoding.add(prompts, seeds, _begun(drafts, self._sampling.max_new_tokens))
+            seeds.append([partial.seed for partial in together])
+        self._decoding.add(prompts, seeds, _begun(partials, self._sampling.max_new_tokens))
 
-    def with_weights_of(self, version: int) -> Drafts:
-        """The same drafts: keys and values of the old weights are forgotten."""
-        renewed = Drafts(self._decoder, self._texts, self._sampling, version)
-        renewed.add(self.drafts())
+    def with_weights_of(self, version: int) -> PartialRollouts:
+        """The same partial rollouts: keys and values of the old weights are forgotten."""
+        renewed = PartialRollouts(self._decoder, self._texts, self._sampling, version)
+        renewed.add(self.partials())
         return renewed
 
-    def go_on(self, seconds: float) -> list[Ended]:
+    def go_on(self, seconds: float) -> list[FinishedRollout]:
         """Those that have ended when so many seconds are over, or when none is left."""
         deadline = time.monotonic() + seconds
         while self._decoding.busy:
@@ -55,51 +55,51 @@ class Drafts:
                 break
         return self._ended()
 
-    def drafts(self) -> list[Draft]:
+    def partials(self) -> list[PartialRollout]:
         """Those under way, as they stand."""
-        return [self._draft(row) for row in self._rows]
+        return [self._partial(row) for row in self._rows]
 
-    def _ended(self) -> list[Ended]:
+    def _ended(self) -> list[FinishedRollout]:
         under_way = np.array(list(self._rows), dtype=np.int64)
         over = [int(row) for row in under_way[~self._decoding.written.going(under_way)]]
         if not over:
             return []
         finished = self._decoding.written.finished[over]
-        drafts = [self._draft(row) for row in over]
+        partials = [self._partial(row) for row in over]
         prompts = [self._rows.pop(row)[1] for row in over]
         rows = [
-            Row(draft.tokens, draft.log_probs, bool(by_stop), draft.versions)
-            for draft, by_stop in zip(drafts, finished, strict=True)
+            Row(partial.tokens, partial.log_probs, bool(by_stop), partial.versions)
+            for partial, by_stop in zip(partials, finished, strict=True)
         ]
         completions = self._texts.completions(prompts, rows)
-        return [Ended(d.key, c) for d, c in zip(drafts, completions, strict=True)]
+        return [FinishedRollout(d.key, c) for d, c in zip(partials, completions, strict=True)]
 
-    def _draft(self, row: int) -> Draft:
+    def _partial(self, row: int) -> PartialRollout:
         before, _ = self._rows[row]
         tokens, log_probs, _ = self._decoding.written.row(row)
         versions = _extended(before.versions, len(tokens), self._version)
-        return Draft(before.key, before.text, before.seed, tokens, log_probs, versions)
+        return PartialRollout(before.key, before.text, before.seed, tokens, log_probs, versions)
 
 
 def _extended(versions: IntArray, length: int, version: int) -> IntArray:
     return np.concatenate([versions, np.full(length - len(versions), version)])
 
 
-def _sharing_a_prompt(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:
+def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[PartialRollout]]:
     """Neighbours that begin with the same prompt; one that has tokens already is alone."""
 
-    def begins(draft: Draft) -> tuple[int, int]:
-        return draft.key[0], draft.key[1] if len(draft.tokens) else -1
+    def begins(partial: PartialRollout) -> tuple[int, int]:
+        return partial.key[0], partial.key[1] if len(partial.tokens) else -1
 
-    for _, together in groupby(drafts, begins):
+    for _, together in groupby(partials, begins):
         yield list(together)
 
 
-def _begun(drafts: Sequence[Draft], longest: int) -> Written:
-    written = Written.nothing(len(drafts), longest)
-    for row, draft in enumerate(drafts):
-        length = len(draft.tokens)
-        written.tokens[row, :length] = draft.tokens
-        written.log_probs[row, :length] = draft.log_probs
+def _begun(partials: Sequence[PartialRollout], longest: int) -> Written:
+    written = Written.nothing(len(partials), longest)
+    for row, partial in enumerate(partials):
+        length = len(partial.tokens)
+        written.tokens[row, :length] = partial.tokens
+        written.log_probs[row, :length] = partial.log_probs
         written.lengths[row] = length
     return written
