@@ -15,7 +15,7 @@ from tests.trainer.test_publish import Never
 from trainer.cluster import pulse
 from trainer.cluster.worker_group import LocalGroup, Pending
 from trainer.rollout import dispatcher
-from trainer.rollout.dispatcher import Writers
+from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import FinishedRollout, LostWorkerError, PartialRollout, Sampling
@@ -35,7 +35,7 @@ def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: 
 
     def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
         engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
-        work = Writers(EnginePool(LocalGroup(engines)), sampling, patience=1)
+        work = EngineDispatcher(EnginePool(LocalGroup(engines)), sampling, patience=1)
         work.give(partials)
         ended: list[FinishedRollout] = []
         for round_ in range(100):
@@ -57,7 +57,7 @@ def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(ti
     def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
         group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
         pool = EnginePool(group, at_once=False)
-        work = Writers(pool, sampling, patience=1)
+        work = EngineDispatcher(pool, sampling, patience=1)
         work.give(partials)
         ended: list[FinishedRollout] = []
         for round_ in range(100):
@@ -99,7 +99,7 @@ def test_partial_rollouts_of_an_engine_that_is_stopped_are_written_by_the_others
     ]
     group = Freezing([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
     pool = EnginePool(group, patience=Patience(life=0.3))
-    work = Writers(pool, sampling, patience=600)
+    work = EngineDispatcher(pool, sampling, patience=600)
     work.give(partials)
     ended = work.work(0.0)
     group.frozen = 0

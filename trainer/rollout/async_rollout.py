@@ -26,7 +26,7 @@ from trainer.checkpoint import resume
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
 from trainer.rollout import dynamic_sampling, rewards, staleness
-from trainer.rollout.dispatcher import Writers
+from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.outages import ROLE
@@ -97,7 +97,9 @@ class AsyncRollouts:
             total_steps=config.total_steps(len(stream)),
         )
         # A slice has as long as ranks have: see `actors.liveness`.
-        self._writers = Writers(rollouts.engines, rollouts.sampling, config.dist_timeout / 3)
+        self._dispatcher = EngineDispatcher(
+            rollouts.engines, rollouts.sampling, config.dist_timeout / 3
+        )
         self._scoring = Scoring(reward)
         self._groups: dict[int, Group] = {}
         """All that are alive, in the order in which they were begun."""
@@ -125,7 +127,7 @@ class AsyncRollouts:
             self._lost = None
             raise lost
         while (chosen := self._chosen(step)) is None:
-            if self._writers.stalled:
+            if self._dispatcher.stalled:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
             if not self._look():
                 self._wait()
@@ -178,7 +180,7 @@ class AsyncRollouts:
                 if not isinstance(failure, LostWorkerError):
                     raise failure  # also where the block lost a process: no repair is enough
                 self._lost = failure
-        self._written(self._writers.settle())
+        self._written(self._dispatcher.settle())
 
     @contextmanager
     def new_weights(self, version: int) -> Iterator[None]:
@@ -188,9 +190,9 @@ class AsyncRollouts:
         one that a checkpoint holds, after the checkpoint's weights have come.
         """
         whole = self._published and not self._behind and not self._config.partial_rollout
-        while whole and self._writers.busy:
-            self._written(self._writers.work(A_LOOK))
-        self._written(self._writers.settle())
+        while whole and self._dispatcher.busy:
+            self._written(self._dispatcher.work(A_LOOK))
+        self._written(self._dispatcher.settle())
         yield
         self._version, self._published = version, True
         self._newest = max(self._newest, version)
@@ -206,7 +208,7 @@ class AsyncRollouts:
 
     def in_flight(self) -> InFlight:
         """All that is drawn from the stream and in no step yet."""
-        for partial in self._writers.partials():
+        for partial in self._dispatcher.partials():
             group, place = partial.key
             self._groups[group].partials[place] = partial
         return InFlight(
@@ -228,7 +230,7 @@ class AsyncRollouts:
         self._numbers = max(self._groups, default=-1) + 1
         self._newest = max([self._version, *(group.version for group in found.groups)])
         under_way = [list(g.partials.values()) for g in found.groups if g.partials]
-        self._writers.give(under_way)
+        self._dispatcher.give(under_way)
         self._scoring.give([g for g in found.groups if not g.partials and g.scores is None])
 
     @property
@@ -249,7 +251,7 @@ class AsyncRollouts:
         begun, ended = 0, list[FinishedRollout]()
         if not self._behind:
             begun = self._begin()
-            ended = self._writers.work(0.0)
+            ended = self._dispatcher.work(0.0)
         self._written(ended)
         scored = self._scoring.work()
         for group in scored:
@@ -257,9 +259,9 @@ class AsyncRollouts:
         return bool(begun or ended or scored)
 
     def _wait(self) -> None:
-        if self._writers.busy:
+        if self._dispatcher.busy:
             assert not self._behind, "a step that is done again lacks a sample"
-            self._written(self._writers.work(A_LOOK))
+            self._written(self._dispatcher.work(A_LOOK))
         else:
             assert self._scoring.busy, "a step waits, and nothing is under way"
             self._scoring.wait(A_LOOK)
@@ -277,7 +279,7 @@ class AsyncRollouts:
             first = self._taken * self._pace.batch + position.alive
             groups = [self._group(first + n, prompt) for n, prompt in enumerate(self._deal(count))]
             self._groups |= {group.number: group for group in groups}
-            self._writers.give([list(group.partials.values()) for group in groups])
+            self._dispatcher.give([list(group.partials.values()) for group in groups])
         return count
 
     def _deal(self, count: int) -> list[Prompt]:

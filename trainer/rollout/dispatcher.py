@@ -34,35 +34,35 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Queue:
     """One engine's partial rollouts."""
 
     has: dict[Key, PartialRollout] = field(default_factory=dict)
-    """As far as they are known here."""
-    told_of: set[Key] = field(default_factory=set)
-    """Of them those that the engine was given."""
+    """As the driver knows them."""
+    acknowledged: set[Key] = field(default_factory=set)
+    """Keys the engine has acknowledged; the rest are still to be sent."""
     call: _Call | None = None
 
     def take(self, writing: SliceResult) -> list[FinishedRollout]:
         for one in writing.ended:
             self.has.pop(one.key, None)
-        self.told_of = set(writing.left)
+        self.acknowledged = set(writing.left)
         return writing.ended
 
 
-class Writers:
+class EngineDispatcher:
     def __init__(self, engines: EnginePool, sampling: Sampling, patience: float) -> None:
         """`patience`: seconds that an engine may take beyond a slice of work."""
         self._engines = engines
         self._sampling = sampling
         self._patience = patience
-        self._desks = [_Desk() for _ in range(len(engines))]
+        self._queues = [_Queue() for _ in range(len(engines))]
         self._waiting: list[Sequence[PartialRollout]] = []
-        """Groups that no engine is there for."""
+        """Groups that wait because no engine is left."""
 
     @property
     def busy(self) -> bool:
-        return any(desk.has for desk in self._desks)
+        return any(queue.has for queue in self._queues)
 
     @property
     def stalled(self) -> bool:
@@ -71,27 +71,27 @@ class Writers:
 
     def give(self, groups: Sequence[Sequence[PartialRollout]]) -> None:
         """Queue partial rollouts; one engine writes all of a group."""
-        desks = [self._desks[number] for number in self._engines.present]
-        if not desks:
+        queues = [self._queues[number] for number in self._engines.present]
+        if not queues:
             self._waiting += groups
             return
         groups, self._waiting = [*self._waiting, *groups], []
-        loads = [len(desk.has) for desk in desks]
+        loads = [len(queue.has) for queue in queues]
         rows = max((len(group) for group in groups), default=1)
         waiting = iter(groups)
-        for desk, count in zip(desks, levelled(loads, rows, len(groups)), strict=True):
+        for queue, count in zip(queues, levelled(loads, rows, len(groups)), strict=True):
             for group in islice(waiting, count):
-                desk.has |= {partial.key: partial for partial in group}
+                queue.has |= {partial.key: partial for partial in group}
 
     def work(self, seconds: float) -> list[FinishedRollout]:
         """Keep all engines busy. What has ended; waits for that at most `seconds`."""
-        for number, desk in enumerate(self._desks):
-            if desk.has and not desk.call and number not in self._engines.present:
+        for number, queue in enumerate(self._queues):
+            if queue.has and not queue.call and number not in self._engines.present:
                 self._pass_on(number)
         if self._waiting:
             self.give([])
         self._send()
-        calls = [desk.call.writing for desk in self._desks if desk.call]
+        calls = [queue.call.writing for queue in self._queues if queue.call]
         if calls and not any(call.ready(0) for call in calls):
             calls[0].ready(seconds)
         return [ended for number in self._answered() for ended in self._receive(number)]
@@ -99,7 +99,7 @@ class Writers:
     def settle(self) -> list[FinishedRollout]:
         """Let every slice come to its end, and send no other."""
         ended = []
-        while any(desk.call for desk in self._desks):
+        while any(queue.call for queue in self._queues):
             ended += [one for who in self._answered(SLICE) for one in self._receive(who)]
         return ended
 
@@ -108,31 +108,33 @@ class Writers:
         asked = {
             number: self._engines.send(number, Engine.partials)
             for number in self._engines.present
-            if self._desks[number].told_of
+            if self._queues[number].acknowledged
         }
         answers = self._engines.answers(
             asked, self._engines.patience.part, "saying what it has written"
         )
         for number, partials in answers.items():
-            desk = self._desks[number]
-            desk.has |= {partial.key: partial for partial in partials if partial.key in desk.has}
-        known = [partial for desk in self._desks for partial in desk.has.values()]
+            queue = self._queues[number]
+            queue.has |= {partial.key: partial for partial in partials if partial.key in queue.has}
+        known = [partial for queue in self._queues for partial in queue.has.values()]
         for number in asked.keys() - answers.keys():
             self._pass_on(number)
         return [*known, *(partial for group in self._waiting for partial in group)]
 
     def _send(self) -> None:
         for number in self._engines.present:
-            desk = self._desks[number]
-            if desk.has and not desk.call:
-                new = [partial for key, partial in desk.has.items() if key not in desk.told_of]
+            queue = self._queues[number]
+            if queue.has and not queue.call:
+                new = [
+                    partial for key, partial in queue.has.items() if key not in queue.acknowledged
+                ]
                 writing = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
-                desk.call = _Call(writing, self._engines.pulse(number))
+                queue.call = _Call(writing, self._engines.pulse(number))
 
     def _answered(self, seconds: float = 0.0) -> Iterator[int]:
         """Who has come to the end of a slice, or is lost."""
-        for number, desk in enumerate(self._desks):
-            if desk.call and (desk.call.writing.ready(seconds) or self._overdue(desk.call)):
+        for number, queue in enumerate(self._queues):
+            if queue.call and (queue.call.writing.ready(seconds) or self._overdue(queue.call)):
                 yield number
 
     def _overdue(self, call: _Call) -> str | None:
@@ -145,25 +147,25 @@ class Writers:
 
     def _receive(self, number: int) -> list[FinishedRollout]:
         """What came of a slice; the partial rollouts of an engine that is lost are passed on."""
-        desk = self._desks[number]
-        assert desk.call is not None
-        call = desk.call
+        queue = self._queues[number]
+        assert queue.call is not None
+        call = queue.call
         if not call.writing.ready(0):
             if not (how := self._overdue(call)):
                 return []  # it lives after all
-            self._engines.lose(number, silent(number, how), len(desk.has))
-        desk.call = None
-        answers = self._engines.answers({number: call.writing}, 0, "writing", len(desk.has))
+            self._engines.lose(number, silent(number, how), len(queue.has))
+        queue.call = None
+        answers = self._engines.answers({number: call.writing}, 0, "writing", len(queue.has))
         if number in answers:
-            return desk.take(answers[number])
+            return queue.take(answers[number])
         self._pass_on(number)
         return []
 
     def _pass_on(self, number: int) -> None:
         """Others write the partial rollouts, from where they are known here."""
-        desk = self._desks[number]
+        queue = self._queues[number]
         groups: dict[int, list[PartialRollout]] = defaultdict(list)
-        for partial in desk.has.values():
+        for partial in queue.has.values():
             groups[partial.key[0]].append(partial)
-        desk.has, desk.told_of, desk.call = {}, set(), None
+        queue.has, queue.acknowledged, queue.call = {}, set(), None
         self.give(list(groups.values()))
