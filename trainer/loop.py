@@ -34,7 +34,7 @@ from trainer.rollout import async_rollout, dynamic_sampling, rewards
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.prompts import Data
-from trainer.rollout.rollout_state import InFlight
+from trainer.rollout.rollout_state import PendingRollouts
 from trainer.types import (
     BeyondRepairError,
     Completion,
@@ -145,10 +145,10 @@ class _Run:
         return state
 
     def _hold(self, state: RunState) -> None:
-        self.keeping.hold(state, self._in_flight)
+        self.keeping.hold(state, self._pending_rollouts)
 
     def _save(self, state: RunState, *, due: bool, finish: bool) -> None:
-        self.keeping.save(state, due=due, in_flight=self._in_flight)
+        self.keeping.save(state, due=due, pending=self._pending_rollouts)
         if finish:
             self.keeping.finish()
 
@@ -159,8 +159,8 @@ class _Run:
             self._mended(state, partial(self._save, due=True, finish=True))
 
     @property
-    def _in_flight(self) -> Callable[[], InFlight] | None:
-        return self.async_rollouts.in_flight if self.async_rollouts else None
+    def _pending_rollouts(self) -> Callable[[], PendingRollouts] | None:
+        return self.async_rollouts.pending if self.async_rollouts else None
 
     def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
         mending = Mending(

@@ -24,7 +24,7 @@ from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.rollout.rollout_state import FILE, InFlight
+from trainer.rollout.rollout_state import FILE, PendingRollouts
 from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
 
 STEPS = 4
@@ -83,13 +83,15 @@ class StopAfter:
         return share_of("1")(requests)
 
 
-def stopped(config: Config, calls: int = 1) -> tuple[int, InFlight]:
+def stopped(config: Config, calls: int = 1) -> tuple[int, PendingRollouts]:
     """The step after which a run was stopped, and what was under way then."""
     after = StopAfter(calls)
     with pytest.raises(Stopped):
         train(config, after.reward, after.stop)
     step = metric_rows(config)[-1]["step"]
-    return step, InFlight.parse((checkpoint_path(config.checkpoints, step) / FILE).read_bytes())
+    return step, PendingRollouts.parse(
+        (checkpoint_path(config.checkpoints, step) / FILE).read_bytes()
+    )
 
 
 @pytest.mark.parametrize(

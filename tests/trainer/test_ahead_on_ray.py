@@ -14,7 +14,7 @@ from tests.trainer.harness import Tiny, events, metric_rows, to_argv
 from tests.trainer.test_on_ray import flags, process_of, wait_until
 from tests.trainer.test_repair_on_ray import Begin, begin, ray_directory
 from trainer.config.config import Config, parse
-from trainer.rollout.rollout_state import FILE, Group, InFlight
+from trainer.rollout.rollout_state import FILE, PendingRollouts, PromptGroup
 
 __all__ = ["begin", "flags", "ray_directory"]
 
@@ -111,6 +111,6 @@ def position_of(config: Config, step: int) -> int:
     return dealt
 
 
-def under_way(config: Config, step: int) -> list[Group]:
+def under_way(config: Config, step: int) -> list[PromptGroup]:
     content = (checkpoint_path(config.checkpoints, step) / FILE).read_bytes()
-    return InFlight.parse(content).groups
+    return PendingRollouts.parse(content).groups

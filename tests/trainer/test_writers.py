@@ -89,7 +89,7 @@ class Freezing(LocalGroup[HFEngine]):
         self.frozen = None
 
 
-def test_partial_rollouts_of_an_engine_that_is_stopped_are_written_by_the_others_long_before_a_slice_is_late(
+def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_slice_is_late(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.0)

@@ -25,7 +25,7 @@ from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
-from trainer.rollout.rollout_state import InFlight
+from trainer.rollout.rollout_state import PendingRollouts
 from trainer.workers.groups import Team
 from trainer.workers.protocols import Learner, Policy
 
@@ -91,11 +91,11 @@ class Keeping:
         self._owed = False
         """Whether the last checkpoint came to nothing, and the next step is to have one."""
 
-    def hold(self, state: RunState, in_flight: Callable[[], InFlight] | None = None) -> None:
+    def hold(self, state: RunState, pending: Callable[[], PendingRollouts] | None = None) -> None:
         """A step is made. It is finished once it is held; without peers it is that at once.
 
-        `in_flight`: what rollouts are. Raises OSError where the checkpoint before could not be
-        written.
+        `pending`: returns the pending rollouts. Raises OSError if the checkpoint before could not
+        be written.
         """
         self.settle()
         self._confirm(wait=False)
@@ -103,7 +103,7 @@ class Keeping:
         if self._peers is None or not self._peers.on:
             self._finished(step)
             return
-        driver = DriverState(state, in_flight().dump() if in_flight else None)
+        driver = DriverState(state, pending().dump() if pending else None)
         self._copy(step)
         self._peers.begin(driver, self._team.learners)
         self._handing = _in_background(lambda: self._hand_over(step))
@@ -120,9 +120,9 @@ class Keeping:
             self._peers.amend(state)
 
     def save(
-        self, state: RunState, *, due: bool, in_flight: Callable[[], InFlight] | None = None
+        self, state: RunState, *, due: bool, pending: Callable[[], PendingRollouts] | None = None
     ) -> None:
-        """`due`: the step that was made last is to have a checkpoint; `in_flight`: as above.
+        """`due`: the step that was made last is to have a checkpoint; `pending`: as above.
 
         Raises OSError where a checkpoint could not be written, be it the one before.
         """
@@ -134,7 +134,7 @@ class Keeping:
         waited = self._copy(state.step) if to_disk else 0.0
         since = time.monotonic() - waited
         if to_disk or self._config.save_hf_ckpt:
-            driver = DriverState(state, in_flight().dump() if in_flight and to_disk else None)
+            driver = DriverState(state, pending().dump() if pending and to_disk else None)
             self._begin(driver, since, to_disk=to_disk)
 
     def finish(self) -> None:

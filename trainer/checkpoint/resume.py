@@ -23,7 +23,7 @@ from trainer.checkpoint import openrlhf
 from trainer.checkpoint.openrlhf import OpenRLHF
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
-from trainer.rollout.rollout_state import FILE, InFlight
+from trainer.rollout.rollout_state import FILE, PendingRollouts
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
 from trainer.workers.groups import Team
 from trainer.workers.protocols import Learner
@@ -210,14 +210,14 @@ def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) 
     append_event(config.files.journal, kind, sentence, details, attempt=attempt_number())
 
 
-def in_flight(config: Config, beginning: DriverState) -> InFlight | None:
+def pending_rollouts(config: Config, beginning: DriverState) -> PendingRollouts | None:
     """Rollouts that were under way where the run goes on from; None: there are none.
 
     Raises ResumeError where there are, and this run would forget them.
     """
     if beginning.in_flight is None:
         return None
-    found, step = InFlight.parse(beginning.in_flight), beginning.run.step
+    found, step = PendingRollouts.parse(beginning.in_flight), beginning.run.step
     if (found.groups or found.prompts) and not config.async_train:
         prompts = len(found.groups) + len(found.prompts)
         raise ResumeError(

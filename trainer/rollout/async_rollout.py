@@ -30,7 +30,7 @@ from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.outages import ROLE
-from trainer.rollout.rollout_state import Group, InFlight
+from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
 from trainer.rollout.scoring import Scoring
 from trainer.rollout.staleness import Begun, Pace, Position
 from trainer.types import (
@@ -65,7 +65,7 @@ def begin(
 
     Raises ResumeError if a checkpoint's pending rollouts would be lost.
     """
-    found = resume.in_flight(config, beginning)
+    found = resume.pending_rollouts(config, beginning)
     if not config.async_train:
         return None
     rollouts = AsyncRollouts(
@@ -101,7 +101,7 @@ class AsyncRollouts:
             rollouts.engines, rollouts.sampling, config.dist_timeout / 3
         )
         self._scoring = Scoring(reward)
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, PromptGroup] = {}
         """All that are alive, in the order in which they were begun."""
         self._prompts: list[Prompt] = []
         """To be dealt before those of the stream."""
@@ -112,7 +112,7 @@ class AsyncRollouts:
         self._published = False
         """Whether engines were given the weights of `_version`; they start with --pretrain's.
         `_newest` is the highest version that any group alive was begun with."""
-        self._given: dict[int, list[Group]] = {}
+        self._given: dict[int, list[PromptGroup]] = {}
         """What the trainer was given last: of each step."""
         self._lost: LostWorkerError | None = None
         """What `meanwhile` has left to the next `batch`."""
@@ -206,16 +206,16 @@ class AsyncRollouts:
         """
         return self._version < self._newest
 
-    def in_flight(self) -> InFlight:
+    def pending(self) -> PendingRollouts:
         """All that is drawn from the stream and in no step yet."""
         for partial in self._dispatcher.partials():
             group, place = partial.key
             self._groups[group].partials[place] = partial
-        return InFlight(
+        return PendingRollouts(
             settings=self._settings, groups=list(self._groups.values()), prompts=self._prompts
         )
 
-    def go_on(self, found: InFlight) -> None:
+    def go_on(self, found: PendingRollouts) -> None:
         """Take up what a checkpoint holds.
 
         What was written under other settings, or may be too old for those of now, is forgotten:
@@ -287,7 +287,7 @@ class AsyncRollouts:
         missing = count - len(kept)
         return [*kept, *(self._stream.next_batch(missing) if missing else [])]
 
-    def _group(self, position: int, prompt: Prompt) -> Group:
+    def _group(self, position: int, prompt: Prompt) -> PromptGroup:
         """`position`: how many come before it in the steps of the run, as far as is known yet.
 
         Seeds are those that the synchronous loop gives a prompt at this place of its step.
@@ -298,7 +298,7 @@ class AsyncRollouts:
         partials = {
             n: PartialRollout((number, n), prompt.text, seed) for n, seed in enumerate(seeds)
         }
-        return Group(number=number, prompt=prompt, version=self._version, partials=partials)
+        return PromptGroup(number=number, prompt=prompt, version=self._version, partials=partials)
 
     def _written(self, ended: Sequence[FinishedRollout]) -> None:
         whole = []
@@ -311,7 +311,7 @@ class AsyncRollouts:
                 whole.append(group)
         self._scoring.give(whole)
 
-    def _judge(self, group: Group) -> None:
+    def _judge(self, group: PromptGroup) -> None:
         """A group without a signal makes room for another."""
         config = self._config
         if not config.dynamic_filtering:

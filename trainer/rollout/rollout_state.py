@@ -20,11 +20,11 @@ ARRAYS = ("tokens", "actions", "log_probs", "versions")
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
-    """The completions of one prompt, by their places beside one another."""
+class PromptGroup:
+    """All samples of one prompt, keyed by their index in the group."""
 
     number: int
-    """By which engines know it; no two alive have the same."""
+    """Id of the group for engines; no two living groups share one."""
     prompt: Prompt
     version: int
     """Of the engines when it was begun: no token is older."""
@@ -46,13 +46,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class PendingRollouts:
     settings: Mapping[str, float]
-    """What it was written under; under others it is written anew."""
-    groups: list[Group]
+    """Sampling flags of these rollouts; under others the prompts are sampled again."""
+    groups: list[PromptGroup]
     """In the order in which they were begun."""
     prompts: list[Prompt] = field(default_factory=list)
-    """Dealt out by the stream, and in no group."""
+    """Prompts that the stream has dealt and that are in no group."""
 
     def dump(self) -> bytes:
         """As an npz archive of numbers and JSON."""
@@ -69,7 +69,7 @@ class InFlight:
         return file.getvalue()
 
     @classmethod
-    def parse(cls, content: bytes) -> InFlight:
+    def parse(cls, content: bytes) -> PendingRollouts:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             told = json.loads(str(file["told"]))
             cuts = np.cumsum(file["lengths"])[:-1]
@@ -82,7 +82,7 @@ class InFlight:
         )
 
 
-def _told(group: Group, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
+def _told(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
     """A group without its arrays; appends those to `pieces`, partial rollouts first."""
     parts: list[PartialRollout | Completion] = [
         *group.partials.values(),
@@ -105,10 +105,10 @@ def _told(group: Group, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]
     }
 
 
-def _group(told: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Group:
+def _group(told: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
     """Takes its arrays from the front of `rows`."""
     prompt, number = Prompt(**told["prompt"]), told["number"]
-    group = Group(number=number, prompt=prompt, version=told["version"])
+    group = PromptGroup(number=number, prompt=prompt, version=told["version"])
     for place, seed in told["seeds"].items():
         row = rows.pop(0)
         del row["actions"]

@@ -13,25 +13,25 @@ from threading import Thread
 
 from env.types import RewardFunction, Score
 from trainer.rollout import rewards
-from trainer.rollout.rollout_state import Group
+from trainer.rollout.rollout_state import PromptGroup
 
 
 class Scoring:
     def __init__(self, reward: RewardFunction) -> None:
         self._reward = reward
         self._at_once: int = getattr(reward, "concurrency", 1)
-        self._waiting: list[Group] = []
-        self._calls: dict[Future[list[Score]], list[Group]] = {}
+        self._waiting: list[PromptGroup] = []
+        self._calls: dict[Future[list[Score]], list[PromptGroup]] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._waiting or self._calls)
 
-    def give(self, groups: list[Group]) -> None:
+    def give(self, groups: list[PromptGroup]) -> None:
         """Groups that are written; each is scored in one call."""
         self._waiting += groups
 
-    def work(self) -> list[Group]:
+    def work(self) -> list[PromptGroup]:
         """Groups whose scores have come.
 
         Raises what the reward function raised; its groups wait to be scored again.
@@ -47,7 +47,7 @@ class Scoring:
         """Until a call is over, at most so long."""
         wait(self._calls, seconds, FIRST_COMPLETED)
 
-    def _scored(self, call: Future[list[Score]]) -> list[Group]:
+    def _scored(self, call: Future[list[Score]]) -> list[PromptGroup]:
         groups = self._calls.pop(call)
         if call.exception():
             self._waiting += groups  # no one else has them, and the run may go on
