@@ -17,10 +17,9 @@ from entrypoint.cluster.roll import (
     STORAGE_GRACE_SECONDS,
     RegisteredNode,
 )
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
-from entrypoint.job import collective
 from entrypoint.preflight.check import About
-from trainer.cluster.diagnostics.bisect import SLOW
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""
@@ -137,7 +136,7 @@ def nothing(nodes: Sequence[RegisteredNode]) -> list[str]:
 
 CHECKS = (
     NodeCheck(
-        "nodes.versions",
+        CheckName.NODES_VERSIONS,
         "have all nodes the same Python, Ray and image?",
         nothing,
         About(
@@ -148,7 +147,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.storage",
+        CheckName.NODES_STORAGE,
         "is the run directory the same storage on all nodes?",
         nothing,
         About(
@@ -160,7 +159,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.clock",
+        CheckName.NODES_CLOCK,
         "have all nodes the head's time?",
         clock,
         About(
@@ -171,7 +170,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.address",
+        CheckName.NODES_ADDRESS,
         "does the head see each node at the address that it gives?",
         address,
         About(
@@ -182,7 +181,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.software",
+        CheckName.NODES_SOFTWARE,
         "have all nodes the same software and drivers?",
         software,
         About(
@@ -193,7 +192,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.gpus",
+        CheckName.NODES_GPUS,
         "have all nodes the same GPUs?",
         gpus,
         About(
@@ -204,7 +203,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.environment",
+        CheckName.NODES_ENVIRONMENT,
         "have all nodes the same variables for NCCL, RCCL and gloo?",
         environment,
         About(
@@ -216,7 +215,7 @@ CHECKS = (
         ),
     ),
     NodeCheck(
-        "nodes.mtu",
+        CheckName.NODES_MTU,
         "have all nodes the same MTU?",
         mtu,
         About(
@@ -224,25 +223,6 @@ CHECKS = (
             threshold="each that differs is told",
             source="large packets are lost where a smaller MTU meets them",
             remedy="set one MTU on all nodes",
-        ),
-    ),
-    NodeCheck(
-        collective.NAME,
-        "do all nodes reach each other, right and fast enough?",
-        nothing,
-        About(
-            evidence="an all-reduce over all GPUs, or over all nodes without, by NCCL, RCCL or "
-            "gloo through Ray: its sum and its bus bandwidth; where it fails, or there is nothing "
-            "to compare it with, the same between pairs of nodes",
-            threshold=f"between GPUs fails below {collective.FAILS:.0%}, warns below "
-            f"{collective.WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
-            "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
-            "table of models below) allow; a node fails that gives no answer, a wrong sum, or "
-            f"less than {SLOW:.0%} of what good pairs reach, time and again",
-            source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our "
-            "choice",
-            remedy="the node named is evicted (`strict`); of a link, look at cable, switch port "
-            "and MTU on its way",
         ),
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from entrypoint.cluster import differences
+from entrypoint.job import collective
 from entrypoint.machine.gpus import models
 from entrypoint.preflight.check import About
 from entrypoint.preflight.run import CHECKS
@@ -36,8 +37,8 @@ def _lines() -> Iterator[str]:
                 yield from _section(check.name, check.question, check.about)
                 yield f"- Gives up after: {check.timeout:g} s, which fails it\n"
     yield f"## {BETWEEN}\n"
-    for one in differences.CHECKS:
-        yield from _section(one.name, one.question, one.about)
+    for between in (*differences.CHECKS, collective.CHECK):
+        yield from _section(between.name, between.question, between.about)
         yield ""
     yield "## Models of GPUs\n"
     yield f"{models.markdown()}\n"

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.variables import Fault, shown
 
 if TYPE_CHECKING:
@@ -88,12 +89,8 @@ def _workers(settings: Settings) -> Iterator[Fault]:
 
 def _left_out(settings: Settings) -> Iterator[Fault]:
     """Names in ROLLCALL_PREFLIGHT_SKIP that no check has."""
-    if not settings.preflight_skip:
-        return
-    from entrypoint.preflight.run import names  # which knows the settings in turn
-
-    for name in sorted(settings.preflight_skip - set(names())):
-        close = difflib.get_close_matches(name, names(), n=1)
-        remedy = f"give {close[0]}" if close else f"give one of {', '.join(names())}"
+    for name in sorted(settings.preflight_skip.difference(CheckName)):
+        close = difflib.get_close_matches(name, CheckName, n=1)
+        remedy = f"give {close[0]}" if close else f"give one of {', '.join(CheckName)}"
         value = shown(name, settings.secrets)
         yield Fault("ROLLCALL_PREFLIGHT_SKIP", value, "is the name of no check", remedy)

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.collective import SLOW_PAIR
+from entrypoint.cluster.differences import NodeCheck, nothing
 from entrypoint.cluster.roll import NodeInfo
+from entrypoint.config.check_names import CheckName
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine.gpus import models
-from entrypoint.preflight.check import Verdict
+from entrypoint.preflight.check import About, Verdict
 
-NAME = "nodes.collective"
 FAILS, WARNS = 0.25, 0.5
 """Shares of what link and GPUs allow: below the first it fails, below the second it warns."""
 BITS = 8
@@ -92,3 +94,23 @@ def judge(row: Mapping[str, Any], allowed: float) -> Answer:
     if faults or gbs < WARNS * allowed:
         return Answer(Verdict.WARN, said)
     return Answer(Verdict.PASS, said)
+
+
+CHECK = NodeCheck(
+    CheckName.NODES_COLLECTIVE,
+    "do all nodes reach each other, right and fast enough?",
+    nothing,
+    About(
+        evidence="an all-reduce over all GPUs, or over all nodes without, by NCCL, RCCL or "
+        "gloo through Ray: its sum and its bus bandwidth; where it fails, or there is nothing "
+        "to compare it with, the same between pairs of nodes",
+        threshold=f"between GPUs fails below {FAILS:.0%}, warns below "
+        f"{WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
+        "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
+        "table of models below) allow; a node fails that gives no answer, a wrong sum, or "
+        f"less than {SLOW_PAIR:.0%} of what good pairs reach, time and again",
+        source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our choice",
+        remedy="the node named is evicted (`strict`); of a link, look at cable, switch port "
+        "and MTU on its way",
+    ),
+)

@@ -16,6 +16,7 @@ from typing import Any
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
 from entrypoint.job.collective import Answer
@@ -53,7 +54,10 @@ class CollectiveCheck:
     def asked(self) -> bool:
         """Whether it is run at all here."""
         settings = self.settings
-        off = settings.preflight is PreflightMode.OFF or collective.NAME in settings.preflight_skip
+        off = (
+            settings.preflight is PreflightMode.OFF
+            or CheckName.NODES_COLLECTIVE in settings.preflight_skip
+        )
         return not off and bool(software.installed("torch"))
 
     def ended(self, failure: FailureClass) -> None:

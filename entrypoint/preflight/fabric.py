@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband
 from entrypoint.machine.infiniband import ROCE_V2, Port
 from entrypoint.preflight import each_gpu
@@ -198,7 +199,7 @@ COUNTERS = ", ".join(f"`{name}`" for name in infiniband.ERRORS)
 
 CHECKS = (
     Check(
-        "fabric.ports",
+        CheckName.FABRIC_PORTS,
         "are the InfiniBand and RoCE ports up?",
         _of_fabric(ports),
         About(
@@ -210,7 +211,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.rate",
+        CheckName.FABRIC_RATE,
         "do the ports run at one rate?",
         _of_fabric(rates),
         About(
@@ -222,7 +223,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.gid",
+        CheckName.FABRIC_GID,
         "does the GID index fit the ports?",
         _of_fabric(gids),
         About(
@@ -233,7 +234,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.hca",
+        CheckName.FABRIC_HCA,
         "does NCCL_IB_HCA name devices that are there?",
         hcas,
         About(
@@ -244,7 +245,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.mtu",
+        CheckName.FABRIC_MTU,
         "have the RoCE interfaces one MTU, and a large one?",
         _of_fabric(mtus),
         About(
@@ -256,7 +257,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.gpudirect",
+        CheckName.FABRIC_GPUDIRECT,
         "can the network read the GPUs' memory?",
         _of_fabric(gpudirect),
         About(
@@ -267,7 +268,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.errors",
+        CheckName.FABRIC_ERRORS,
         "do the ports' error counters stand still?",
         _of_fabric(errors),
         About(
@@ -278,7 +279,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.verbs",
+        CheckName.FABRIC_VERBS,
         "may NCCL open the ports?",
         _of_fabric(verbs),
         About(
@@ -290,7 +291,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.disabled",
+        CheckName.FABRIC_DISABLED,
         "is healthy InfiniBand left unused?",
         _of_fabric(disabled),
         About(

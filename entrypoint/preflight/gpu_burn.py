@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine.gpus import models
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.preflight import each_gpu, software
@@ -99,7 +100,7 @@ def judge(index: int, row: dict[str, Any], *, divided: bool = False) -> Finding:
 
 CHECKS = (
     Check(
-        "gpu.burn",
+        CheckName.GPU_BURN,
         "do the GPUs compute, and copy, as fast as their model should?",
         burn,
         About(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine import xid
 from entrypoint.machine.gpus import nvidia
 from entrypoint.machine.gpus import visible as gpus_of
@@ -183,7 +184,7 @@ def _kernel_messages(path: Path) -> str:
 
 CHECKS = (
     Check(
-        "gpu.driver",
+        CheckName.GPU_DRIVER,
         "does the driver run the CUDA that torch was built for?",
         cuda,
         About(
@@ -195,7 +196,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.devices",
+        CheckName.GPU_DEVICES,
         "may this user open the GPUs' device files?",
         devices,
         About(
@@ -206,7 +207,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "gpu.visible",
+        CheckName.GPU_VISIBLE,
         "do the variables that hide GPUs agree with each other and with the machine?",
         visible,
         About(
@@ -220,7 +221,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "gpu.xid",
+        CheckName.GPU_XID,
         "did the driver report errors since the machine was booted?",
         xids,
         About(

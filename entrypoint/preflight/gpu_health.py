@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine.gpus import models
 from entrypoint.machine.gpus.protocol import Gpu
 from entrypoint.machine.limits import GIB, sized
@@ -178,7 +179,7 @@ def _on_each(judge: each_gpu.Judge) -> Callable[[Context], Finding]:
 
 CHECKS = (
     Check(
-        "gpu.present",
+        CheckName.GPU_PRESENT,
         "which GPUs are there?",
         present,
         About(
@@ -190,7 +191,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "gpu.count",
+        CheckName.GPU_COUNT,
         "are there as many GPUs as asked, and does each answer?",
         counted,
         About(
@@ -204,7 +205,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.recovery",
+        CheckName.GPU_RECOVERY,
         "does the driver ask for a reset?",
         _on_each(recovery),
         About(
@@ -216,7 +217,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.ecc",
+        CheckName.GPU_ECC,
         "are there uncorrected memory errors?",
         _on_each(ecc),
         About(
@@ -229,7 +230,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.remapped_rows",
+        CheckName.GPU_REMAPPED_ROWS,
         "is the memory's spare used up?",
         _on_each(remapped_rows),
         About(
@@ -241,7 +242,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.slowdown",
+        CheckName.GPU_SLOWDOWN,
         "do the GPUs run at their clocks?",
         _on_each(slowdown),
         About(
@@ -254,7 +255,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.temperature",
+        CheckName.GPU_TEMPERATURE,
         "are the GPUs cool enough?",
         _on_each(temperature),
         About(
@@ -267,7 +268,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.pcie",
+        CheckName.GPU_PCIE,
         "is the link to the machine at its full width?",
         _on_each(pcie),
         About(
@@ -280,7 +281,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.links",
+        CheckName.GPU_LINKS,
         "are the links between the GPUs up?",
         _on_each(links),
         About(
@@ -293,7 +294,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.partition",
+        CheckName.GPU_PARTITION,
         "is each GPU whole?",
         _on_each(partition),
         About(
@@ -305,7 +306,7 @@ CHECKS = (
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
-        "gpu.memory",
+        CheckName.GPU_MEMORY,
         "is the GPUs' memory free?",
         held_memory,
         About(

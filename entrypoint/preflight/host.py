@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, limits
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight import each_gpu
@@ -162,7 +163,7 @@ def _limit(limit: int) -> str:
 
 CHECKS = (
     Check(
-        "host.shm",
+        CheckName.HOST_SHM,
         "is /dev/shm large enough for Ray's object store?",
         shm,
         About(
@@ -174,7 +175,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.nofile",
+        CheckName.HOST_NOFILE,
         "may enough files be open?",
         nofile,
         About(
@@ -185,7 +186,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.nproc",
+        CheckName.HOST_NPROC,
         "may enough processes and threads run?",
         nproc,
         About(
@@ -196,7 +197,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.memlock",
+        CheckName.HOST_MEMLOCK,
         "may memory be locked for RDMA?",
         memlock,
         About(
@@ -208,7 +209,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.memory",
+        CheckName.HOST_MEMORY,
         "is there enough memory?",
         memory,
         About(
@@ -219,7 +220,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.cpus",
+        CheckName.HOST_CPUS,
         "may the CPUs that are seen be used?",
         cpus,
         About(
@@ -230,7 +231,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.clock",
+        CheckName.HOST_CLOCK,
         "is the clock right?",
         clock,
         About(
@@ -241,7 +242,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "host.reaper",
+        CheckName.HOST_REAPER,
         "does process 1 reap orphans?",
         reaper,
         About(

@@ -6,6 +6,7 @@ import socket
 from concurrent.futures import Future
 from threading import Thread
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
@@ -147,7 +148,7 @@ def runpod(context: Context) -> Finding:
 
 CHECKS = (
     Check(
-        "host.names",
+        CheckName.HOST_NAMES,
         "are this host's own name and localhost found?",
         names,
         About(
@@ -159,7 +160,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.interface",
+        CheckName.FABRIC_INTERFACE,
         "is the interface that NCCL and gloo use the one that leads to the head?",
         chosen,
         About(
@@ -174,7 +175,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "fabric.runpod",
+        CheckName.FABRIC_RUNPOD,
         "is the network between the nodes fit for training?",
         runpod,
         About(

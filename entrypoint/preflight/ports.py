@@ -6,6 +6,7 @@ import threading
 
 import psutil
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -120,7 +121,7 @@ def stale_ray(context: Context) -> Finding:
 
 CHECKS = (
     Check(
-        "host.ports",
+        CheckName.HOST_PORTS,
         "are the ports of this node free?",
         ports,
         About(
@@ -135,7 +136,7 @@ CHECKS = (
         timeout=10.0,
     ),
     Check(
-        "host.stale_ray",
+        CheckName.HOST_STALE_RAY,
         "is an earlier Ray of this node left, or another node of its name at work here?",
         stale_ray,
         About(

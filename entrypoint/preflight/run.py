@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from entrypoint.cluster import differences
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.preflight import (
@@ -66,8 +65,3 @@ def _at_once(checks: Sequence[Check], context: Context) -> dict[str, Result]:
         check.name: check.result(answers[check.name], time.monotonic() - started)
         for check in checks
     }
-
-
-def names() -> list[str]:
-    """What ROLLCALL_PREFLIGHT_SKIP may name."""
-    return [*(check.name for check in CHECKS), *(check.name for check in differences.CHECKS)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
 from entrypoint.machine.gpus import amd
@@ -150,7 +151,7 @@ def torch(context: Context) -> Finding:
 
 CHECKS = (
     Check(
-        "versions.ray",
+        CheckName.VERSIONS_RAY,
         "is Ray there, in the version this was made for?",
         ray,
         About(
@@ -161,7 +162,7 @@ CHECKS = (
         ),
     ),
     Check(
-        "versions.torch",
+        CheckName.VERSIONS_TORCH,
         "is torch there, where the recipe needs it?",
         torch,
         About(

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from contract.run_dir import ExitCode, sync_directory
+from entrypoint.config.check_names import CheckName
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
 
@@ -131,7 +132,7 @@ def temp_dir(context: Context) -> Finding:
 
 CHECKS = (
     Check(
-        "host.run_dir",
+        CheckName.HOST_RUN_DIR,
         "can the run directory be written?",
         run_dir,
         About(
@@ -146,7 +147,7 @@ CHECKS = (
         exit_code=ExitCode.RUN_DIR,
     ),
     Check(
-        "host.run_dir_speed",
+        CheckName.HOST_RUN_DIR_SPEED,
         "is the run directory fast enough for checkpoints?",
         speed,
         About(
@@ -159,7 +160,7 @@ CHECKS = (
         timeout=15.0,
     ),
     Check(
-        "host.temp_dir",
+        CheckName.HOST_TEMP_DIR,
         "can Ray's own directory be written?",
         temp_dir,
         About(

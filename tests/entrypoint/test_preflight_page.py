@@ -6,6 +6,8 @@ from pathlib import Path
 
 from entrypoint.cluster import differences
 from entrypoint.commands.preflight_page import markdown, renewed
+from entrypoint.config.check_names import CheckName
+from entrypoint.job import collective
 from entrypoint.preflight.run import CHECKS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "preflight.md"
@@ -17,6 +19,11 @@ def test_the_page_of_checks_is_current() -> None:
     assert renewed(page) == page
 
 
+def test_the_names_that_can_be_skipped_are_those_of_all_checks() -> None:
+    checks = (*CHECKS, *differences.CHECKS, collective.CHECK)
+    assert [check.name for check in checks] == list(CheckName)
+
+
 def test_every_check_is_on_the_page_once() -> None:
-    for name in (*(check.name for check in CHECKS), *(check.name for check in differences.CHECKS)):
+    for name in CheckName:
         assert markdown().count(f"### `{name}`") == 1

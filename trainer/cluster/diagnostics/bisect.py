@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from contract.collective import SLOW_PAIR
+
 Pair = tuple[str, str]
 Probe = Callable[[Sequence[Pair]], Sequence[float | None]]
 """Tries all pairs at the same time; GB/s of each, None where it failed or gave no answer."""
 
-SLOW = 0.25
-"""Share of what good pairs reach below which a pair is bad. A quarter, since two processes on one
-busy machine were seen to halve each other's bandwidth."""
 GOOD = 0.75
 """Which pair is a good one: that at this share of the order, so that neither a few bad pairs nor
 a few on a far better line decide."""
@@ -90,7 +89,7 @@ class _Search:
     def bad(self) -> list[Pair]:
         known = sorted(speed for speed in self.best.values() if speed is not None)
         usual = known[math.ceil(GOOD * (len(known) - 1))] if known else 0.0
-        limit = max(self.least, SLOW * usual)
+        limit = max(self.least, SLOW_PAIR * usual)
         return [pair for pair, speed in self.best.items() if speed is None or speed < limit]
 
     def _try(self, pairs: Sequence[Pair]) -> None:
