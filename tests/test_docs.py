@@ -22,6 +22,8 @@ from entrypoint.config.settings import markdown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -85,16 +87,90 @@ def test_there_are_examples_to_run() -> None:
     assert blocks("cluster")
 
 
-def test_the_readme_has_every_exit_code() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert [code for code in ExitCode if f"| {int(code)} |" not in readme] == []
+def test_the_reference_has_every_exit_code() -> None:
+    assert [code for code in ExitCode if f"| {int(code)} |" not in REFERENCE.read_text()] == []
 
 
-def test_the_readme_has_the_table_of_settings() -> None:
-    assert markdown().strip() in (ROOT / "README.md").read_text()
+def test_the_reference_has_the_table_of_settings() -> None:
+    assert markdown().strip() in REFERENCE.read_text()
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def markdown_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.splitlines()]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as the usual Markdown hosts make them."""
+    text = FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ +(.+?)\s*$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def test_links_and_anchors_lead_somewhere() -> None:
+    found = {page.relative_to(ROOT): broken_links(page) for page in markdown_files()}
+    assert {page: links for page, links in found.items() if links} == {}
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b`: c\n[x](#a-b-c) [x](page.md) [x](#gone) [x](gone.md) [x](https://a)\n")
+    assert broken_links(page) == ["#gone", "gone.md"]
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"]({name})" not in index} == set()
+
+
+def test_source_files_that_pages_name_exist() -> None:
+    named = {
+        (page.name, path)
+        for page in markdown_files()
+        if page.name != "CHANGELOG.md"
+        for path in re.findall(
+            r"`((?:contract|entrypoint|trainer|env|bench|tests)/[\w/.-]+)`", page.read_text()
+        )
+    }
+    assert named
+    gone = {(page, path) for page, path in named if not (ROOT / path).exists()}
+    assert {(page, path) for page, path in gone if "NAME" not in path} == set()
+
+
+def test_the_architecture_page_lists_every_folder() -> None:
+    (tree,) = re.findall(r"^```\n(contract/.+?)^```", ARCHITECTURE.read_text(), re.M | re.S)
+    above: list[str] = []
+    listed = set()
+    for indent, name in re.findall(r"^( *)(\w+/)\s", tree, re.MULTILINE):
+        above = [*above[: len(indent) // 2], name]
+        listed.add("".join(above))
+    files = subprocess.run(
+        ["git", "ls-files", "contract", "entrypoint", "trainer", "env/__init__.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folders = {re.match(r"(\w+/){1,2}", name) for name in files.stdout.splitlines()}
+    assert {found[0] for found in folders if found} - listed == set()
+    assert {path for path in listed if not (ROOT / path).is_dir()} == set()
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", GLOSSARY.read_text(), re.MULTILINE)
+    terms = [term for term, _ in rows if term != "term"]
+    assert 0 < len(terms) <= 40
+    assert terms == sorted(set(terms), key=str.lower)

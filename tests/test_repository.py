@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
+
 from entrypoint.job.recipes.base import Recipe
 
 ROOT = Path(__file__).parent.parent
@@ -66,3 +68,22 @@ def test_whatever_a_recipe_must_answer_is_asked() -> None:
     asked = set(re.findall(r"\brecipe\.(\w+)", text))
     answered = {*vars(Recipe), *Recipe.__annotations__}
     assert {name for name in answered if not name.startswith("_")} - asked == set()
+
+
+def test_make_help_names_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (declared,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    done = subprocess.run(
+        ["make", "--silent", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    helped = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert sorted(helped) == sorted(declared.split())
+    assert all(helped.values())
+
+
+def test_the_hosted_workflow_calls_the_ci_script_and_keeps_logs() -> None:
+    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    assert any(".ci/run" in step.get("run", "") for step in job["steps"])
+    (kept,) = (step for step in job["steps"] if step.get("if") == "failure()")
+    assert kept["uses"].startswith("actions/upload-artifact@")
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111

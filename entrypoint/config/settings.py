@@ -1,7 +1,7 @@
 """The only reader of the environment: one frozen `Settings`, or every fault at once.
 
-A setting is declared once, as a field with its variable, parser, default and meaning; the README's
-table is made from the same declaration. An empty variable counts as not set.
+A setting is declared once, as a field with its variable, parser, default and meaning; the table in
+docs/reference.md is made from the same declaration. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ def _host_name(reader: Reader) -> str:
 
 
 class Row(NamedTuple):
-    """One line of the README's table."""
+    """One line of the table in docs/reference.md."""
 
     variable: str
     default: str
@@ -380,7 +380,7 @@ def table() -> list[Row]:
 
 
 def markdown() -> str:
-    """The table of variables as the README has it."""
+    """The table of variables as docs/reference.md has it."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]
     for row in table():
         name = " or ".join(f"`{one}`" for one in row.variable.split(" or "))

@@ -18,7 +18,8 @@ from trainer.config.spellings import spellings
 from trainer.config.values import shown
 
 ROOT = Path(__file__).parent.parent.parent
-PARITY = (ROOT / "docs" / "parity.md").read_text()
+COMPARISON = (ROOT / "docs" / "comparison.md").read_text()
+FLAGS = (ROOT / "docs" / "flags.md").read_text()
 THEIRS = dict(
     line.split("\t")
     for line in (ROOT / "tests" / "data" / "openrlhf-0.11.2.tsv").read_text().splitlines()
@@ -54,7 +55,7 @@ def test_a_flag_of_policy_and_critic_has_the_same_range_for_both() -> None:
 
 
 def test_each_default_that_differs_from_openrlhf_is_in_the_docs() -> None:
-    section = PARITY.split("## Defaults that differ")[1].split("\n## ")[0]
+    section = COMPARISON.split("## Defaults that differ")[1].split("\n## ")[0]
     differing = [
         name
         for name, (field, about) in TABLE.items()
@@ -74,8 +75,8 @@ def _number(text: str) -> object:
 
 
 def test_the_docs_have_the_table_of_flags() -> None:
-    renew = "python -m trainer.config.parity docs/parity.md"
-    assert renewed(PARITY) == PARITY, renew
+    renew = "python -m trainer.config.parity docs/flags.md"
+    assert renewed(FLAGS) == FLAGS, renew
 
 
 @pytest.mark.parametrize(
@@ -123,5 +124,5 @@ def test_every_flag_of_trl_s_grpo_is_in_the_docs() -> None:
     (config,) = (n for n in ast.parse(source.read_text()).body if isinstance(n, ast.ClassDef))
     names = [n.target.id for n in config.body if isinstance(n, ast.AnnAssign)]
     assert len(names) > 50
-    section = PARITY.split("## TRL's flags")[1]
+    section = COMPARISON.split("## TRL's flags")[1]
     assert [name for name in names if f"`{name}`" not in section] == []

@@ -1,4 +1,4 @@
-"""The table of flags as docs/parity.md has it.
+"""The table of flags as docs/flags.md has it.
 
 `python -m trainer.config.parity PAGE` renews it there.
 """
