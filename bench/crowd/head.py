@@ -7,17 +7,26 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import psutil
 
 from contract.run_dir import RunFiles
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
-from entrypoint.node import head
+from entrypoint.node.journal_observer import JournalObserver
+from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
+from entrypoint.processes.inbox import Inbox
 from entrypoint.run.journal import Journal
 
 POLL_SECONDS = 0.05
+
+
+class NoRay:
+    def mark_dead(self, name: str, why: str) -> bool:
+        return False
 
 
 def main() -> int:
@@ -30,17 +39,10 @@ def main() -> int:
     options = parser.parse_args()
     run = RunFiles(options.run)
     journal = Journal(run.journal, "head")
-    control = ControlServer(
-        me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
-        expected_workers=options.workers,
-        incarnation="crowd",
-        run=run,
-        token=options.token,
-        port=options.port,
-        on_stop=lambda _: None,
-        on_check_in=lambda info, refusal: head.say_check_in(journal, info, refusal),
-        on_difference=lambda sentence: head.say_difference(journal, sentence),
-    )
+    me = NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"})
+    registry = NodeRegistry(me, options.workers, "crowd")
+    observer = JournalObserver(journal, Inbox(), cast(HeadRay, NoRay()))
+    control = ControlServer(registry, observer, run, options.token, options.port)
     process.raise_open_files_limit()
     own = psutil.Process()
     with control:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,17 @@ class CheckInResult:
 
 
 class NodeRegistry:
-    def __init__(self, me: NodeInfo, expected: int, left_out: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        me: NodeInfo,
+        expected: int,
+        incarnation: str,
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
         """`me`: the head itself; `left_out`: checks between nodes that are not asked."""
         self.me = me
+        self.incarnation = incarnation
+        """A worker that sees another value leaves its Ray and joins again."""
         self.expected = expected
         self._left_out = left_out
         self._began = time.monotonic()
@@ -95,8 +104,10 @@ class NodeRegistry:
             entries = [entry for _, entry in sorted(self._entries.items())]
             return [self.me, *(e.info for e in entries if e.info.joined and e.present(now))]
 
-    def clear(self) -> None:
+    def new_incarnation(self) -> None:
+        """Forget all workers: each leaves its Ray and joins again."""
         with self._lock:
+            self.incarnation = uuid.uuid4().hex[:12]
             self._entries.clear()
             self._renewed.clear()
 

@@ -12,7 +12,6 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
@@ -47,36 +46,47 @@ CLOSE_SECONDS = 1.0
 """For answers that are under way when the head ends."""
 
 
+class RollObserver(Protocol):
+    """Learns what the nodes tell the head. The first four may block; the last two must not."""
+
+    def checked_in(self, info: NodeInfo) -> None:
+        """A node has checked in, or has joined Ray."""
+        ...
+
+    def refused(self, info: NodeInfo, reason: str) -> None: ...
+
+    def rejoined(self, info: NodeInfo) -> None:
+        """A node that had joined checks in again: what ran on it is over."""
+        ...
+
+    def differs(self, sentence: str) -> None:
+        """The nodes differ from one another, in what `sentence` says."""
+        ...
+
+    def leaving(self, worker: str, why: str) -> None:
+        """A worker's machine is about to be taken away."""
+        ...
+
+    def stop_requested(self, why: str) -> None: ...
+
+
 class ControlServer:
     """Start with `with`; every method may be called from any thread."""
 
     def __init__(
         self,
-        *,
-        me: NodeInfo,
-        expected_workers: int,
-        incarnation: str,
+        registry: NodeRegistry,
+        observer: RollObserver,
         run: RunFiles,
         token: str,
         port: int,
-        on_stop: Callable[[str], None],
-        on_check_in: Callable[[NodeInfo, str | None], None],
-        on_difference: Callable[[str], None] = lambda _: None,
-        left_out: frozenset[str] = frozenset(),
-        on_leave: Callable[[str, str], None] = lambda worker, why: None,
-        on_again: Callable[[NodeInfo], None] = lambda info: None,
     ) -> None:
-        """`left_out`: names of the checks between nodes that are not asked."""
-        self._registry = NodeRegistry(me, expected_workers, left_out)
-        self.incarnation = incarnation
+        """Raises OSError if the port cannot be listened on."""
+        self._registry = registry
+        self._observer = observer
         self._run = run
         self._reads = StorageReads()
         self._html = (files("entrypoint.cluster") / "page.html").read_text()
-        self._on_stop = on_stop
-        self._on_check_in = on_check_in
-        self._on_difference = on_difference
-        self._on_leave = on_leave
-        self._on_again = on_again
         self.phase = "starting"
         self.sentence = ""
         self._outcome: dict[str, Any] | None = None
@@ -98,6 +108,10 @@ class ControlServer:
         self._in_loop(self._end_answers)
         self._thread.join(2 * CLOSE_SECONDS)
 
+    @property
+    def incarnation(self) -> str:
+        return self._registry.incarnation
+
     def roll(self) -> RollState:
         return self._registry.roll_state()
 
@@ -106,9 +120,8 @@ class ControlServer:
         return self._registry.node_infos()
 
     def new_incarnation(self) -> None:
-        """Take a new incarnation, so that every worker leaves its Ray and joins again."""
-        self.incarnation = uuid.uuid4().hex[:12]
-        self._registry.clear()
+        """Have every worker leave its Ray and join again."""
+        self._registry.new_incarnation()
         self._in_loop(self._answer_running)
 
     def worker_at(self, address: str) -> str | None:
@@ -236,7 +249,7 @@ class ControlServer:
         return JSONResponse(await self._reads.ask(self.state))
 
     async def _stop(self, request: Request) -> Response:
-        self._on_stop("asked over HTTP")
+        self._observer.stop_requested("asked over HTTP")
         return JSONResponse({"stopping": True}, status_code=202)
 
     async def _leave(self, request: Request) -> Response:
@@ -249,7 +262,7 @@ class ControlServer:
             return JSONResponse({"error": str(error)}, status_code=400)
         if not self._registry.leaves(asked.node):
             return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
-        self._on_leave(asked.node, asked.why)
+        self._observer.leaving(asked.node, asked.why)
         return JSONResponse({"leaving": True}, status_code=202)
 
     async def _check_in(self, request: Request) -> Response:
@@ -267,18 +280,19 @@ class ControlServer:
         if answer.ask_again:
             return JSONResponse({"error": answer.ask_again}, status_code=503)
         if answer.again:  # before it starts another Ray
-            await asyncio.to_thread(self._on_again, info)
-        if answer.is_new or answer.refusal:
-            await asyncio.to_thread(self._on_check_in, info, answer.refusal)
+            await asyncio.to_thread(self._observer.rejoined, info)
         if answer.refusal:
+            await asyncio.to_thread(self._observer.refused, info, answer.refusal)
             return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
-        if answer.is_new and info.joined:
-            await asyncio.to_thread(self._tell_differences)
+        if answer.is_new:
+            await asyncio.to_thread(self._observer.checked_in, info)
+            if info.joined:
+                await asyncio.to_thread(self._report_differences)
         return JSONResponse({"accepted": True, "incarnation": self.incarnation})
 
-    def _tell_differences(self) -> None:
+    def _report_differences(self) -> None:
         for sentence in self._registry.new_differences():
-            self._on_difference(sentence)
+            self._observer.differs(sentence)
 
     async def _ask_outcome(self, request: Request) -> Response:
         """Long poll: answers when there is an outcome, else `running` after a while.

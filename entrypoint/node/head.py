@@ -13,6 +13,7 @@ from contract.fd_store import Custody
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.cluster import differences, storage_proof
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
@@ -25,11 +26,12 @@ from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.node import ray_node
+from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.preflight.software import inventory, of_collectives, versions
 from entrypoint.processes import process
 from entrypoint.processes.fork_server.client import ForkServer
-from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
+from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
@@ -116,22 +118,12 @@ class _Life:
         )
 
     def control(self, me: NodeInfo, cluster: HeadRay) -> ControlServer:
-        """Raises OSError where its port is taken."""
-        inbox, journal = self.inbox, self.journal
-        return ControlServer(
-            me=me,
-            expected_workers=self.role.expected_workers,
-            incarnation=self.incarnation,
-            run=RunFiles(self.settings.run_dir),
-            token=self.token,
-            port=self.settings.control_port,
-            on_stop=lambda why: inbox.put(StopAsked(why)),
-            on_check_in=lambda info, refusal: say_check_in(journal, info, refusal),
-            on_difference=lambda sentence: say_difference(journal, sentence),
-            left_out=differences.left_out(self.settings),
-            on_leave=lambda worker, why: inbox.put(WorkerLeaves(worker, why)),
-            on_again=lambda info: say_again(journal, info, cluster),
-        )
+        """Raises OSError if the port cannot be listened on."""
+        settings, left_out = self.settings, differences.left_out(self.settings)
+        registry = NodeRegistry(me, self.role.expected_workers, self.incarnation, left_out)
+        observer = JournalObserver(self.journal, self.inbox, cluster)
+        run = RunFiles(settings.run_dir)
+        return ControlServer(registry, observer, run, self.token, settings.control_port)
 
 
 def _lead(life: _Life) -> int:
@@ -226,27 +218,6 @@ def _start_sentence(role: Head) -> str:
         return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
     noun = "worker" if role.expected_workers == 1 else "workers"
     return f"this is the head; it waits for {role.expected_workers} {noun}"
-
-
-def say_check_in(journal: Journal, info: NodeInfo, refusal: str | None) -> None:
-    if refusal:
-        journal.record("refused", f"refused {info.node} at {info.address}: {refusal}")
-        return
-    verb = "has joined Ray" if info.joined else "checked in"
-    journal.record("check-in", f"{info.node} at {info.address} {verb} ({info.has})", node=info.node)
-
-
-def say_again(journal: Journal, info: NodeInfo, cluster: HeadRay) -> None:
-    """What the node had of Ray is gone: its entrypoint ends that before it asks to join anew."""
-    why = f" ({info.rejoins})" if info.rejoins else ""
-    over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
-    told = ": Ray was told so" if cluster.mark_dead(info.node, over) else ""
-    if told or info.rejoins:
-        journal.record("node-over", f"{over}{told}", node=info.node)
-
-
-def say_difference(journal: Journal, sentence: str) -> None:
-    journal.record("difference", sentence)
 
 
 def _conclude(

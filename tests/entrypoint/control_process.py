@@ -6,11 +6,9 @@ import resource
 import sys
 from pathlib import Path
 
-from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
+from tests.support.control import control_server
 
 
 def main() -> None:
@@ -18,17 +16,7 @@ def main() -> None:
     run, port, token, descriptors = sys.argv[1:]
     console.set_up(Settings.read({"ROLLCALL_NODE_NAME": "head", "ROLLCALL_RUN_DIR": run}))
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
-    control = ControlServer(
-        me=NodeInfo(node="head", address="127.0.0.2", versions={}),
-        expected_workers=1,
-        incarnation="first",
-        run=RunFiles(Path(run)),
-        token=token,
-        port=int(port),
-        on_stop=lambda why: None,
-        on_check_in=lambda info, refusal: None,
-    )
-    with control:
+    with control_server(Path(run), int(port), token):
         sys.stdin.read()
 
 

@@ -100,7 +100,7 @@ def test_a_wrong_parameter_is_named(head: Head, method: str, path: str, field: s
     answer = head.client().ask(method, path)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(f"{field}: ")
-    assert head.leaves == []
+    assert head.heard.leaves == []
 
 
 def test_every_field_of_a_card_is_validated() -> None:

@@ -17,12 +17,13 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.net.port_block import PortBlock
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
+from tests.support.control import Recorder, control_server
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
 TOKEN = "correct-horse-battery"
@@ -36,25 +37,12 @@ class Head:
     """A control port with what it told the head about."""
 
     def __init__(self, run: Path, port: int = 0) -> None:
-        self.stops: list[str] = []
-        self.check_ins: list[tuple[str, str | None]] = []
-        self.leaves: list[tuple[str, str]] = []
-        self.again: list[str] = []
+        self.heard = Recorder()
         self._reserved = PortBlock()
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
-        self.control = ControlServer(
-            me=node_info("head", "127.0.0.2"),
-            expected_workers=2,
-            incarnation="first",
-            run=self.run,
-            token=TOKEN,
-            port=self.port,
-            on_stop=self.stops.append,
-            on_check_in=lambda one, refusal: self.check_ins.append((one.node, refusal)),
-            on_leave=lambda worker, why: self.leaves.append((worker, why)),
-            on_again=lambda one: self.again.append(one.node),
-        )
+        registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
+        self.control = control_server(run, self.port, TOKEN, registry, self.heard)
 
     def client(self, token: str = TOKEN) -> ControlClient:
         return ControlClient("127.0.0.1", self.port, token)
@@ -121,7 +109,7 @@ def test_the_roll_completes_as_workers_join(head: Head) -> None:
 def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> None:
     with pytest.raises(RefusedError, match=r"ray 2\.54\.0 here, 2\.55\.0 on the head"):
         head.client().check_in(node_info("a", ray="2.54.0"))
-    ((node, reason),) = head.check_ins
+    ((node, reason),) = head.heard.check_ins
     assert node == "a"
     assert reason
     assert "use one image" in reason
@@ -131,7 +119,7 @@ def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> N
 def test_saying_the_same_again_is_no_news(head: Head) -> None:
     for _ in range(3):
         head.client().check_in(node_info("a"), joined=True)
-    assert len(head.check_ins) == 1
+    assert len(head.heard.check_ins) == 1
 
 
 def test_every_waiting_worker_hears_the_outcome_at_once(head: Head) -> None:
@@ -179,7 +167,7 @@ def test_one_worker_alone_is_sent_to_join_again(head: Head) -> None:
     eventually(lambda: said["a"] == [JoinAgain()])
     assert head.control.roll().present == ("b",)
     head.client().check_in(node_info("a"))
-    assert head.again == ["a"], "what Ray had of it is over"
+    assert head.heard.rejoins == ["a"], "what Ray had of it is over"
     head.client().check_in(node_info("a"), joined=True)
     assert head.control.roll().present == ("a", "b")
     assert said["b"] == []
@@ -237,7 +225,7 @@ def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_released(hea
     client.watch("a", "first", said.append)
     eventually(lambda: head.control._registry._entries["a"].asking == 1)
     assert client.leave("a", "SIGTERM")
-    assert head.leaves == [("a", "SIGTERM")]
+    assert head.heard.leaves == [("a", "SIGTERM")]
     assert head.control.is_leaving("a")
     assert head.control.roll().present == ()
     assert said == []
@@ -316,7 +304,7 @@ def test_events_are_streamed_as_the_journal_grows(head: Head) -> None:
 
 def test_a_stop_is_passed_on(head: Head) -> None:
     assert head.client().ask("POST", "/v1/stop").status_code == 202
-    assert head.stops == ["asked over HTTP"]
+    assert head.heard.stops == ["asked over HTTP"]
 
 
 def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
@@ -350,8 +338,7 @@ def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
 
 
 def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:
-    told: list[str] = []
-    strict.control._on_difference = told.append
+    told = strict.heard.differences
     client = strict.client()
     client.check_in(shared("a"), joined=True)
     assert told == []

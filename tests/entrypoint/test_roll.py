@@ -88,7 +88,7 @@ def test_a_dead_node_gives_its_name_back() -> None:
 
 
 def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
-    registry = NodeRegistry(node_info("head", storage="lease"), expected=1)
+    registry = NodeRegistry(node_info("head", storage="lease"), expected=1, incarnation="first")
 
     def again(joined: bool) -> bool:
         return registry.check_in(node_info(joined=joined, storage="lease"), "").again
@@ -99,7 +99,7 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
 
 
 def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_for_it() -> None:
-    registry = NodeRegistry(node_info("n1", storage="lease"), expected=1)
+    registry = NodeRegistry(node_info("n1", storage="lease"), expected=1, incarnation="first")
     for joined in (False, True, False):
         answer = registry.check_in(node_info("n1", joined=joined, storage="lease"), "")
         assert answer.refusal == (
@@ -110,7 +110,7 @@ def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_f
 
 
 def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_that_worker() -> None:
-    registry = NodeRegistry(node_info("head", storage="lease"), expected=1)
+    registry = NodeRegistry(node_info("head", storage="lease"), expected=1, incarnation="first")
     registry.check_in(node_info(storage="lease"), "")
     unfit = node_info(
         joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"]

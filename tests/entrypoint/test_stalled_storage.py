@@ -128,10 +128,10 @@ def test_a_file_that_cannot_be_read_is_named(head: Head) -> None:
 def test_a_check_in_that_the_journal_does_not_take_is_asked_again_and_no_traceback_is_shown(
     head: Head, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    def full(one: NodeInfo, refusal: str | None) -> NoReturn:
+    def full(info: NodeInfo) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(head.control, "_on_check_in", full)
+    monkeypatch.setattr(head.heard, "checked_in", full)
     with pytest.raises(NotYetError, match=f"/v1/check-in answers 503: {said}"):
         head.client().check_in(node_info("a"))
     assert head.client().check_in(node_info("a")) == "first"

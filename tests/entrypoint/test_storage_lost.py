@@ -20,6 +20,7 @@ from contract import lease as fence
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster import roll
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Worker
@@ -34,6 +35,7 @@ from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from tests.entrypoint.test_control import TOKEN, Head, eventually, head, node_info
 from tests.entrypoint.world import FINISHED, World
+from tests.support.control import control_server
 
 __all__ = ["head"]
 
@@ -144,16 +146,9 @@ def settings(environ: dict[str, str]) -> Settings:
 
 def head_of(settings: Settings) -> ControlServer:
     """Of a worker with these settings."""
-    return ControlServer(
-        me=NodeInfo(node="head", address="127.0.0.2", versions=versions(settings)),
-        expected_workers=1,
-        incarnation="first",
-        run=RunFiles(settings.run_dir),
-        token=TOKEN,
-        port=settings.control_port,
-        on_stop=print,
-        on_check_in=lambda info, refusal: None,
-    )
+    me = NodeInfo(node="head", address="127.0.0.2", versions=versions(settings))
+    registry = NodeRegistry(me, 1, "first")
+    return control_server(settings.run_dir, settings.control_port, TOKEN, registry)
 
 
 def serve(settings: Settings, inbox: Inbox | None = None) -> int:

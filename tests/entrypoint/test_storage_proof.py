@@ -21,7 +21,7 @@ __all__ = ["strict"]
 def test_a_worker_whose_file_the_head_sees_is_taken(strict: Head) -> None:
     proof = StorageProof(strict.run.root)
     strict.client().check_in(shared("a", storage=proof.show()))
-    assert strict.check_ins == [("a", None)]
+    assert strict.heard.check_ins == [("a", None)]
     proof.withdraw()
     assert list(strict.run.root.iterdir()) == []
 
@@ -39,7 +39,7 @@ def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then
         for said in (proof.show(), lease.incarnation, "first", "../journal.jsonl", "x" * 99):
             with pytest.raises(NotYetError, match="mount one shared storage"):
                 client.check_in(shared("a", storage=said))
-        assert strict.check_ins == []
+        assert strict.heard.check_ins == []
         monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
         with pytest.raises(RefusedError, match="mount one shared storage"):
             client.check_in(shared("a", storage=proof.show()))
@@ -58,7 +58,7 @@ def test_a_file_that_the_heads_storage_shows_late_is_seen_under_the_same_name(
         client.check_in(shared("a", storage=proof.show()))
     (own / proof.show()).rename(strict.run.root / proof.show())
     client.check_in(shared("a", storage=proof.show()))
-    assert strict.check_ins == [("a", None)]
+    assert strict.heard.check_ins == [("a", None)]
 
 
 def test_a_run_directory_that_takes_no_file_is_named_and_waited_for(tmp_path: Path) -> None:

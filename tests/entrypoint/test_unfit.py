@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import RunFiles
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import doctor
@@ -22,6 +22,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.node import worker
 from entrypoint.preflight.check import Check, Finding, Verdict
 from entrypoint.preflight.run import run_checks
+from tests.support.control import control_server
 
 TOKEN = "correct-horse-battery"
 ROLE = Worker("127.0.0.1", "a test")
@@ -30,17 +31,9 @@ FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 
 @pytest.fixture
 def head(tmp_path: Path, free_port: int) -> Iterator[ControlServer]:
-    control = ControlServer(
-        me=NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"}),
-        expected_workers=2,
-        incarnation="first",
-        run=RunFiles(tmp_path),
-        token=TOKEN,
-        port=free_port,
-        on_stop=lambda _: None,
-        on_check_in=lambda *_: None,
-    )
-    with control:
+    me = NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"})
+    registry = NodeRegistry(me, 2, "first")
+    with control_server(tmp_path, free_port, TOKEN, registry) as control:
         yield control
 
 

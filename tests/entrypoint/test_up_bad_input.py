@@ -16,11 +16,12 @@ import pytest
 
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import ControlServer
 from entrypoint.processes.process import marked
 from entrypoint.run.lease import Lease
 from tests.entrypoint.models import write_files
+from tests.support.control import control_server
 from tests.support.ports import BLOCK_PORTS
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -185,16 +186,7 @@ def test_a_token_that_never_comes_names_the_remedy(node: Node) -> None:
 def control(node: Node, me: NodeInfo) -> Iterator[int]:
     """A head's control port, without the rest of the head."""
     port = int(node.environment["ROLLCALL_CONTROL_PORT"])
-    with ControlServer(
-        me=me,
-        expected_workers=1,
-        incarnation="first",
-        run=node.run,
-        token=SECRET,
-        port=port,
-        on_stop=print,
-        on_check_in=lambda info, refusal: None,
-    ):
+    with control_server(node.run.root, port, SECRET, NodeRegistry(me, 1, "first")):
         yield port
 
 

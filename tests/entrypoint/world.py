@@ -10,8 +10,8 @@ from pathlib import Path
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobInfo
@@ -23,6 +23,7 @@ from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Inbox, WorkerLeaves
 from entrypoint.processes.services import Services
 from entrypoint.run.journal import Journal
+from tests.support.control import HEAD, Recorder, control_server
 
 TOKEN = "correct-horse-battery"
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
@@ -83,6 +84,17 @@ class ScriptedJobs:
         self.stopped.set()
 
 
+class Observer(Recorder):
+    """Wakes the head if a worker leaves."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__()
+        self._inbox = inbox
+
+    def leaving(self, worker: str, why: str) -> None:
+        self._inbox.put(WorkerLeaves(worker, why))
+
+
 class World:
     """A head on loopback with everything but Ray; Ray's nodes are a set of addresses."""
 
@@ -102,17 +114,8 @@ class World:
         self.jobs = ScriptedJobs(self, acts)
         self._reserved = PortBlock()
         self.port = self._reserved.first
-        self.control = ControlServer(
-            me=NodeInfo(node="head", address="127.0.0.2", versions={}),
-            expected_workers=workers,
-            incarnation="first",
-            run=self.run,
-            token=TOKEN,
-            port=self.port,
-            on_stop=print,
-            on_check_in=lambda info, refusal: None,
-            on_leave=lambda worker, why: self.inbox.put(WorkerLeaves(worker, why)),
-        )
+        registry = NodeRegistry(HEAD, workers, "first")
+        self.control = control_server(root, self.port, TOKEN, registry, Observer(self.inbox))
         self.rendezvous = Rendezvous(
             self.settings,
             RECIPE,

@@ -1,0 +1,44 @@
+"""Writes to the journal what the nodes tell the head, and wakes the head if it has to act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from entrypoint.cluster.roll import NodeInfo
+from entrypoint.node.ray_head import HeadRay
+from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
+from entrypoint.run.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class JournalObserver:
+    """A `RollObserver` of the head's control port."""
+
+    journal: Journal
+    inbox: Inbox
+    ray: HeadRay
+
+    def checked_in(self, info: NodeInfo) -> None:
+        verb = "has joined Ray" if info.joined else "checked in"
+        sentence = f"{info.node} at {info.address} {verb} ({info.has})"
+        self.journal.record("check-in", sentence, node=info.node)
+
+    def refused(self, info: NodeInfo, reason: str) -> None:
+        self.journal.record("refused", f"refused {info.node} at {info.address}: {reason}")
+
+    def rejoined(self, info: NodeInfo) -> None:
+        """Have Ray mark the node dead: its entrypoint ended its Ray before it checked in again."""
+        why = f" ({info.rejoins})" if info.rejoins else ""
+        over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
+        marked = ": Ray was told so" if self.ray.mark_dead(info.node, over) else ""
+        if marked or info.rejoins:
+            self.journal.record("node-over", f"{over}{marked}", node=info.node)
+
+    def differs(self, sentence: str) -> None:
+        self.journal.record("difference", sentence)
+
+    def leaving(self, worker: str, why: str) -> None:
+        self.inbox.put(WorkerLeaves(worker, why))
+
+    def stop_requested(self, why: str) -> None:
+        self.inbox.put(StopAsked(why))
