@@ -21,26 +21,20 @@ from entrypoint.run.journal import Journal
 log = logging.getLogger(__name__)
 
 
-def identify(settings: Settings, run: RunFiles, journal: Journal) -> str:
-    """Write run.json at the run's first start; return the command's fingerprint.
-
-    Where the run was begun with another command, the journal says in what this one differs.
-    """
-    fingerprint = resume_check.fingerprint(settings)
+def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
+    """Return what the run was begun with; write run.json at the run's first start."""
     row = _begun(run)
     if row is None:
         row = {
             "run_id": uuid.uuid4().hex,
             "recipe": settings.recipe,
-            "fingerprint": fingerprint,
+            "fingerprint": resume_check.fingerprint(settings),
             "command": _shown(settings),
             "versions": versions(settings),
             "created": timestamp(),
         }
         write_atomically(run.run, json.dumps(row, indent=1) + "\n")
-    if row["fingerprint"] != fingerprint:
-        _say_difference(settings, row, journal)
-    return fingerprint
+    return row
 
 
 def _begun(run: RunFiles) -> dict[str, Any] | None:
@@ -61,7 +55,13 @@ def _shown(settings: Settings) -> list[str]:
     return words
 
 
-def _say_difference(settings: Settings, begun: Mapping[str, Any], journal: Journal) -> None:
+def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Journal) -> None:
+    """Record in the journal how this command differs from the one that began the run, if it does.
+
+    `begun`: what `identify` returned.
+    """
+    if begun["fingerprint"] == resume_check.fingerprint(settings):
+        return
     before, now = begun.get("command"), _shown(settings)
     recipe = recipes.load(settings.recipe)
     changed: Mapping[str, str] = {}

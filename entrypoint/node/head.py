@@ -20,6 +20,7 @@ from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.job import run_identity
 from entrypoint.job.collective_check import CollectiveCheck
+from entrypoint.job.failures import resume_check
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Rendezvous
@@ -50,12 +51,15 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
         address = address_of.of_head(settings, told.value if told else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
-            identity = run_identity.identify(settings, run, journal)
+            identity = resume_check.fingerprint(settings)
+            begun = run_identity.identify(settings, run)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 return ExitCode.FINISHED
             token = run_token.for_head(settings)
+            # The first event of each head: readers take the epoch of those that follow from it.
             journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
+            run_identity.record_difference(settings, begun, journal)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             storage_proof.sweep(run.root)

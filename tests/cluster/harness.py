@@ -86,7 +86,7 @@ class Cluster(Watch):
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
         mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [*marked(mark), *marked(f"{mark}/service")]
+        return [p for part in ("", "/service", "/fork-server") for p in marked(mark + part)]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""

@@ -73,6 +73,13 @@ def test_the_first_head_gives_the_run_its_identity_and_a_later_one_keeps_it(
     assert [event["kind"] for event in read_events(run.journal)] == ["start", "start"]
 
 
+def test_a_head_with_another_command_records_its_start_first(run: RunFiles, taken: int) -> None:
+    serve(run, taken, "python", "train.py")
+    serve(run, taken, "python", "other.py")
+    kinds = [event["kind"] for event in read_events(run.journal)]
+    assert kinds == ["start", "start", "command"]
+
+
 def test_a_finished_run_is_not_begun_again(
     run: RunFiles, taken: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.job.run_identity import differences, identify
+from entrypoint.job.run_identity import differences, identify, record_difference
 from entrypoint.run.journal import Journal
 from tests.damage import damaged
 
@@ -27,7 +27,8 @@ def begin(run: RunFiles, *job: str, recipe: str = "builtin", **env: str) -> list
     """The events of kind `command` that there are after a start with that job."""
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_RECIPE": recipe, **env}
     journal = Journal(run.journal, "head")
-    identify(Settings.read(given, job), run, journal)
+    config = Settings.read(given, job)
+    record_difference(config, identify(config, run), journal)
     return list(journal.events("command"))
 
 

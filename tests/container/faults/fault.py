@@ -130,5 +130,5 @@ def assert_survived(scene: S, fault: Fault[S], result: Result) -> None:
     if fault.restarts is not None or result.attempts:
         assert bool(result.classes) == bool(fault.classes), said
         assert not fault.classes or set(result.classes) & fault.classes, said
-    assert scene.faults() == [], said
-    assert scene.orphans() == [], said
+    assert (found := scene.faults()) == [], f"{said}: {found}"
+    assert (orphans := scene.orphans()) == [], f"{said}: {orphans}"
