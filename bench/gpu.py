@@ -158,7 +158,7 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
     tokens = random.integers(3, load.vocabulary, shape)
     samples = Experience(
         sequences=Sequences(tokens, np.full(load.samples, load.length), actions),
-        log_probs=None,
+        old_log_probs=None,
         advantages=advantages,
         returns=advantages,
     )

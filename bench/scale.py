@@ -242,12 +242,12 @@ class Bare:
 
 def bare(model: Path, rank: int, ranks: int) -> None:
     """An update with the samples that `rank` takes, and no other rank, for each line that comes."""
-    from trainer.algorithms import shares
+    from trainer.algorithms import batching
     from trainer.algorithms.losses import PolicyObjective
     from trainer.workers.policy import PolicyActor
 
     whole = experience(COMPARED)
-    own = whole.rows(shares.of_ranks(whole.sequences.lengths, ranks)[rank])
+    own = whole.rows(batching.split_by_rank(whole.sequences.lengths, ranks)[rank])
     settings = replace(settings_for(model, COMPARED), train_batch_size=len(own.sequences))
     actor = PolicyActor(settings, PolicyObjective())
     print("ready", flush=True)
@@ -258,12 +258,12 @@ def bare(model: Path, rank: int, ranks: int) -> None:
 
 def measured(root: Path, case: Case) -> Row:
     """Seconds of an update over Ray, and GB of the fullest rank."""
-    from trainer.algorithms import shares
+    from trainer.algorithms import batching
 
     with OverRay(model_for(root, case), case) as ranks:
         ranks.update(0)
         seconds = [seconds_of(ranks.update, step) for step in range(1, UPDATES + 1)]
-        memory = shares.merged_metrics(ranks.update(UPDATES + 1))["policy_update_memory_gb"]
+        memory = batching.combine_metrics(ranks.update(UPDATES + 1))["policy_update_memory_gb"]
     return {"seconds": round(statistics.median(seconds), 3), "memory_gb": round(memory, 3)}
 
 
@@ -318,7 +318,7 @@ def experience(case: Case) -> Any:
     tokens = random.integers(0, case.vocabulary, shape)
     return Experience(
         sequences=Sequences(tokens, np.full(case.samples, case.length), actions),
-        log_probs=None,
+        old_log_probs=None,
         advantages=advantages,
         returns=advantages,
     )

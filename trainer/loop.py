@@ -19,7 +19,7 @@ from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
 from env.types import Prompt, RewardFunction
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.algorithms.kl_control import next_coefficient
 from trainer.checkpoint import best, resume
 from trainer.checkpoint.checkpointer import Keeping
@@ -303,7 +303,7 @@ class _Run:
             pending.append(self.team.critic.together(Critic.update, experience, step))
         if step > self.config.freezing_actor_steps:
             pending.append(self.team.policy.together(Policy.update, experience, step))
-        of_models = [shares.merged_metrics(part.result()) for part in pending]
+        of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 
     def _evaluate_where_due(self, state: RunState) -> RunState:

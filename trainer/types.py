@@ -173,34 +173,38 @@ class Sequences:
 class Experience:
     """What policy and critic learn from; arrays are [B, T], aligned with the tokens.
 
-    A token's entry in `log_probs` is its own log-probability, its entry in `values` the value of
-    the state that it was chosen in; both are zero where the token was not chosen.
+    A token's entry in `old_log_probs` is its own log-probability, its entry in `values` the value
+    of the state in which it was chosen; both are zero for tokens that the policy did not choose.
     """
 
     sequences: Sequences
-    log_probs: FloatArray | None
-    """Under the policy before its first update of the step; None where that update finds out."""
+    old_log_probs: FloatArray | None
+    """Under the policy before the step's first update; None: that update computes them."""
     advantages: FloatArray
     returns: FloatArray
     values: FloatArray | None = None
     """None without a critic."""
-    reference: FloatArray | None = None
-    """Log-probabilities under the reference; None where the loss does not need them."""
+    ref_log_probs: FloatArray | None = None
+    """Under the reference; None if there is no reference."""
     kl_coef: float = 0.0
-    """Weight of the KL in the loss in this step; 0 where it is in the reward."""
+    """Weight of the KL in this step's loss; 0 if the KL is in the reward."""
 
     def rows(self, index: IntArray) -> Experience:
         sequences = self.sequences.rows(index)
         width = sequences.tokens.shape[1]
         return Experience(
             sequences=sequences,
-            log_probs=None if self.log_probs is None else self.log_probs[index, :width],
+            old_log_probs=_rows(self.old_log_probs, index, width),
             advantages=self.advantages[index, :width],
             returns=self.returns[index, :width],
-            values=None if self.values is None else self.values[index, :width],
-            reference=None if self.reference is None else self.reference[index, :width],
+            values=_rows(self.values, index, width),
+            ref_log_probs=_rows(self.ref_log_probs, index, width),
             kl_coef=self.kl_coef,
         )
+
+
+def _rows(array: FloatArray | None, index: IntArray, width: int) -> FloatArray | None:
+    return None if array is None else array[index, :width]
 
 
 Metrics = dict[str, float]

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from tests.oracles.batches import Array, Batch
 from trainer.algorithms import losses
-from trainer.algorithms.losses import Loss, PolicyInputs, PolicyObjective, token_weights
+from trainer.algorithms.losses import (
+    Loss,
+    PolicyInputs,
+    PolicyObjective,
+    ValueInputs,
+    token_weights,
+)
 
 LONGEST = 12
 """The longest completion there can be, where the loss is divided by it."""
@@ -48,9 +54,9 @@ def policy_loss(
         advantages=flat(batch.advantages if advantages is None else advantages),
         weights=flat(token_weights(actions, aggregation, LONGEST)),
         rows=chosen.nonzero()[:, 0],
-        share=1 / int(actions.sum()),
+        metric_weight=1 / int(actions.sum()),
         rollout_log_probs=flat(batch.rollout),
-        reference=flat(batch.reference),
+        ref_log_probs=flat(batch.reference),
         kl_coef=kl_coef,
         entropy=entropy[chosen],
     )
@@ -60,14 +66,14 @@ def policy_loss(
 def value_loss(batch: Batch, value_clip: float) -> Outcome:
     chosen = torch.tensor(batch.actions)
     values = leaf(batch.values)
-    loss = losses.value_loss(
-        values[chosen],
-        torch.tensor(batch.old_values)[chosen],
-        torch.tensor(batch.returns)[chosen],
-        torch.tensor(token_weights(batch.actions, "token", LONGEST))[chosen],
-        value_clip,
-        1 / int(batch.actions.sum()),
+    inputs = ValueInputs(
+        values=values[chosen],
+        old_values=torch.tensor(batch.old_values)[chosen],
+        returns=torch.tensor(batch.returns)[chosen],
+        weights=torch.tensor(token_weights(batch.actions, "token", LONGEST))[chosen],
+        metric_weight=1 / int(batch.actions.sum()),
     )
+    loss = losses.value_loss(inputs, value_clip)
     return outcome(loss, values, None)
 
 

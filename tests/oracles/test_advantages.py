@@ -14,7 +14,7 @@ from tests.oracles.agreement import given, same
 from tests.oracles.batches import Array, Batch, batches
 from tests.oracles.process import Peers
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.advantages import AdvantageInputs, Estimator
 from trainer.algorithms.reward_shaping import LengthPenalties
 
 ESTIMATORS = [
@@ -35,7 +35,14 @@ def estimator(batch: Batch, name: str, **settings: Any) -> Estimator:
 
 def ours(batch: Batch, settings: Estimator) -> tuple[Array, Array]:
     return advantages.estimate(
-        settings, batch.rewards, batch.actions, batch.log_probs, batch.reference, batch.values
+        settings,
+        AdvantageInputs(
+            rewards=batch.rewards,
+            action_mask=batch.actions,
+            old_log_probs=batch.log_probs,
+            ref_log_probs=batch.reference,
+            values=batch.values,
+        ),
     )
 
 
@@ -191,5 +198,7 @@ def test_a_baseline_over_the_known_rewards_equals_trl_s(
 ) -> None:
     rewards, known = some_unknown(batch, seed)
     settings = estimator(batch, name, reward_range=(-1000.0, 1000.0))
-    mine, _ = advantages.estimate(settings, rewards, known.actions, None, None, None)
+    mine, _ = advantages.estimate(
+        settings, AdvantageInputs(rewards=rewards, action_mask=known.actions)
+    )
     same(mine, of_trl(peers, known, algorithm, rewards, **options))

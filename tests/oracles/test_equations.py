@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.advantages import AdvantageInputs, Estimator
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 
 DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
@@ -28,7 +28,8 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
         name="gae", group_size=1, gamma=gamma, lambd=lambd, reward_range=(-1e9, 1e9), std_norm=False
     )
     plain, returns = advantages.estimate(
-        settings, batch.rewards, batch.actions, None, None, batch.values
+        settings,
+        AdvantageInputs(rewards=batch.rewards, action_mask=batch.actions, values=batch.values),
     )
     expected = np.zeros(batch.actions.shape)
     for row, reward in enumerate(batch.rewards):
@@ -50,7 +51,9 @@ def test_returns_over_several_turns_are_williams_1992_s_sums(batch: Batch, gamma
     settings = Estimator(
         name="reinforce", group_size=1, gamma=gamma, reward_range=(-1e9, 1e9), std_norm=False
     )
-    _, returns = advantages.estimate(settings, batch.rewards, batch.actions, None, None, None)
+    _, returns = advantages.estimate(
+        settings, AdvantageInputs(rewards=batch.rewards, action_mask=batch.actions)
+    )
     for row, reward in enumerate(batch.rewards):
         times = np.flatnonzero(batch.actions[row])
         following = [gamma ** (len(times) - 1 - t) * reward for t in range(len(times))]

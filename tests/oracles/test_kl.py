@@ -10,7 +10,7 @@ from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import leaf
 from tests.oracles.process import Peers
-from trainer.algorithms.kl import kl, of_step
+from trainer.algorithms.kl import kl, step_mean
 from trainer.algorithms.kl_control import next_coefficient
 
 
@@ -44,7 +44,7 @@ def test_the_kl_that_steers_equals_openrlhf_s(
         options={"use_loss": in_loss, "estimator": estimator},
     )
     estimate = kl(batch.log_probs, batch.reference, estimator)
-    same(of_step(estimate, batch.actions, in_loss=in_loss), theirs)
+    same(step_mean(estimate, batch.actions, in_loss=in_loss), theirs)
 
 
 @given(

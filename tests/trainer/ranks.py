@@ -183,10 +183,10 @@ def experience(step: int) -> Experience:
 
     return Experience(
         sequences=Sequences(random.integers(3, 12, shape), lengths, actions, number(0.1) - 2),
-        log_probs=number(0.1) - 2,
+        old_log_probs=number(0.1) - 2,
         advantages=number(1.0),
         returns=number(1.0),
         values=number(0.5),
-        reference=number(0.1) - 2,
+        ref_log_probs=number(0.1) - 2,
         kl_coef=0.1,
     )

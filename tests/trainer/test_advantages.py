@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import Estimator
+from trainer.algorithms.advantages import AdvantageInputs, Estimator
 from trainer.types import BoolArray, FloatArray
 
 
@@ -119,11 +119,13 @@ def test_kl_in_the_reward_is_charged_token_by_token() -> None:
     reference = np.array([[0.0, -1.5, -1.0]], dtype=np.float32)
     _, returns = advantages.estimate(
         Estimator(name="gae", group_size=1, kl_coef=0.1),
-        np.array([1.0], dtype=np.float32),
-        actions,
-        log_probs,
-        reference,
-        np.zeros((1, 3), dtype=np.float32),
+        AdvantageInputs(
+            rewards=np.array([1.0], dtype=np.float32),
+            action_mask=actions,
+            old_log_probs=log_probs,
+            ref_log_probs=reference,
+            values=np.zeros((1, 3), dtype=np.float32),
+        ),
     )
     # k1 = log π − log π_ref: 0.5, then −1.0.
     assert returns[0] == pytest.approx([0.0, 1.0 - 0.1 * 0.5 + 0.1 * 1.0, 1.0 + 0.1 * 1.0])
@@ -132,11 +134,12 @@ def test_kl_in_the_reward_is_charged_token_by_token() -> None:
 def test_rewards_are_clipped_to_their_range() -> None:
     _, returns = advantages.estimate(
         Estimator(name="gae", group_size=1, reward_range=(-1.0, 2.0)),
-        np.array([50.0, -50.0], dtype=np.float32),
-        np.array([[True], [True]]),
-        np.zeros((2, 1), dtype=np.float32),
-        None,
-        np.zeros((2, 1), dtype=np.float32),
+        AdvantageInputs(
+            rewards=np.array([50.0, -50.0], dtype=np.float32),
+            action_mask=np.array([[True], [True]]),
+            old_log_probs=np.zeros((2, 1), dtype=np.float32),
+            values=np.zeros((2, 1), dtype=np.float32),
+        ),
     )
     assert returns[:, 0].tolist() == [2.0, -1.0]
 
@@ -149,9 +152,18 @@ def test_a_sample_without_a_reward_changes_no_other_samples_advantage() -> None:
     actions = np.ones((4, 5), dtype=np.bool_) & known[:, None]
     estimator = Estimator(name="gae", group_size=1)
     zeros = np.zeros((4, 5), dtype=np.float32)
-    got, _ = advantages.estimate(estimator, rewards, actions, zeros, None, values)
+    got, _ = advantages.estimate(
+        estimator,
+        AdvantageInputs(rewards=rewards, action_mask=actions, old_log_probs=zeros, values=values),
+    )
     alone, _ = advantages.estimate(
-        estimator, rewards[known], actions[known], zeros[known], None, values[known]
+        estimator,
+        AdvantageInputs(
+            rewards=rewards[known],
+            action_mask=actions[known],
+            old_log_probs=zeros[known],
+            values=values[known],
+        ),
     )
     assert np.array_equal(got[known], alone)
     assert not got[~known].any()

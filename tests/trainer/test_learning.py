@@ -71,11 +71,11 @@ def experience(of: Sequences | None = None) -> Experience:
     ]
     return Experience(
         sequences=known,
-        log_probs=draw[0] - 2,
+        old_log_probs=draw[0] - 2,
         advantages=draw[1],
         returns=draw[2],
         values=draw[3],
-        reference=draw[4] - 2,
+        ref_log_probs=draw[4] - 2,
         kl_coef=0.1,
     )
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.benches import Benches
 from tests.trainer.ranks import Workbench, experience, settings
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.cluster.worker_group import Group
 from trainer.models.settings import Sharding
@@ -71,7 +71,7 @@ def loaded(bench: Group[Workbench], role: str, made: LearnerSettings, directory:
     if role != "reference":
         bench.together(Workbench.save, directory).result()
     return Loaded(
-        shares.merged(scores, experience(0).sequences.lengths),
+        batching.gather(scores, experience(0).sequences.lengths),
         state.load(directory, role).model if role != "reference" else {},
         bench.together(Workbench.held).result(),
     )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from trainer.algorithms.batching import Cut
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.models.causal_lm import Scorer
 from trainer.models.lm_head import projection_of
 from trainer.models.loading import in_passes
@@ -210,14 +210,14 @@ def test_entropy_is_that_of_the_tempered_distribution() -> None:
 @given(
     sequences=RAGGED,
     cut=st.builds(
-        Cut,
+        MicroBatchLimits,
         samples=st.integers(1, 7),
         tokens=st.none() | st.integers(1, 60),
         packed=st.booleans(),
     ),
 )
 def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
-    sequences: Sequences, cut: Cut
+    sequences: Sequences, cut: MicroBatchLimits
 ) -> None:
     from trainer.algorithms import batching as packing
 
@@ -234,7 +234,7 @@ def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
         return [p.grad.clone() for p in of.parameters()]
 
     whole = gradients([np.arange(len(sequences))])
-    cut_up = gradients(packing.passes(sequences.lengths, cut))
+    cut_up = gradients(packing.micro_batches(sequences.lengths, cut))
     assert max((a - b).abs().max() for a, b in zip(whole, cut_up, strict=True)) < 1e-6
     once = in_passes(lambda part: scoring(part)[0], sequences, cut)
     assert np.abs(once - scoring.log_probs(sequences)).max() < 1e-6

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.algorithms import losses
 from trainer.algorithms.importance_sampling import CorrectionSettings, correct
 from trainer.algorithms.kl import kl
-from trainer.algorithms.losses import PolicyInputs, PolicyObjective, token_weights
+from trainer.algorithms.losses import PolicyInputs, PolicyObjective, ValueInputs, token_weights
 
 LOW, HIGH = 0.8, 1.2
 
@@ -28,7 +28,7 @@ def inputs(log_probs: Tensor, old: list[float], gain: list[float], **more: Any) 
     given = {
         "weights": torch.full((count,), 1 / count, dtype=torch.float64),
         "rows": torch.zeros(count, dtype=torch.int64),
-        "share": 1 / count,
+        "metric_weight": 1 / count,
         **more,
     }
     return PolicyInputs(
@@ -86,7 +86,7 @@ def test_gspo_clips_one_ratio_for_each_sequence() -> None:
     weights = fixed([1 / 4, 1 / 4, 1 / 2])  # the mean of sequences' means
     objective = PolicyObjective(loss_type="gspo", clip_range=(0.3, 0.3))
     loss = losses.policy_loss(
-        inputs(log_probs, old, gain, rows=rows, weights=weights, share=1 / 3), objective
+        inputs(log_probs, old, gain, rows=rows, weights=weights, metric_weight=1 / 3), objective
     )
     first, second = math.exp((0.5 - 0.1) / 2), math.exp(0.1)
     clipped = min(first, 1.3)
@@ -119,7 +119,14 @@ def test_one_impossible_token_does_not_overflow_the_policy_loss() -> None:
 def test_the_value_loss_takes_the_worse_of_clipped_and_free() -> None:
     values, old, returns = [1.0, 2.0, -1.0], [0.0, 1.9, 0.5], [2.0, 2.5, 0.0]
     predicted, weights = tensor(*values), fixed([1 / 3] * 3)
-    loss = losses.value_loss(predicted, fixed(old), fixed(returns), weights, 0.5, 1 / 3)
+    inputs = ValueInputs(
+        values=predicted,
+        old_values=fixed(old),
+        returns=fixed(returns),
+        weights=weights,
+        metric_weight=1 / 3,
+    )
+    loss = losses.value_loss(inputs, 0.5)
     expected = 0.0
     for value, before, target in zip(values, old, returns, strict=True):
         clipped = min(max(value, before - 0.5), before + 0.5)
@@ -157,7 +164,9 @@ def test_no_kl_estimator_has_a_gradient_that_overflows() -> None:
 def test_the_kl_in_the_loss_pulls_towards_the_reference() -> None:
     log_probs = tensor(-1.0, -2.0)
     objective = PolicyObjective(kl_estimator="k2")
-    given = inputs(log_probs, [-1.0, -2.0], [0.0, 0.0], reference=fixed([-1.4, -1.7]), kl_coef=0.5)
+    given = inputs(
+        log_probs, [-1.0, -2.0], [0.0, 0.0], ref_log_probs=fixed([-1.4, -1.7]), kl_coef=0.5
+    )
     losses.policy_loss(given, objective).value.backward()
     assert gradient(log_probs) == pytest.approx([0.5 * 0.4 / 2, 0.5 * -0.3 / 2])
 
@@ -181,7 +190,7 @@ def test_micro_batches_add_up_to_the_whole_whatever_their_lengths(
             advantages=gain[chosen],
             weights=weights[chosen],
             rows=rows[chosen],
-            share=1 / len(rows),
+            metric_weight=1 / len(rows),
         )
         losses.policy_loss(given, PolicyObjective(loss_type=loss_type)).value.backward()
 

@@ -34,7 +34,7 @@ def test_the_first_update_finds_out_what_a_pass_before_would_have_said(tiny: Tin
     results = []
     for old in (before, None):
         actor = policy(tiny)
-        metrics = actor.update(replace(known, log_probs=old), step=1)
+        metrics = actor.update(replace(known, old_log_probs=old), step=1)
         assert metrics["ratio"] == pytest.approx(1, abs=1e-5)
         results.append({name: array.copy() for name, array in actor.weights().items()})
     assert np.any(before)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.algorithms import batching
-from trainer.algorithms.batching import Cut
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.types import Sequences
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
@@ -23,7 +23,9 @@ LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
 def test_every_sample_is_in_exactly_one_pass(
     lengths: np.ndarray, samples: int, tokens: int | None, packed: bool
 ) -> None:
-    passes = batching.passes(lengths, Cut(samples=samples, tokens=tokens, packed=packed))
+    passes = batching.micro_batches(
+        lengths, MicroBatchLimits(samples=samples, tokens=tokens, packed=packed)
+    )
     assert sorted(np.concatenate(passes)) == list(range(len(lengths)))
     assert all(len(rows) for rows in passes)
 

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from env.prepare.model import TinyModel, write_model
 from tests.trainer.benches import PATIENCE, Benches
 from tests.trainer.ranks import ROLES, Said, Workbench, experience, settings
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
 from trainer.cluster.worker_group import Group
@@ -52,9 +52,12 @@ def taught(bench: Group[Workbench], role: str, directory: Path, made: Any) -> tu
 def whole(of_each: list[Said]) -> Said:
     lengths = experience(0).sequences.lengths
     return Said(
-        shares.merged([said.before for said in of_each], lengths),
-        [shares.merged_metrics(step) for step in zip(*(s.metrics for s in of_each), strict=True)],
-        shares.merged([said.after for said in of_each], lengths),
+        batching.gather([said.before for said in of_each], lengths),
+        [
+            batching.combine_metrics(step)
+            for step in zip(*(s.metrics for s in of_each), strict=True)
+        ],
+        batching.gather([said.after for said in of_each], lengths),
     )
 
 
@@ -73,7 +76,7 @@ def alike(one: Said, other: Said, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(one.before, other.before, atol=tolerance)
     np.testing.assert_allclose(one.after, other.after, atol=10 * tolerance)
     for mine, theirs in zip(one.metrics, other.metrics, strict=True):
-        for name in (name for name in mine if not name.endswith(shares.PEAK)):
+        for name in (name for name in mine if not name.endswith(batching.PEAK)):
             assert mine[name] == pytest.approx(theirs[name], rel=10 * tolerance, abs=tolerance), (
                 name
             )

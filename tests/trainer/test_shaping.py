@@ -95,10 +95,10 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
     reference = np.where(actions, [[-0.01], [-0.5], [0]], 0).astype(np.float32)
     experience = Experience(
         sequences=Sequences(np.ones_like(actions, np.int64), actions.sum(1), actions),
-        log_probs=np.zeros_like(reference),
+        old_log_probs=np.zeros_like(reference),
         advantages=np.zeros_like(reference),
         returns=np.zeros_like(reference),
-        reference=reference,
+        ref_log_probs=reference,
     )
     config = tiny.config(tmp_path, **({"use_kl_loss": True} if in_loss else {}))
     step = step_metrics.of(group(0, Score.of(1.0)), experience, {}, Stopwatch(), config)

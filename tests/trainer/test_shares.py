@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.algorithms import shares
-from trainer.algorithms.batching import Cut
+from trainer.algorithms import batching
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.types import Rank, Sequences
 
 WORLDS = st.integers(1, 5)
@@ -29,7 +29,9 @@ def test_every_sample_that_acts_passes_once_on_one_rank(
     size = data.draw(st.integers(1, len(batch)))
     rows = np.random.default_rng(0).permutation(len(batch))[:size]
     of_ranks = [
-        shares.passes(batch, rows, Cut(samples=samples), Rank(index, world))
+        batching.rank_micro_batches(
+            batch, rows, MicroBatchLimits(samples=samples), Rank(index, world)
+        )
         for index in range(world)
     ]
     assert len({len(passes) for passes in of_ranks}) == 1
@@ -47,12 +49,12 @@ def test_what_ranks_say_of_their_shares_is_put_together_in_order(
     batch: Sequences, world: int
 ) -> None:
     said = np.random.default_rng(0).normal(size=batch.tokens.shape).astype(np.float32)
-    parts = [said[rows] for rows in shares.of_ranks(batch.lengths, world)]
-    assert (shares.merged(parts, batch.lengths) == said).all()
+    parts = [said[rows] for rows in batching.split_by_rank(batch.lengths, world)]
+    assert (batching.gather(parts, batch.lengths) == said).all()
 
 
 def test_metrics_of_ranks_add_up_but_for_memory_and_what_one_of_them_says_for_all() -> None:
     first = {"policy_loss": 0.25, "lr": 1e-3, "policy_memory_gb": 1.0}
     second = {"policy_loss": 0.5, "policy_memory_gb": 2.0}
-    merged = shares.merged_metrics([first, second])
+    merged = batching.combine_metrics([first, second])
     assert merged == {"policy_loss": 0.75, "lr": 1e-3, "policy_memory_gb": 2.0}

@@ -117,10 +117,10 @@ class Asked:
         self._group = group
 
     def log_probs(self, sequences: Any) -> Any:
-        from trainer.algorithms import shares
+        from trainer.algorithms import batching
 
         of_ranks = self._group.together(Policy.log_probs, sequences).result()
-        return shares.merged(of_ranks, sequences.lengths)
+        return batching.gather(of_ranks, sequences.lengths)
 
 
 def test_engines_read_the_policy_s_memory_on_the_gpu_that_they_share(model: Tiny) -> None:

@@ -1,7 +1,7 @@
 """Rewards → advantages and returns, in numpy on the driver.
 
-Arrays are [B, T], aligned with the tokens; `actions` says which tokens count. A sample whose
-reward is unknown has no action at all there: it takes part in nothing.
+Arrays are [B, T], aligned with the tokens; the mask `actions` says which tokens count. A sample
+whose reward is unknown has no action token, so it does not count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from trainer.algorithms.kl import kl
 from trainer.types import BoolArray, FloatArray
 
 Numbers = NDArray[np.float64]
-"""What is summed is summed in float64; `estimate` rounds at the end."""
+"""Sums are computed in float64; `estimate` rounds at the end."""
 
 WHITENED = ("gae", "reinforce", "reinforce_baseline")
-"""Estimators whose advantages are normalised over the action tokens of the whole batch."""
+"""Estimators whose advantages are whitened over the action tokens of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,41 +27,49 @@ class Estimator:
     """How advantages are estimated."""
 
     name: str
-    """gae, reinforce, or a key of `baselines.BASELINES`"""
+    """gae, reinforce, or a key of `BASELINES`"""
     group_size: int
-    """Completions of one prompt; neighbours in the batch."""
+    """Number of completions of one prompt, which are neighbours in the batch."""
     gamma: float = 1.0
     lambd: float = 1.0
     kl_coef: float = 0.0
-    """Weight of the KL in the reward; 0 where it is in the loss."""
+    """Weight of the KL in the reward; 0 if the KL is in the loss."""
     kl_estimator: str = "k1"
     reward_range: tuple[float, float] = (-10.0, 10.0)
     std_norm: bool = True
-    """Whitening divides by the deviation, too."""
+    """Whitening also divides by the standard deviation."""
 
 
-def estimate(
-    estimator: Estimator,
-    rewards: FloatArray,
-    actions: BoolArray,
-    log_probs: FloatArray | None,
-    reference: FloatArray | None,
-    values: FloatArray | None,
-) -> tuple[FloatArray, FloatArray]:
-    """Advantages and returns [B, T] of samples with `rewards` [B] (NaN: unknown).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageInputs:
+    """What advantages are estimated from."""
 
-    In OpenRLHF's order: group baseline, clip, token rewards with KL, estimator, whitening.
-    `values` is needed by gae, `reference` by a KL in the reward.
+    rewards: FloatArray
+    """[B]; NaN if unknown."""
+    action_mask: BoolArray
+    old_log_probs: FloatArray | None = None
+    """Needed if the KL is in the reward, as is `ref_log_probs`."""
+    ref_log_probs: FloatArray | None = None
+    values: FloatArray | None = None
+    """Needed by gae."""
+
+
+def estimate(estimator: Estimator, inputs: AdvantageInputs) -> tuple[FloatArray, FloatArray]:
+    """Return advantages and returns, both [B, T].
+
+    The order is OpenRLHF's: group baseline, clip, token rewards with KL, estimator, whitening.
     """
-    above = subtract(estimator.name, rewards, estimator.group_size)
+    actions = inputs.action_mask
+    above = subtract(estimator.name, inputs.rewards, estimator.group_size)
     token_rewards = place_rewards(np.clip(above, *estimator.reward_range), actions)
-    if reference is not None and estimator.kl_coef:
-        assert log_probs is not None
-        penalty = kl(log_probs, reference, estimator.kl_estimator)
+    if inputs.ref_log_probs is not None and estimator.kl_coef:
+        assert inputs.old_log_probs is not None
+        penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, estimator.kl_estimator)
         token_rewards -= estimator.kl_coef * np.where(actions, penalty, 0)
     if estimator.name == "gae":
-        assert values is not None
-        advantages, returns = gae(token_rewards, values, actions, estimator.gamma, estimator.lambd)
+        assert inputs.values is not None
+        discounts = estimator.gamma, estimator.lambd
+        advantages, returns = gae(token_rewards, inputs.values, actions, *discounts)
     else:
         advantages = returns = discounted_sums(token_rewards, actions, estimator.gamma)
     if estimator.name in WHITENED:
@@ -70,7 +78,7 @@ def estimate(
 
 
 def place_rewards(scores: Numbers, actions: BoolArray) -> Numbers:
-    """A sample's score [B] at its last action; zero elsewhere. [B, T]"""
+    """Return [B, T] each sample's score [B] at its last action token; zero elsewhere."""
     after = np.cumsum(actions[:, ::-1], axis=1)[:, ::-1]
     is_last = actions & (after == 1)
     return np.where(is_last, scores[:, None], 0)
@@ -79,10 +87,10 @@ def place_rewards(scores: Numbers, actions: BoolArray) -> Numbers:
 def gae(
     rewards: Numbers, values: FloatArray, actions: BoolArray, gamma: float, lambd: float
 ) -> tuple[Numbers, Numbers]:
-    """Generalised advantage estimation (Schulman et al. 2015, equation 16) over action tokens only.
+    """Return generalised advantage estimates (Schulman et al. 2015, equation 16) and returns.
 
     δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t, where t + 1 is the next
-    *action*: a token that the policy did not choose is passed over, not stepped through.
+    *action*: tokens that the policy did not choose are skipped.
     """
     ahead = _in_order(values, actions)
     deltas = _in_order(rewards, actions) - ahead
@@ -93,15 +101,15 @@ def gae(
 
 
 def discounted_sums(rewards: Numbers, actions: BoolArray, gamma: float) -> Numbers:
-    """R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
+    """Return R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
     sums = _sums_of_followers(_in_order(rewards, actions), gamma)
     return _in_place(sums, actions)
 
 
 def _in_order(array: NDArray[np.floating], actions: BoolArray) -> Numbers:
-    """[B, T] → [A, B]: row k has each sample's k-th action, and zero where it has fewer.
+    """[B, T] → [A, B]: row k has each sample's k-th action, zero for samples with fewer.
 
-    Steps then are contiguous rows, and what lies after a sample's end adds nothing to its sums.
+    Steps are then contiguous rows, and nothing after a sample's end enters its sums.
     """
     places = _places(actions)
     ordered = np.zeros(places.shape)
@@ -110,21 +118,21 @@ def _in_order(array: NDArray[np.floating], actions: BoolArray) -> Numbers:
 
 
 def _in_place(ordered: Numbers, actions: BoolArray) -> Numbers:
-    """[A, B] → [B, T]: the inverse of `_in_order`, zero where there is no action."""
+    """[A, B] → [B, T]: the inverse of `_in_order`; zero at tokens that are no actions."""
     spread = np.zeros(actions.shape)
     spread[actions] = np.ascontiguousarray(ordered.T)[_places(actions)]
     return spread
 
 
 def _places(actions: BoolArray) -> BoolArray:
-    """[B, A] true for as many places as the sample has actions."""
+    """Return [B, A] true in the first k places of a sample with k actions."""
     counts = actions.sum(axis=1)
     places: BoolArray = np.arange(counts.max(initial=0)) < counts[:, None]
     return places
 
 
 def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
-    """S_k = x_k + discount · S_{k+1}, down the rows of [A, B]."""
+    """Return S_k = x_k + discount · S_{k+1}, down the rows of [A, B]."""
     sums = terms.copy()
     for k in reversed(range(len(sums) - 1)):
         sums[k] += discount * sums[k + 1]
@@ -132,9 +140,9 @@ def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
 
 
 def whiten(advantages: Numbers, actions: BoolArray, *, std_norm: bool = True) -> Numbers:
-    """(A − μ) / √max(var, 1e-8) over all action tokens of the batch; zero elsewhere.
+    """Return (A − μ) / √max(var, 1e-8) over the batch's action tokens; zero elsewhere.
 
-    REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` it is A − μ.
+    REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` the result is A − μ.
     """
     chosen = advantages[actions]
     if not chosen.size:
@@ -146,31 +154,31 @@ def whiten(advantages: Numbers, actions: BoolArray, *, std_norm: bool = True) ->
 Groups = NDArray[np.float64]
 
 EPSILON = 1e-9
-"""Keeps a group of equal rewards from 0 / 0."""
+"""Prevents 0 / 0 for a group of equal rewards."""
 
 
 def above_mean(rewards: Groups) -> Groups:
-    """r − mean: REINFORCE++-baseline (Hu et al. 2025), Dr. GRPO (Liu et al. 2025)."""
+    """Return r − mean: REINFORCE++-baseline (Hu et al. 2025), Dr. GRPO (Liu et al. 2025)."""
     known, _, mean = _moments(rewards)
     return np.where(known, rewards - mean, 0)
 
 
 def above_batch_mean(rewards: Groups) -> Groups:
-    """r − mean of all known rewards, whatever their prompt: for one completion of each prompt."""
+    """Return r − mean of the known rewards of all prompts: for one completion a prompt."""
     known = ~np.isnan(rewards)
     mean = rewards[known].mean() if known.any() else 0.0
     return np.where(known, rewards - mean, 0)
 
 
 def above_others(rewards: Groups) -> Groups:
-    """r − mean of the others: leave-one-out (Ahmadian et al. 2024, equation 8)."""
+    """Return r − mean of the others: leave-one-out (Ahmadian et al. 2024, equation 8)."""
     known, count, mean = _moments(rewards)
     # r − (n·mean − r) / (n − 1) = n / (n − 1) · (r − mean)
     return np.where(known, (rewards - mean) * count / np.maximum(count - 1, 1), 0)
 
 
 def normalised(rewards: Groups) -> Groups:
-    """(r − mean) / (std + 1e-9) with ddof 1: GRPO (Shao et al. 2024, section 4.1.2)."""
+    """Return (r − mean) / (std + 1e-9) with ddof 1: GRPO (Shao et al. 2024, section 4.1.2)."""
     known, count, mean = _moments(rewards)
     centred = np.where(known, rewards - mean, 0)
     variance = (centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
@@ -179,7 +187,7 @@ def normalised(rewards: Groups) -> Groups:
 
 
 def _moments(rewards: Groups) -> tuple[NDArray[np.bool_], Groups, Groups]:
-    """Which rewards are comparable [P, n]; how many of a prompt's are known, and their mean."""
+    """Return which rewards are comparable [P, n]; each prompt's count of known ones, their mean."""
     known = ~np.isnan(rewards)
     count = known.sum(axis=1, keepdims=True)
     mean = np.where(known, rewards, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
@@ -193,11 +201,11 @@ BASELINES: dict[str, Callable[[Groups], Groups]] = {
     "group_norm": normalised,
     "flash_reinforce": above_batch_mean,
 }
-"""Estimator → its baseline; gae and reinforce have none."""
+"""Estimator → baseline; gae and reinforce have none."""
 
 
 def subtract(estimator: str, rewards: NDArray[np.floating], size: int) -> Groups:
-    """[B] rewards above the estimator's baseline, in groups of `size` neighbours."""
+    """Return [B] rewards minus the estimator's baseline, in groups of `size` neighbours."""
     flat = rewards.astype(np.float64)
     if estimator not in BASELINES:
         return np.nan_to_num(flat)

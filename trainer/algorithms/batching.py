@@ -1,58 +1,130 @@
-"""Which samples share a pass through a model, and where their tokens lie in it.
+"""Which samples share a micro-batch, which rank takes them, and how their tokens are laid out.
 
-Pure and torch-free. Lengths are tokens of whole samples, prompt and completion.
+Pure and torch-free. A length is the number of tokens of a whole sample: prompt and completion.
+Every rank holds the whole batch and computes every rank's part of it, so no rank has to ask
+another for lengths, weights or denominators.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.types import IntArray, Sequences
+from trainer.types import BoolArray, FloatArray, IntArray, Metrics, Rank, Sequences
+
+PEAK = "_memory_gb"
+"""Suffix of metrics that `combine_metrics` combines by their maximum over the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """How a batch is cut into passes: by samples, or by tokens where a budget is given."""
+class MicroBatchLimits:
+    """Limits of one micro-batch: a number of samples, or a budget of tokens if one is given."""
 
     samples: int
     tokens: int | None = None
-    """A pass has no more tokens than this, unless one sample alone does."""
+    """Maximum tokens of a micro-batch; a single longer sample makes a micro-batch of its own."""
     packed: bool = False
-    """Tokens are counted without padding, as none passes through the model."""
+    """Count tokens without padding, because no padding passes through the model."""
     apart: int | None = None
-    """Samples of more tokens than this share no pass with the others, as in rotary.py."""
+    """Samples with more tokens than this share no micro-batch with shorter ones (see rotary.py)."""
 
 
-def passes(lengths: IntArray, cut: Cut) -> list[IntArray]:
-    """Every index of `lengths` once, in groups that pass through the model together."""
-    if cut.apart is None:
-        return _passes(lengths, cut)
-    longer = lengths > cut.apart
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Samples that go through a model together."""
+
+    rows: IntArray
+    """Indices of the samples in the whole batch."""
+    idle: bool = False
+    """The result is discarded: the micro-batch exists because other ranks have one more, and all
+    ranks gather sharded weights together."""
+
+
+def micro_batches(lengths: IntArray, limits: MicroBatchLimits) -> list[IntArray]:
+    """Return every index of `lengths` once, grouped into micro-batches."""
+    if limits.apart is None:
+        return _within_limits(lengths, limits)
+    longer = lengths > limits.apart
     kinds = [rows for rows in (np.flatnonzero(~longer), np.flatnonzero(longer)) if len(rows)]
-    return [rows[index] for rows in kinds for index in _passes(lengths[rows], cut)]
+    return [rows[index] for rows in kinds for index in _within_limits(lengths[rows], limits)]
 
 
-def _passes(lengths: IntArray, cut: Cut) -> list[IntArray]:
-    if cut.tokens is None:
-        return by_count(lengths, cut.samples)
-    return within_budget(lengths, cut.tokens) if cut.packed else side_by_side(lengths, cut.tokens)
+def rank_micro_batches(
+    sequences: Sequences, rows: IntArray, limits: MicroBatchLimits, rank: Rank
+) -> list[MicroBatch]:
+    """Return this rank's micro-batches over `rows`; every rank gets the same number.
+
+    Samples without an action token are left out: they change nothing.
+    """
+    lengths = sequences.lengths[rows]
+    has_action: BoolArray = np.any(sequences.actions[rows], axis=1)
+    of_ranks = []
+    for samples in split_by_rank(lengths, rank.world):
+        groups = [samples[index] for index in micro_batches(lengths[samples], limits)]
+        of_ranks.append([rows[index] for index in groups if has_action[index].any()])
+    own = [MicroBatch(index) for index in of_ranks[rank.index]]
+    missing = max(map(len, of_ranks)) - len(own)
+    if not missing:
+        return own
+    acting = rows[has_action]
+    shortest = acting[np.argmin(lengths[has_action], keepdims=True)]
+    return own + [MicroBatch(shortest, idle=True)] * missing
+
+
+def split_by_rank(lengths: IntArray, world: int) -> list[IntArray]:
+    """Return the samples of each rank, in order: nearly equal numbers of tokens."""
+    return [np.arange(len(lengths))] if world == 1 else balanced(lengths, world)
+
+
+def gather(parts: Sequence[FloatArray], lengths: IntArray) -> FloatArray:
+    """Return [B, T] of the whole batch from each rank's part of it."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = np.zeros((len(lengths), parts[0].shape[1]), dtype=np.float32)
+    for rows, part in zip(split_by_rank(lengths, len(parts)), parts, strict=True):
+        whole[rows] = part
+    return whole
+
+
+def combine_metrics(of_ranks: Sequence[Mapping[str, float]]) -> Metrics:
+    """Add up the ranks' metrics; of a memory peak take the maximum."""
+    whole: Metrics = {}
+    for metrics in of_ranks:
+        for name, value in metrics.items():
+            if name.endswith(PEAK):
+                whole[name] = max(whole.get(name, value), value)
+            else:
+                whole[name] = whole[name] + value if name in whole else value
+    return whole
+
+
+def peak_metrics(role: str, held: Mapping[str, int]) -> Metrics:
+    """Return the peak bytes of each phase as metrics (in GB) of a process of `role`."""
+    return {f"{role}_{phase}{PEAK}": taken / 1e9 for phase, taken in held.items()}
+
+
+def _within_limits(lengths: IntArray, limits: MicroBatchLimits) -> list[IntArray]:
+    if limits.tokens is None:
+        return by_count(lengths, limits.samples)
+    if limits.packed:
+        return within_budget(lengths, limits.tokens)
+    return side_by_side(lengths, limits.tokens)
 
 
 def by_count(lengths: IntArray, size: int) -> list[IntArray]:
-    """Groups of `size`, each of neighbours in length: next to no padding."""
+    """Return groups of `size` samples of similar length: there is little padding."""
     order = np.argsort(lengths, kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def side_by_side(lengths: IntArray, budget: int) -> list[IntArray]:
-    """Groups of neighbours in length whose rectangle (samples x longest) is within `budget`."""
+    """Return groups of similar length whose rectangle (samples x longest) is within `budget`."""
     groups: list[list[int]] = []
     for index in np.argsort(lengths, kind="stable"):
-        # The newest is the longest: it sets the width of all.
+        # The newest sample is the longest: it sets the width of all.
         if not groups or (len(groups[-1]) + 1) * lengths[index] > budget:
             groups.append([])
         groups[-1].append(int(index))
@@ -60,10 +132,10 @@ def side_by_side(lengths: IntArray, budget: int) -> list[IntArray]:
 
 
 def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
-    """Groups of neighbours in length whose tokens together are within `budget`.
+    """Return groups of similar length whose tokens together are within `budget`.
 
-    Every group but the last lacks less than its next sample's length. Alike in length, so that
-    attention, which lays samples side by side where it has no kernel for this, has little to pad.
+    Every group but the last has less room left than the length of its next sample. Similar lengths
+    keep padding small in attention, which pads samples if it has no kernel for packed ones.
     """
     groups: list[list[int]] = []
     total = 0
@@ -77,12 +149,11 @@ def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
 
 
 def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
-    """`parts` groups of nearly equal sums, for as many workers; they differ by no more than the
-    longest sample.
+    """Return `parts` groups of nearly equal sums: they differ by at most the longest sample.
 
     The largest differencing method (Karmarkar and Karp 1982) for several parts: the two
-    partitions that are furthest from even are merged, the fullest group of one with the emptiest
-    of the other, until one partition is left. A merge is never less even than both were.
+    most uneven partitions are merged until one is left: the fullest group of the one goes with the
+    emptiest of the other. A merged partition is never more uneven than both were.
     """
     if not len(lengths):
         return [np.empty(0, dtype=np.int64) for _ in range(parts)]
@@ -97,16 +168,16 @@ def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
 @dataclass(frozen=True, slots=True)
 class _Partition:
     groups: list[tuple[int, list[int]]]
-    """Sum and members, the fullest first."""
+    """(sum, members) of each group, the fullest first."""
     first: int
-    """The least of all members."""
+    """The smallest of all members."""
 
     @classmethod
     def of(cls, index: int, length: int, parts: int) -> _Partition:
         return cls([(length, [index])] + [(0, []) for _ in range(parts - 1)], index)
 
     def __lt__(self, other: _Partition) -> bool:
-        """The least even first; ties by the first member, so that the order is one."""
+        """The most uneven sorts first; a tie is broken by `first`, so the order is unique."""
         return (-self._spread, self.first) < (-other._spread, other.first)
 
     @property
@@ -122,19 +193,20 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Samples end to end, each without its last token: nobody asks what comes after that."""
+    """Samples end to end, each without its last token, which nothing is predicted from."""
 
     tokens: IntArray
     """[M]"""
     positions: IntArray
-    """[M] place of each token in its own sample."""
+    """[M] position of each token in its own sample."""
     lengths: IntArray
-    """[B] tokens of each sample here."""
+    """[B] number of tokens of each sample in the pack."""
     before_action: IntArray
-    """[N] where the model sees what each action was chosen after; actions in order."""
+    """[N] index of the token before each action token; actions in order."""
 
 
 def pack(sequences: Sequences) -> Pack:
+    """Return the sequences end to end."""
     lengths = sequences.lengths - 1
     inside = np.arange(sequences.tokens.shape[1] - 1) < lengths[:, None]
     positions = np.broadcast_to(np.arange(inside.shape[1]), inside.shape)[inside]
@@ -143,10 +215,10 @@ def pack(sequences: Sequences) -> Pack:
 
 
 def grid(lengths: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:
-    """Between sequences end to end (M tokens) and side by side (B rows of the longest's width).
+    """Map sequences end to end (M tokens) to rows (B of the longest's width), and back.
 
-    Returns [B * width] the token of each place (0 where the row has ended) and [M] the place of
-    each token.
+    Returns [B * width] the token at each place (0 after a row's end), and [M] the place of each
+    token.
     """
     lengths = np.asarray(lengths)
     inside = np.arange(lengths.max()) < lengths[:, None]

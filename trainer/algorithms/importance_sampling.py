@@ -1,8 +1,8 @@
-"""Importance correction: the engine drew the tokens, the trainer's model differs a little.
+"""Importance sampling: correct for the difference between rollout engine and trainer.
 
-Kernels, precision and batch shapes differ between a rollout engine and the trainer, so that the
-"old" policy of the ratio is not the one that sampled (Yao et al. 2025, "Your efficient RL framework
-secretly brings you off-policy RL training"). The names and statistics are OpenRLHF's.
+Kernels, precision and batch shapes differ between a rollout engine and the trainer, so the "old"
+policy of the ratio is not the policy that sampled the tokens (Yao et al. 2025, "Your efficient RL
+framework secretly brings you off-policy RL training"). Names and statistics are OpenRLHF's.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.algorithms.segments import segment_mean
-
 EDGE = 1e-6
-"""Probabilities stay so far from 0 and 1: the binary KL's logarithms are finite then."""
+"""Probabilities are clamped to [EDGE, 1 − EDGE], so that the binary KL is finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
+    """Importance weights of tokens, and what they were computed from."""
+
     weights: Tensor
-    """[N] factor of each token's loss, without gradient; 0 drops the token."""
+    """[N] factor of each token's loss, without a gradient; 0 drops the token."""
     outside: Tensor
-    """[N] true where the statistic is out of bounds."""
+    """[N] whether the statistic is out of bounds."""
     log_ratio: Tensor
     """[N] log π_trainer − log π_engine"""
 
     def totals(self) -> dict[str, float]:
-        """Sums over tokens."""
+        """Return metrics as sums over tokens."""
         return {
             "vllm_kl": -self.log_ratio.sum().item(),
             "is_filter_ratio": self.outside.sum().item(),
@@ -36,10 +36,10 @@ class Correction:
 
 
 def correct(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionSettings) -> Correction:
-    """Weights of tokens with log-probabilities `old` (trainer) and `rollout` (engine); all [N].
+    """Return the weights of tokens with log-probabilities `old` (trainer) and `rollout` (engine).
 
-    Mode mask keeps a unit (token or sequence) whose statistic lies within the bounds, with each
-    token's own ratio as its weight, and drops the others; mode clip clamps the token's ratio.
+    Tensors are [N]. Mode mask drops tokens (or sequences) whose statistic is out of bounds, and
+    weights the others by their ratio. Mode clip clamps the ratio of each token.
     """
     low, high = settings.threshold
     with torch.no_grad():
@@ -54,7 +54,7 @@ def correct(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionSett
 
 
 def _statistic(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionSettings) -> Tensor:
-    """[N] what the bounds are on; at level seq the same for all tokens of a sequence."""
+    """Return [N] the bounded statistic; at level seq it is equal within a sequence."""
     by_sequence = settings.level == "seq"
     if settings.gating == "ratio":
         log_ratio = old - rollout
@@ -70,7 +70,7 @@ def _statistic(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionSettings:
-    """How the difference between engine and trainer is corrected; values are the flags'."""
+    """How the difference between engine and trainer is corrected."""
 
     level: str = "off"
     """off, token or seq"""
@@ -79,3 +79,12 @@ class CorrectionSettings:
     gating: str = "ratio"
     """ratio, binary_kl or tv"""
     threshold: tuple[float, float] = (0.5, 5.0)
+
+
+def segment_mean(values: Tensor, rows: Tensor) -> Tensor:
+    """Return [N] the mean of `values` [N] over each token's sequence; `rows` [N] are its ids."""
+    _, index, counts = torch.unique(rows, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(counts), dtype=values.dtype, device=values.device)
+    sums = sums.index_add(0, index, values)
+    means: Tensor = (sums / counts)[index]
+    return means

@@ -1,4 +1,4 @@
-"""KL estimators, one formula for the driver's numpy arrays and the loss's torch tensors."""
+"""KL estimators, for the driver's numpy arrays and the loss's torch tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from trainer.types import BoolArray
 Array = TypeVar("Array", bound=Any)
 
 LIMIT = 10.0
-"""Estimates are clamped to ±LIMIT, as OpenRLHF does."""
+"""Estimates are clamped to ±LIMIT, as in OpenRLHF."""
 
 
 def kl(log_probs: Array, reference: Array, estimator: str) -> Array:
-    """Estimate of KL(policy ‖ reference) for each token, in nats; the shape of the inputs.
+    """Return an estimate of KL(policy ‖ reference) for each token, in nats.
 
-    With ℓ = log π − log π_ref (Schulman, "Approximating KL divergence"):
-    k1 = ℓ, k2 = ℓ²/2, k3 = e^(−ℓ) − 1 + ℓ. Raises ValueError for another estimator.
+    The result has the shape of the inputs. With ℓ = log π − log π_ref (Schulman, "Approximating KL
+    divergence"): k1 = ℓ, k2 = ℓ²/2, k3 = e^(−ℓ) − 1 + ℓ. Raises ValueError if the
+    estimator is unknown.
     """
     ratio = log_probs - reference
     if estimator == "k1":
@@ -28,18 +29,20 @@ def kl(log_probs: Array, reference: Array, estimator: str) -> Array:
     elif estimator == "k2":
         value = ratio**2 / 2
     elif estimator == "k3":
-        bounded = ratio.clip(-LIMIT, None)  # below it is over the limit, and e^−ℓ could overflow
+        bounded = ratio.clip(
+            -LIMIT, None
+        )  # below −LIMIT e^−ℓ could overflow, and is clamped anyway
         value = math.e**-bounded - 1 + bounded
     else:
         raise ValueError(f"unknown KL estimator {estimator!r}")
     return cast(Array, value.clip(-LIMIT, LIMIT))
 
 
-def of_step(kl: NDArray[np.floating], actions: BoolArray, *, in_loss: bool) -> float:
-    """One number for `kl` [B, T] of a step: what OpenRLHF logs, and steers the KL's weight by.
+def step_mean(kl: NDArray[np.floating], actions: BoolArray, *, in_loss: bool) -> float:
+    """Return the mean of `kl` [B, T] that OpenRLHF logs and adapts the weight of the KL by.
 
-    The mean of the sequences' means where the KL is in the reward; the mean of all tokens where it
-    is in the loss. Sequences without an action are in neither.
+    If the KL is in the loss it is the mean of all tokens, else the mean of the sequences' means.
+    Sequences without an action token do not count.
     """
     counts = actions.sum(axis=1)
     acting = counts > 0

@@ -1,18 +1,21 @@
-"""The weight of the KL to the reference over a run: fixed, or steered towards a target."""
+"""The weight of the KL to the reference over a run: constant, or adapted to reach a target.
+
+On the standard library alone: a launcher checks flags with it.
+"""
 
 from __future__ import annotations
 
 LARGEST_ERROR = 0.2
-"""As a share of the target: what is further off counts as this."""
+"""Bound on the relative error: KL / target − 1 is clipped to ±LARGEST_ERROR."""
 
 
 def next_coefficient(
     coefficient: float, kl: float, *, target: float | None, horizon: int, samples: int
 ) -> float:
-    """The weight of the next step, after one whose KL was `kl` nats.
+    """Return the weight of the KL in the next step, if this step's KL was `kl` nats.
 
     β ← β (1 + clip(kl / target − 1, ±0.2) · samples / horizon): Ziegler et al. 2019, section 2.2.
-    Without a target it stays as it is.
+    Without a target the weight is constant.
     """
     if target is None:
         return coefficient
@@ -21,6 +24,9 @@ def next_coefficient(
 
 
 def stays_positive(*, horizon: int, samples: int) -> bool:
-    """Whether no step of so many samples can bring the weight to 0 or below, where it would reward
-    what it is there to punish. A step is meant to change it by a little: a 50th in the paper."""
+    """Return whether no step of `samples` samples can bring the weight to 0 or below.
+
+    A negative weight would reward the KL. A step should change the weight a little: in the paper by
+    at most a 50th.
+    """
     return LARGEST_ERROR * samples < horizon

@@ -1,9 +1,9 @@
 """Losses over action tokens: pure functions of flat tensors.
 
-N action tokens of one micro-batch lie end to end, whole sequences only. Every loss is a sum over
-tokens of weight x loss; the weights come from `token_weights`, made once for the *whole*
-optimiser step. Summed over micro-batches (and ranks), the gradients are therefore the same however
-the step was cut.
+The N action tokens of one micro-batch lie end to end, whole sequences only. A loss is the sum over
+tokens of weight x token loss. `token_weights` computes the weights once for the *whole* optimiser
+step, so the gradients, added up over micro-batches and ranks, do not depend on how the step was
+split.
 """
 
 from __future__ import annotations
@@ -15,56 +15,60 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.algorithms.importance_sampling import Correction, CorrectionSettings, correct
+from trainer.algorithms.importance_sampling import (
+    Correction,
+    CorrectionSettings,
+    correct,
+    segment_mean,
+)
 from trainer.algorithms.kl import kl
-from trainer.algorithms.segments import segment_mean
 from trainer.types import BoolArray
 
 RATIO_LIMIT = 20.0
-"""Log-ratios are clamped to ±this before exp, so that one token cannot overflow the loss."""
+"""Log-ratios are clamped to ±RATIO_LIMIT before exp, so that no token overflows the loss."""
 
 KL_WEIGHT_LIMIT = 10.0
-"""Most that a token's ratio weighs the unbiased gradient of the KL."""
+"""Largest weight that a token's ratio gives to the unbiased gradient of the KL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     value: Tensor
-    """Scalar with a gradient; add up over micro-batches."""
+    """Scalar with a gradient; summed over micro-batches."""
     metrics: dict[str, float]
-    """Shares of token means; add up over micro-batches."""
+    """Parts of token means; summed over micro-batches and ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
-    """What the policy's loss reads; tensors are [N]."""
+    """Inputs of the policy's loss; tensors are [N]."""
 
     log_probs: Tensor
-    """Under the policy as it is now; the only one with a gradient, beside `entropy`."""
+    """Under the current policy. Only this and `entropy` have a gradient."""
     old_log_probs: Tensor
     """Under the policy before the step's first update."""
     advantages: Tensor
     weights: Tensor
-    """What each token counts in the loss of the whole optimiser step."""
+    """Weight of each token in the loss of the whole optimiser step."""
     rows: Tensor
-    """Which sequence a token belongs to; any integers that are equal within a sequence only."""
-    share: float
-    """What each token counts in metrics: 1 / action tokens of the whole optimiser step."""
+    """Sequence id of each token; ids are arbitrary."""
+    metric_weight: float
+    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
     rollout_log_probs: Tensor | None = None
-    """As the engine computed them when it chose the tokens."""
-    reference: Tensor | None = None
+    """Computed by the engine when it sampled the tokens."""
+    ref_log_probs: Tensor | None = None
     kl_coef: float = 0.0
     entropy: Tensor | None = None
 
 
 def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
-    """Clipped surrogate, corrected for the engine, plus KL, minus entropy.
+    """Return the clipped surrogate with importance weights, plus KL, minus entropy.
 
     PPO (Schulman et al. 2017, equation 7), with DAPO's two bounds (Yu et al. 2025, equation 8):
     L = −min(ρA, clip(ρ, 1 − low, 1 + high) A); dual clip (Ye et al. 2020, equation 5) for A < 0:
-    L = −max(min(·), cA). GSPO (Zheng et al. 2025, equations 5 and 7): ρ is one for each sequence.
+    L = −max(min(·), cA). GSPO (Zheng et al. 2025, equations 5 and 7): one ρ for each sequence.
 
-    Raises ValueError where the objective needs an input that is None.
+    Raises ValueError if the objective needs an input that is None.
     """
     log_ratio = _log_ratio(inputs, objective)
     ratio = log_ratio.exp()
@@ -81,24 +85,26 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
     value = -(surrogate * inputs.weights).sum()
     metrics = {
         "policy_loss": value.item(),
-        "ppo_clip_ratio": (clipped < free).sum().item() * inputs.share,
-        "ppo_kl": (inputs.old_log_probs - inputs.log_probs).sum().item() * inputs.share,
-        "ratio": ratio.sum().item() * inputs.share,
+        "ppo_clip_ratio": (clipped < free).sum().item() * inputs.metric_weight,
+        "ppo_kl": (inputs.old_log_probs - inputs.log_probs).sum().item() * inputs.metric_weight,
+        "ratio": ratio.sum().item() * inputs.metric_weight,
     }
     if correction is not None:
-        metrics |= {name: total * inputs.share for name, total in correction.totals().items()}
+        metrics |= {
+            name: total * inputs.metric_weight for name, total in correction.totals().items()
+        }
     penalty, penalties = _penalties(inputs, objective)
     return Loss(value + penalty, metrics | penalties)
 
 
 def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:
-    """[N] log of the ratio that is clipped: of a token, or of its sequence (geometric mean)."""
+    """Return [N] the log of the ratio to clip: the token's, or its sequence's (geometric mean)."""
     if objective.loss_type == "ppo":
         return (inputs.log_probs - inputs.old_log_probs).clamp(-RATIO_LIMIT, RATIO_LIMIT)
     if objective.loss_type != "gspo":
         raise ValueError(f"unknown policy loss {objective.loss_type!r}")
     old = inputs.old_log_probs
-    if objective.correction.level != "off":  # a sequence's ratio can be to the engine itself
+    if objective.correction.level != "off":  # a sequence's ratio can be taken to the engine
         old = _needed(inputs.rollout_log_probs, "rollout_log_probs")
     mean = segment_mean(inputs.log_probs - old, inputs.rows)
     return mean.clamp(-RATIO_LIMIT, RATIO_LIMIT)
@@ -114,11 +120,11 @@ def _correction(inputs: PolicyInputs, objective: PolicyObjective) -> Correction 
 def _penalties(
     inputs: PolicyInputs, objective: PolicyObjective
 ) -> tuple[Tensor | float, dict[str, float]]:
-    """KL to the reference and entropy, as they are added to the loss."""
+    """Return what KL and entropy add to the loss, and their metrics."""
     total: Tensor | float = 0.0
     metrics = {}
     if inputs.kl_coef:
-        reference = _needed(inputs.reference, "reference")
+        reference = _needed(inputs.ref_log_probs, "ref_log_probs")
         estimate = kl(inputs.log_probs, reference, objective.kl_estimator)
         if objective.kl_unbiased_gradient:
             estimate = _with_gradient_of_kl(estimate, inputs, reference)
@@ -128,35 +134,44 @@ def _penalties(
     if objective.entropy_coef is not None:
         entropy = _needed(inputs.entropy, "entropy")
         total = total - objective.entropy_coef * (entropy * inputs.weights).sum()
-        metrics["entropy"] = entropy.sum().item() * inputs.share
+        metrics["entropy"] = entropy.sum().item() * inputs.metric_weight
     return total, metrics
 
 
-def value_loss(
-    values: Tensor,
-    old_values: Tensor,
-    returns: Tensor,
-    weights: Tensor,
-    value_clip: float,
-    share: float,
-) -> Loss:
-    """½ Σ weight · max((clip(V, V_old ± ε) − R)², (V − R)²); tensors are [N]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueInputs:
+    """Inputs of the critic's loss; tensors are [N]."""
+
+    values: Tensor
+    """Of the current critic; the only tensor with a gradient."""
+    old_values: Tensor
+    """Of the critic before the step's first update."""
+    returns: Tensor
+    weights: Tensor
+    """Weight of each token in the loss of the whole optimiser step."""
+    metric_weight: float
+    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
+
+
+def value_loss(inputs: ValueInputs, value_clip: float) -> Loss:
+    """Return ½ Σ weight · max((clip(V, V_old ± ε) − R)², (V − R)²), where ε is `value_clip`."""
+    values, old_values, returns = inputs.values, inputs.old_values, inputs.returns
     clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
     error, clipped_error = (values - returns) ** 2, (clipped - returns) ** 2
-    value = 0.5 * (torch.max(clipped_error, error) * weights).sum()
+    value = 0.5 * (torch.max(clipped_error, error) * inputs.weights).sum()
     metrics = {
         "critic_loss": value.item(),
-        "values": values.sum().item() * share,
-        "value_clip_ratio": (clipped_error > error).sum().item() * share,
+        "values": values.sum().item() * inputs.metric_weight,
+        "value_clip_ratio": (clipped_error > error).sum().item() * inputs.metric_weight,
     }
     return Loss(value, metrics)
 
 
 def _with_gradient_of_kl(estimate: Tensor, inputs: PolicyInputs, reference: Tensor) -> Tensor:
-    """The estimate's values with the gradient w ℓ ∇log π, whose mean is that of KL(π ‖ π_ref).
+    """Return the estimate's values with the gradient w ℓ ∇log π: its mean is KL(π ‖ π_ref)'s.
 
-    ℓ = log π − log π_ref; w = π/π_old carries the mean from the policy that wrote the samples to
-    the one that is trained, and is bounded like OpenRLHF's.
+    ℓ = log π − log π_ref. w = π/π_old corrects for samples that π_old generated; it is bounded
+    like OpenRLHF's.
     """
     log_ratio = inputs.log_probs - reference
     drift = inputs.log_probs - inputs.old_log_probs
@@ -172,14 +187,14 @@ def _needed(tensor: Tensor | None, name: str) -> Tensor:
 
 
 def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
-    """[B, T] weights of the action tokens of a whole optimiser step; zero elsewhere.
+    """Return [B, T] weights of the action tokens of a whole optimiser step; zero elsewhere.
 
     token: 1 / action tokens (DAPO, Yu et al. 2025, equation 8). sequence: 1 / (sequences x the
     sequence's own tokens), the mean of sequences' means (GRPO, Shao et al. 2024, equation 3).
-    constant: 1 / (sequences x `longest`), with no length in it (Dr. GRPO, Liu et al. 2025,
-    section 3.2). Sequences without any action token do not count.
+    constant: 1 / (sequences x `longest`), independent of lengths (Dr. GRPO, Liu et al. 2025,
+    section 3.2). Sequences without an action token do not count.
 
-    Raises ValueError for another mode.
+    Raises ValueError if the mode is unknown.
     """
     lengths = actions.sum(axis=1)
     sequences = max(1, int((lengths > 0).sum()))
@@ -196,21 +211,25 @@ def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
+    """Which loss the policy is trained with."""
+
     clip_range: tuple[float, float] = (0.2, 0.2)
-    """How far the ratio may be below and above 1."""
+    """How far the ratio may be below 1, and above 1."""
     loss_type: str = "ppo"
     """ppo or gspo"""
     dual_clip: float | None = None
     kl_estimator: str = "k1"
     kl_unbiased_gradient: bool = False
-    """The gradient of the KL itself, in place of the estimator's."""
+    """Use the gradient of the KL itself instead of the estimator's."""
     entropy_coef: float | None = None
-    """Weight of the entropy; 0 to see its metric only, None to leave it out."""
+    """Weight of the entropy. 0: log its metric only. None: do not compute it."""
     correction: CorrectionSettings = field(default_factory=CorrectionSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticObjective:
+    """Which loss the critic is trained with."""
+
     value_clip: float
     value_head_prefix: str = "score"
-    """The head's name in a model's files."""
+    """Name of the value head in a model's files."""

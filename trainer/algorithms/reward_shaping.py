@@ -1,4 +1,4 @@
-"""What a reward is made into before it is compared: length penalties, running normalisation."""
+"""Changes to rewards before advantages: length penalties and running normalisation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trainer.types import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPenalties:
-    """What long and truncated completions lose; None leaves a penalty out."""
+    """Penalties of long and truncated completions; None: no such penalty."""
 
     longest: int
-    """Tokens of the longest completion there can be."""
+    """Maximum tokens of a completion."""
     overlong_buffer_len: float | None = None
     overlong_penalty_factor: float = 1.0
     stop_properly_penalty_coef: float | None = None
 
     def apply(self, rewards: FloatArray, lengths: IntArray, finished: BoolArray) -> FloatArray:
-        """[B] rewards (NaN stays NaN) of completions of `lengths` tokens.
+        """Return [B] rewards of completions of `lengths` tokens; NaN stays NaN.
 
         Soft overlong punishment (DAPO, Yu et al. 2025, equation 13): the last `buffer` tokens of
-        the limit cost up to `factor`. Then, of a truncated completion, the coefficient's share is
-        left; a coefficient below 0 is its reward (ProRL, Liu et al. 2025, as OpenRLHF has it).
+        the limit cost up to `factor`. Then a truncated completion's reward is multiplied by the
+        coefficient, or replaced by it if it is negative (ProRL, Liu et al. 2025, as in OpenRLHF).
         """
         shaped = rewards.astype(np.float32)
         if (buffer := self.overlong_buffer_len) is not None:
@@ -43,14 +43,14 @@ class LengthPenalties:
 
 @dataclass(frozen=True, slots=True)
 class RunningMoments:
-    """Count, mean and sum of squared deviations of all rewards of a run so far."""
+    """Count, mean and sum of squared deviations of all rewards of the run."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
 
     def including(self, rewards: NDArray[np.floating]) -> RunningMoments:
-        """With the known ones of `rewards` added (Chan et al. 1979, equation 2.1)."""
+        """Return the moments with the known `rewards` added (Chan et al. 1979, equation 2.1)."""
         known = rewards[~np.isnan(rewards)].astype(np.float64)
         if not known.size:
             return self
@@ -64,7 +64,7 @@ class RunningMoments:
         )
 
     def normalise(self, rewards: FloatArray) -> FloatArray:
-        """(r − mean) / std, with ddof 1; a std of zero divides by one."""
+        """Return (r − mean) / std, with ddof 1; r − mean if std is zero."""
         deviation = math.sqrt(self.squares / max(1, self.count - 1)) or 1.0
         normal: FloatArray = ((rewards - self.mean) / deviation).astype(np.float32)
         return normal

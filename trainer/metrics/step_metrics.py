@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.algorithms import kl as divergence
-from trainer.algorithms.shares import PEAK
+from trainer.algorithms.batching import PEAK
+from trainer.algorithms.kl import kl, step_mean
 from trainer.config.config import Config
 from trainer.metrics.recorder import Step, Stopwatch
 from trainer.types import Experience, Metrics, Sample
@@ -49,14 +49,14 @@ def _logged(name: str) -> str:
 
 
 def _kl(experience: Experience, config: Config) -> float:
-    log_probs = experience.log_probs
+    log_probs = experience.old_log_probs
     if log_probs is None:
         log_probs = experience.sequences.rollout_log_probs
-    if experience.reference is None or log_probs is None:
+    if experience.ref_log_probs is None or log_probs is None:
         return 0.0
-    estimate = divergence.kl(log_probs, experience.reference, config.kl_estimator)
+    estimate = kl(log_probs, experience.ref_log_probs, config.kl_estimator)
     actions = experience.sequences.actions
-    return divergence.of_step(estimate, actions, in_loss=config.use_kl_loss)
+    return step_mean(estimate, actions, in_loss=config.use_kl_loss)
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer.algorithms.batching import Cut
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.models.forward import Forward
 from trainer.models.lm_head import LogitsAsStates, backbone_of, projection_of
 from trainer.models.loading import in_passes, share_threads
@@ -46,7 +46,7 @@ class Scorer(nn.Module):
             mixed_precision=settings.mixed_precision,
             packed=settings.packing,
         )
-        self._cut = self.cut(settings.micro_batch_size, settings.max_tokens)
+        self._limits = self.limits(settings.micro_batch_size, settings.max_tokens)
         self._temperature = settings.temperature
         self._at_once = settings.at_once
 
@@ -74,13 +74,13 @@ class Scorer(nn.Module):
         """
         share_threads(self._at_once)
         score = run or self
-        return in_passes(lambda part: score(part)[0], sequences, self._cut, rank)
+        return in_passes(lambda part: score(part)[0], sequences, self._limits, rank)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return self._forward.tensor(array)
 
-    def cut(self, samples: int, tokens: int | None) -> Cut:
-        return self._forward.cut(samples, tokens)
+    def limits(self, samples: int, tokens: int | None) -> MicroBatchLimits:
+        return self._forward.limits(samples, tokens)
 
     @property
     def packed(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.algorithms.batching import Cut, Pack, pack
+from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
 from trainer.models import rotary, zero3
 from trainer.models.packed_attention import PACKED, Layout
 from trainer.types import Sequences
@@ -52,12 +52,12 @@ class Forward:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._mixed_precision):
             return self._as_it_is(sequences)
 
-    def cut(self, samples: int, tokens: int | None) -> Cut:
-        """How batches are cut into passes of so many samples, or tokens where a budget is given."""
+    def limits(self, samples: int, tokens: int | None) -> MicroBatchLimits:
+        """Return the limits of a micro-batch: `samples`, or `tokens` if a budget is given."""
         longest = rotary.apart(self._backbone.config)
         # A sample's last token does not pass through the model.
         apart = None if longest is None else longest + 1
-        return Cut(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
+        return MicroBatchLimits(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

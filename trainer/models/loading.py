@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM
 from transformers.utils import logging
 
-from trainer.algorithms import shares
-from trainer.algorithms.batching import Cut
+from trainer.algorithms import batching
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.models import unfit
 from trainer.models.gpu_memory import keep_freed_memory
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
@@ -86,7 +86,7 @@ def visiting(model: nn.Module, device: torch.device) -> Iterator[None]:
 def in_passes(
     compute: Callable[[Sequences], Tensor],
     sequences: Sequences,
-    cut: Cut,
+    limits: MicroBatchLimits,
     rank: Rank = ALONE,
 ) -> FloatArray:
     """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere.
@@ -94,11 +94,11 @@ def in_passes(
     B are the samples that the rank takes, in their order.
     """
     result = np.zeros(sequences.tokens.shape, dtype=np.float32)
-    for one in shares.passes(sequences, np.arange(len(sequences)), cut, rank):
+    for one in batching.rank_micro_batches(sequences, np.arange(len(sequences)), limits, rank):
         part = sequences.rows(one.rows)
         computed = compute(part)
         if not one.idle:
             spread = np.zeros(part.actions.shape, dtype=np.float32)
             spread[part.actions] = computed.float().cpu().numpy()
             result[one.rows, : part.tokens.shape[1]] = spread
-    return result[shares.of_ranks(sequences.lengths, rank.world)[rank.index]]
+    return result[batching.split_by_rank(sequences.lengths, rank.world)[rank.index]]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Lent, Parcel, Part
@@ -169,7 +169,7 @@ class VLLMEngine:
         )
 
     def peaks(self) -> Metrics:
-        return shares.peaks("engine", self._peaks.taken())
+        return batching.peak_metrics("engine", self._peaks.taken())
 
     def sleep(self) -> None:
         self._llm.sleep(level=2)

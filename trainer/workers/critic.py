@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from trainer.algorithms import losses
-from trainer.algorithms.losses import CriticObjective, Loss
+from trainer.algorithms.losses import CriticObjective, Loss, ValueInputs
 from trainer.algorithms.seeds import derive
 from trainer.models import hf_export as export
 from trainer.models import lora, value_head, zero3_loading
@@ -22,7 +22,7 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.workers.keeper import Keeper
-from trainer.workers.learner import MicroBatch, Training
+from trainer.workers.learner import LossBatch, Training
 from trainer.workers.settings import LearnerSettings
 
 
@@ -93,11 +93,11 @@ class CriticActor(Keeper):
         head = value_head.load(self._source, self._prefix, hidden_size(backbone))
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         made = settings.model
-        cut = self._forward.cut(settings.micro_train_batch_size, settings.max_tokens)
+        limits = self._forward.limits(settings.micro_train_batch_size, settings.max_tokens)
         self._training = Training(
-            "critic", self._model, self._model, settings, rank, cut=cut, peaks=peaks
+            "critic", self._model, self._model, settings, rank, limits=limits, peaks=peaks
         )
-        self._cut = self._forward.cut(made.micro_batch_size, made.max_tokens)
+        self._limits = self._forward.limits(made.micro_batch_size, made.max_tokens)
         self._at_once = settings.model.at_once
         self._objective = objective
         self._rank = rank
@@ -105,7 +105,7 @@ class CriticActor(Keeper):
     def values(self, sequences: Sequences) -> FloatArray:
         with self._training.awake("forward") as run:
             share_threads(self._at_once)
-            return in_passes(run, sequences, self._cut, self._rank)
+            return in_passes(run, sequences, self._limits, self._rank)
 
     def update(self, experience: Experience, step: int) -> Metrics:
         with self._training.awake("update") as run:
@@ -114,18 +114,18 @@ class CriticActor(Keeper):
         named = {names.get(name, name): value for name, value in metrics.items()}
         return named | self._training.peaks()
 
-    def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
         actions = part.sequences.actions
-        return losses.value_loss(
-            run(part.sequences),
-            tensor(part.values[actions]),
-            tensor(part.returns[actions]),
-            tensor(micro.weights[actions]),
-            self._objective.value_clip,
-            micro.share,
+        inputs = ValueInputs(
+            values=run(part.sequences),
+            old_values=tensor(part.values[actions]),
+            returns=tensor(part.returns[actions]),
+            weights=tensor(micro.weights[actions]),
+            metric_weight=micro.metric_weight,
         )
+        return losses.value_loss(inputs, self._objective.value_clip)
 
     def export(self, directory: Path) -> None:
         with self._training.awake():

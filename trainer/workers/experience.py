@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.algorithms import advantages, shares
-from trainer.algorithms.advantages import Estimator
+from trainer.algorithms import advantages, batching
+from trainer.algorithms.advantages import AdvantageInputs, Estimator
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
 from trainer.types import Experience, FloatArray, Sequences
@@ -25,7 +25,7 @@ class Estimates:
     def whole(self, parts: Pending[list[FloatArray]] | None) -> FloatArray | None:
         """Wait for what all ranks of a model say of their samples."""
         lengths = self.sequences.lengths
-        return shares.merged(parts.result(), lengths) if parts else None
+        return batching.gather(parts.result(), lengths) if parts else None
 
 
 def start(team: Team, sequences: Sequences, config: Config) -> Estimates:
@@ -47,19 +47,21 @@ def finish(
 ) -> Experience:
     """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
     known = estimates.sequences.where_known(rewards)
-    log_probs = estimates.whole(estimates.log_probs)
-    values = estimates.whole(estimates.values)
-    reference = estimates.whole(estimates.reference)
-    advantage, returns = advantages.estimate(
-        estimator, rewards, known.actions, log_probs, reference, values
+    inputs = AdvantageInputs(
+        rewards=rewards,
+        action_mask=known.actions,
+        old_log_probs=estimates.whole(estimates.log_probs),
+        ref_log_probs=estimates.whole(estimates.reference),
+        values=estimates.whole(estimates.values),
     )
+    advantage, returns = advantages.estimate(estimator, inputs)
     return Experience(
         sequences=known,
-        log_probs=log_probs,
+        old_log_probs=inputs.old_log_probs,
         advantages=advantage,
         returns=returns,
-        values=values,
-        reference=reference,
+        values=inputs.values,
+        ref_log_probs=inputs.ref_log_probs,
         kl_coef=loss_kl_coef,
     )
 

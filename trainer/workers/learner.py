@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from contract.manifest import Written
-from trainer.algorithms import shares
-from trainer.algorithms.batching import Cut
+from trainer.algorithms import batching
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.losses import Loss, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch:
+class LossBatch:
     """Some whole samples of an optimiser step."""
 
     experience: Experience
     weights: FloatArray
     """[B, T] what each token counts in the loss of the whole optimiser step."""
-    share: float
+    metric_weight: float
     """What each token counts in metrics: 1 / action tokens of the whole optimiser step."""
 
-    def idle(self) -> MicroBatch:
+    def idle(self) -> LossBatch:
         """The same samples, but they count nothing."""
-        return replace(self, weights=np.zeros_like(self.weights), share=0.0)
+        return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0)
 
 
-LossOf = Callable[[MicroBatch], Loss]
+LossOf = Callable[[LossBatch], Loss]
 
 
 class Training:
@@ -69,12 +69,12 @@ class Training:
         settings: LearnerSettings,
         rank: Rank,
         *,
-        cut: Cut,
+        limits: MicroBatchLimits,
         peaks: Peaks,
     ) -> None:
         """`module` is what is called, around `model`, whose parameters are trained.
 
-        `cut`: of an optimiser step into passes.
+        `limits`: of a micro-batch of an optimiser step.
         """
         self._role = role
         self._peaks = peaks
@@ -87,7 +87,7 @@ class Training:
         self._copies = Copies()
         self.restored_rate: float | None = None
         """The peak of the learning rate that the restored state was trained with, if known."""
-        self._cut = cut
+        self._limits = limits
 
     @contextmanager
     def awake(self, phase: str = "other") -> Iterator[Callable[..., Any]]:
@@ -108,7 +108,7 @@ class Training:
 
     def peaks(self) -> Metrics:
         """Of this rank's memory, since it was last asked."""
-        return shares.peaks(self._role, self._peaks.taken())
+        return batching.peak_metrics(self._role, self._peaks.taken())
 
     def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the samples. Returns the mean metrics of the updates.
@@ -152,18 +152,18 @@ class Training:
 
     def _micro_batches(
         self, experience: Experience, rows: IntArray
-    ) -> Iterator[tuple[MicroBatch, bool]]:
+    ) -> Iterator[tuple[LossBatch, bool]]:
         """This rank's rows of one optimiser step, in passes of like size; true with the last."""
         settings = self._settings
         actions = experience.sequences.actions
         weights = np.zeros(actions.shape, dtype=np.float32)
         weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
         share = 1 / int(actions[rows].sum())
-        passes = shares.passes(experience.sequences, rows, self._cut, self._rank)
+        passes = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
         for number, one in enumerate(passes, 1):
             part = experience.rows(one.rows)
             width = part.sequences.actions.shape[1]
-            micro = MicroBatch(part, weights[one.rows, :width], share)
+            micro = LossBatch(part, weights[one.rows, :width], share)
             yield micro.idle() if one.idle else micro, number == len(passes)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.cluster.worker_group import Group
 from trainer.types import LostWorkerError, Measured, Metrics
 from trainer.workers.groups import Team
@@ -23,4 +23,4 @@ def of(team: Team) -> Metrics:
     for one in asked:
         with suppress(LostWorkerError):  # the next to need it sees to that
             told += [one.result()] if one.ready(PATIENCE) else []
-    return shares.merged_metrics(told)
+    return batching.combine_metrics(told)

@@ -28,7 +28,7 @@ from trainer.weight_sync.choose import Meeting, Member
 from trainer.weight_sync.sending import Broadcaster, Lender, Offered
 from trainer.weight_sync.shared_memory import Outbox
 from trainer.workers.keeper import Keeper
-from trainer.workers.learner import MicroBatch, Training
+from trainer.workers.learner import LossBatch, Training
 from trainer.workers.settings import LearnerSettings
 
 
@@ -55,7 +55,7 @@ class PolicyActor(Keeper):
             self._model,
             settings,
             rank,
-            cut=self._scorer.cut(settings.micro_train_batch_size, settings.max_tokens),
+            limits=self._scorer.limits(settings.micro_train_batch_size, settings.max_tokens),
             peaks=peaks,
         )
         self._objective = objective
@@ -80,7 +80,7 @@ class PolicyActor(Keeper):
         named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
         return named | self._training.peaks()
 
-    def _loss(self, run: Callable[..., Any], micro: MicroBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
         part = micro.experience
         actions = part.sequences.actions
 
@@ -89,16 +89,16 @@ class PolicyActor(Keeper):
 
         wants_entropy = self._objective.entropy_coef is not None
         log_probs, entropy = run(part.sequences, entropy=wants_entropy)
-        old = flat(part.log_probs)
+        old = flat(part.old_log_probs)
         inputs = PolicyInputs(
             log_probs=log_probs,
             old_log_probs=log_probs.detach() if old is None else old,
             advantages=self._scorer.tensor(part.advantages[actions]),
             weights=self._scorer.tensor(micro.weights[actions]),
             rows=self._scorer.tensor(actions.nonzero()[0]),
-            share=micro.share,
+            metric_weight=micro.metric_weight,
             rollout_log_probs=flat(part.sequences.rollout_log_probs),
-            reference=flat(part.reference),
+            ref_log_probs=flat(part.ref_log_probs),
             kl_coef=part.kl_coef,
             entropy=entropy,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.models import precision, zero3_loading
 from trainer.models.causal_lm import Scorer
 from trainer.models.gpu_memory import Peaks
@@ -53,4 +53,4 @@ class ReferenceActor:
         return visiting(self._model, self._device) if self._moves else nullcontext()
 
     def peaks(self) -> Metrics:
-        return shares.peaks("reference", self._peaks.taken())
+        return batching.peak_metrics("reference", self._peaks.taken())

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
-from trainer.algorithms import batching, shares
-from trainer.algorithms.batching import Cut
+from trainer.algorithms import batching
+from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config.reward_models import HEAD
 from trainer.models import rotary, unfit, value_head
 from trainer.models.gpu_memory import Peaks
@@ -37,7 +37,7 @@ class RewardActor:
         return [list(scores) for scores in zip(*by_model, strict=True)]
 
     def peaks(self) -> Metrics:
-        return shares.peaks("reward", self._peaks.taken())
+        return batching.peak_metrics("reward", self._peaks.taken())
 
 
 class _Scorer:
@@ -50,7 +50,9 @@ class _Scorer:
             self._model = model = _loaded(name, settings).eval()
         if not settings.offload:
             self._model.to(device)
-        self._cut = Cut(samples=settings.micro_batch_size, apart=rotary.apart(model.config))
+        self._limits = MicroBatchLimits(
+            samples=settings.micro_batch_size, apart=rotary.apart(model.config)
+        )
         self._longest: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -69,7 +71,7 @@ class _Scorer:
         lengths = np.array([len(tokens[row]) for row in rows], dtype=np.int64)
         moves = self._settings.offload
         with visiting(self._model, self._device) if moves else nullcontext():
-            for index in batching.passes(lengths, self._cut):
+            for index in batching.micro_batches(lengths, self._limits):
                 part = rows[index].tolist()
                 found = self._forward([tokens[row] for row in part])
                 scores |= zip(part, map(self._judged, found), strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from trainer.algorithms import shares
+from trainer.algorithms import batching
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Parcel
 from trainer.models.gpu_memory import Peaks
@@ -105,7 +105,7 @@ class HFEngine:
         return self._partials.partials() if self._partials else []
 
     def peaks(self) -> Metrics:
-        return shares.peaks("engine", self._peaks.taken())
+        return batching.peak_metrics("engine", self._peaks.taken())
 
     def sleep(self) -> None:
         self._version = None
