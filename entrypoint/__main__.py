@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contract.os_errors import to_a_reader
 from contract.run_dir import ExitCode
 from entrypoint.commands import cli
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.processes import programs
 
@@ -45,7 +46,7 @@ def _run() -> int:
 
             return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
     try:
-        settings = Settings.read(environ, call.arguments)
+        settings = read_settings(environ, call.arguments)
         return _up(settings) if call.command == "up" else _ask(call, settings)
     except SettingsError as error:
         print(error, file=sys.stderr)
@@ -101,7 +102,7 @@ def _ask(call: cli.Invocation, settings: Settings) -> int:
 
 def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | SettingsError:
     try:
-        return Settings.read(environ, job)
+        return read_settings(environ, job)
     except SettingsError as error:
         return error
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, shown
-
-if TYPE_CHECKING:
-    from entrypoint.config.settings import Settings
 
 
 def contradictions(settings: Settings) -> Iterator[Fault]:

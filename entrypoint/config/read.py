@@ -1,16 +1,25 @@
-"""Reads declared variables out of an environment and collects what is wrong with them."""
+"""The only reader of the environment: one frozen `Settings`, or every fault at once.
+
+A variable that is empty counts as not set.
+"""
 
 from __future__ import annotations
 
 import copy
 import difflib
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from contract.redaction import MASK, secret_texts
+from entrypoint.config import image, parsers, wandb_key
+from entrypoint.config.choices import of_rays_variables
+from entrypoint.config.conflicts import contradictions
+from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.variables import Fault, ParseError, Variable, shown
+from entrypoint.config.settings import Settings, declared
+from entrypoint.config.variables import Fault, ParseError, SettingsError, Variable, shown
 
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
@@ -35,6 +44,33 @@ OVERRIDES = {
 
 MISSPELT = 0.92
 """difflib's likeness of a name with a letter too many, too few or too different."""
+
+
+def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
+    """The settings in `environ`, with the `job` arguments of the command line.
+
+    Raises SettingsError with every fault that was found.
+    """
+    reader, platform = Reader(environ), detect(environ)
+    values = {name: reader.read(variable) for name, variable in declared()}
+    values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
+    values["node_address"] = values["node_address"] or platform.node_address
+    if not environ.get("DEBUG_RAY"):  # DEBUG_RAY=0 is an answer
+        values["debug_ray"] = of_rays_variables(environ)
+    values["image"] = values["image"] or image.digest()
+    if job and values["job"]:
+        problem = "is set, and the command line has job arguments too"
+        reader.fault("ROLLCALL_JOB", problem, "give one of the two")
+    values["job"] = tuple(job) or values["job"]
+    if values["recipe"] == "builtin":  # other frameworks ask for the key in their arguments
+        values["job"], key = wandb_key.taken_from(values["job"])
+        values["wandb_api_key"] = key or values["wandb_api_key"]
+    settings = Settings(environ=dict(environ), platform=platform, **values)
+    reader.check_variables([name for _, variable in declared() for name in variable.names])
+    reader.check_platform(platform)
+    if faults := [*reader.faults, *contradictions(settings)]:
+        raise SettingsError(faults)
+    return settings
 
 
 class Reader:
@@ -62,7 +98,7 @@ class Reader:
             value = MASK if secret else shown(value, self.secrets)
         self.faults.append(Fault(name, value, problem, remedy))
 
-    def check_names(self, known: Sequence[str]) -> None:
+    def check_variables(self, known: Sequence[str]) -> None:
         """Report every name with our prefix that is not one of `known`, and those that look like
         one of ours without it that is not given."""
         unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
@@ -84,6 +120,15 @@ class Reader:
         for fact, fault in facts.faults.items():
             if not any(self._given(name) for name in OVERRIDES[fact]):
                 self.faults.append(fault)
+
+    def host_name(self) -> str:
+        name = socket.gethostname()
+        try:
+            return parsers.node_name(name)
+        except ParseError as error:
+            problem = f"is not set, and this host's name {name!r} {error.problem}"
+            self.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
+            return name
 
     def _given(self, name: str) -> str | None:
         return self.environ.get(name, "").strip() or None
@@ -112,7 +157,7 @@ class Reader:
 
     def _is_service_link(self, name: str) -> bool:
         """Kubernetes sets such names for a service that is called `rollcall…`."""
-        services = (one for one in self.environ if one.endswith("_SERVICE_HOST"))
+        services = (variable for variable in self.environ if variable.endswith("_SERVICE_HOST"))
         links = tuple(
             f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
             for service in services
@@ -123,9 +168,9 @@ class Reader:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """The one or two names of `known` that look most like `name`."""
-    bare = {one.removeprefix(PREFIX): one for one in known}
+    bare = {spelling.removeprefix(PREFIX): spelling for spelling in known}
     wanted = name.upper().removeprefix(PREFIX)
     if wanted in bare:
         return bare[wanted]
     close = difflib.get_close_matches(wanted, bare, n=2, cutoff=0.5)
-    return " or ".join(bare[one] for one in close) or "one that the README lists"
+    return " or ".join(bare[spelling] for spelling in close) or "one that the README lists"

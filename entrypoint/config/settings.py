@@ -1,20 +1,17 @@
-"""The only reader of the environment: one frozen `Settings`, or every fault at once.
+"""Declares every setting once: a field with its variable, parser, default and meaning.
 
-A setting is declared once, as a field with its variable, parser, default and meaning; the table in
-docs/reference.md is made from the same declaration. An empty variable counts as not set.
+The reader of the environment and the table in docs/reference.md are made from these declarations.
 """
 
 from __future__ import annotations
 
 # ruff: noqa: RUF009 - `variable` declares a field, as `dataclasses.field` does
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
 from contract.redaction import redact, secret_texts
-from entrypoint.config import image, wandb_key
 from entrypoint.config import parsers as parse
 from entrypoint.config.choices import (
     RECIPES,
@@ -22,15 +19,11 @@ from entrypoint.config.choices import (
     PreflightMode,
     ServiceOn,
     debug_ray,
-    of_rays_variables,
     recipe,
 )
-from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import PortRange
-from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.read import Reader
-from entrypoint.config.variables import Fault, ParseError, Secret, SettingsError, Variable, variable
+from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
 
 __all__ = [
     "DebugRay",
@@ -48,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What this node was told, checked; secrets are masked wherever they are printed."""
+    """The checked settings of this node. Secrets are masked wherever they are printed."""
 
     environ: Mapping[str, str] = field(repr=False)
     """The whole environment, for children; secrets given by `…_FILE` are not in it."""
@@ -295,36 +288,9 @@ class Settings:
         shown="made of source and locks when the image is built",
     )
 
-    @classmethod
-    def read(cls, environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
-        """The settings in `environ`, with the `job` arguments of the command line.
-
-        Raises SettingsError with every fault that was found.
-        """
-        reader = Reader(environ)
-        values = {name: reader.read(declared) for name, declared in _declared()}
-        platform = detect(environ)
-        values["node_name"] = values["node_name"] or platform.node_name or _host_name(reader)
-        values["node_address"] = values["node_address"] or platform.node_address
-        if not environ.get("DEBUG_RAY"):  # 0 is an answer
-            values["debug_ray"] = of_rays_variables(environ)
-        values["image"] = values["image"] or image.digest()
-        if job and values["job"]:
-            problem = "is set, and the command line has job arguments too"
-            reader.fault("ROLLCALL_JOB", problem, "give one of the two")
-        values["job"] = tuple(job) or values["job"]
-        if values["recipe"] == "builtin":  # other frameworks ask for the key in their arguments
-            values["job"], key = wandb_key.taken_from(values["job"])
-            values["wandb_api_key"] = key or values["wandb_api_key"]
-        settings = cls(environ=dict(environ), platform=platform, **values)
-        reader.check_names([name for _, declared in _declared() for name in declared.names])
-        reader.check_platform(platform)
-        if faults := [*reader.faults, *contradictions(settings)]:
-            raise SettingsError(faults)
-        return settings
-
     def __repr__(self) -> str:
-        values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        shown = (setting.name for setting in fields(self) if setting.repr)
+        values = (f"{name}={getattr(self, name)!r}" for name in shown)
         return redact(f"Settings({', '.join(values)})", self.secrets)
 
     @property
@@ -346,25 +312,15 @@ class Settings:
 
     def variable(self, name: str) -> str | None:
         """The variable that gave the field `name`; None where its default stands."""
-        declared = dict(_declared())[name]
-        return next((one for one in declared.names if self.environ.get(one, "").strip()), None)
+        names = dict(declared())[name].names
+        return next((given for given in names if self.environ.get(given, "").strip()), None)
 
 
-def _declared() -> Iterator[tuple[str, Variable]]:
-    """Every field that is read from a variable, in the order of declaration."""
-    for one in fields(Settings):
-        if "variable" in one.metadata:
-            yield one.name, one.metadata["variable"]
-
-
-def _host_name(reader: Reader) -> str:
-    name = socket.gethostname()
-    try:
-        return parse.node_name(name)
-    except ParseError as error:
-        problem = f"is not set, and this host's name {name!r} {error.problem}"
-        reader.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
-        return name
+def declared() -> Iterator[tuple[str, Variable]]:
+    """Each field's name and its variable, in the order of declaration."""
+    for setting in fields(Settings):
+        if "variable" in setting.metadata:
+            yield setting.name, setting.metadata["variable"]
 
 
 class Row(NamedTuple):
@@ -376,13 +332,16 @@ class Row(NamedTuple):
 
 
 def table() -> list[Row]:
-    return [Row(" or ".join(one.names), one.shown_default, one.meaning) for _, one in _declared()]
+    return [
+        Row(" or ".join(variable.names), variable.shown_default, variable.meaning)
+        for _, variable in declared()
+    ]
 
 
 def markdown() -> str:
     """The table of variables as docs/reference.md has it."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]
     for row in table():
-        name = " or ".join(f"`{one}`" for one in row.variable.split(" or "))
+        name = " or ".join(f"`{name}`" for name in row.variable.split(" or "))
         lines.append(f"| {name} | {row.default} | {row.meaning} |")
     return "\n".join(lines) + "\n"

@@ -82,7 +82,7 @@ def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
     assert json.loads(said.stdout)["role"] == "head"
 
 
-DIGEST = "from entrypoint.config.settings import Settings; print(Settings.read({}).image)"
+DIGEST = "from entrypoint.config.read import read_settings; print(read_settings({}).image)"
 
 
 def digest(image: str) -> str:

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from entrypoint import console
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from tests.support.control import control_server
 
 
 def main() -> None:
     """Until standard input is closed. Arguments: run directory, port, token, descriptors."""
     run, port, token, descriptors = sys.argv[1:]
-    console.set_up(Settings.read({"ROLLCALL_NODE_NAME": "head", "ROLLCALL_RUN_DIR": run}))
+    console.set_up(read_settings({"ROLLCALL_NODE_NAME": "head", "ROLLCALL_RUN_DIR": run}))
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
     with control_server(Path(run), int(port), token):
         sys.stdin.read()

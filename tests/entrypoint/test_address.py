@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.machine import address
 from entrypoint.machine.interfaces import Interface
 from entrypoint.preflight.check import Context, Result, Verdict
@@ -47,21 +47,21 @@ def routes(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
 
 
 def of_head(environ: dict[str, str], everything: Sequence[Interface] = (ETH0,)) -> str:
-    return address.of_head(Settings.read(environ), environ.get("ROLLCALL_HEAD_ADDRESS"), everything)
+    return address.of_head(read_settings(environ), environ.get("ROLLCALL_HEAD_ADDRESS"), everything)
 
 
 def interface(environ: dict[str, str], root: Path, *names: str) -> tuple[Result, Context]:
     """What preflight finds on a head with these interfaces, the first at 10.9.0.5."""
     known = {name: [f"10.9.{number}.5"] for number, name in enumerate(names)}
     sys_of = machines.network(root, *names)
-    where = Context(HEAD, Settings.read(environ), sys=sys_of, dev=root, addresses=lambda: known)
+    where = Context(HEAD, read_settings(environ), sys=sys_of, dev=root, addresses=lambda: known)
     (check,) = (one for one in CHECKS if one.name == "fabric.interface")
     return check.run(where), where
 
 
 def test_a_workers_address_is_that_of_the_route_to_its_head() -> None:
-    assert address.of_worker(Settings.read({}), "127.0.0.1") == "127.0.0.1"
-    given = Settings.read({"ROLLCALL_NODE_ADDRESS": "10.1.2.3"})
+    assert address.of_worker(read_settings({}), "127.0.0.1") == "127.0.0.1"
+    given = read_settings({"ROLLCALL_NODE_ADDRESS": "10.1.2.3"})
     assert address.of_worker(given, "127.0.0.1") == "10.1.2.3"
 
 
@@ -141,8 +141,8 @@ OF_HEAD = """
 import json, sys
 from entrypoint.machine import address
 from entrypoint.config.role import head_address
-from entrypoint.config.settings import Settings
-settings = Settings.read(json.loads(sys.argv[1]))
+from entrypoint.config.read import read_settings
+settings = read_settings(json.loads(sys.argv[1]))
 told = head_address(settings)
 print(json.dumps(address.of_head(settings, told.value if told else None)))
 """

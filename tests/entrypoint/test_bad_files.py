@@ -17,6 +17,7 @@ from contract.journal import append_event, read_events
 from contract.manifest import checkpoint_path, write_manifest
 from contract.run_dir import RunFiles
 from entrypoint.commands import plan
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.builtin import RECIPE
@@ -101,7 +102,7 @@ def problems(
     root: Path, *more: str, prompts: str = "prompts.jsonl", keys: tuple[str, ...] = KEYS
 ) -> list[str]:
     environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
-    row = plan.plan(Settings.read(environ, flags(root, *more, prompts=prompts, keys=keys)))
+    row = plan.plan(read_settings(environ, flags(root, *more, prompts=prompts, keys=keys)))
     return [fault["problem"] for fault in row["faults"]]
 
 
@@ -263,7 +264,7 @@ def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     root: Path, given: tuple[str, ...]
 ) -> None:
     environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
-    settings = Settings.read(environ, flags(root, *given))
+    settings = read_settings(environ, flags(root, *given))
     config = flags_of(settings)
     wanted = (False, 0) if "false" in given else (True, 3)
     assert (config.load_checkpoint, config.load_step) == wanted
@@ -289,7 +290,7 @@ def test_the_plan_shows_every_warning_of_the_trainers(
 ) -> None:
     environ = {"ROLLCALL_RUN_DIR": str(root / "run"), "EXPECTED_WORKERS": "0"}
     given = ("--deepcompile", "--lora_alpha", "8")
-    settings = Settings.read(environ, flags(root, *given))
+    settings = read_settings(environ, flags(root, *given))
     said = [
         "--deepcompile has no effect: models run as they are",
         "--lora_alpha has no effect: it needs --lora_rank",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.resources import Offer
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.builtin import RECIPE
 
 URL = "http://reward:5000/get_reward"
@@ -16,7 +16,7 @@ URL = "http://reward:5000/get_reward"
 
 def arguments(run_dir: Path, *job: str) -> list[str]:
     environ = {"ROLLCALL_RUN_DIR": str(run_dir), "ROLLCALL_REWARD_URL": URL}
-    return list(RECIPE.command(Settings.read(environ, job), None).argv)
+    return list(RECIPE.command(read_settings(environ, job), None).argv)
 
 
 def test_the_settings_reward_url_is_used_where_no_flag_gives_one(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_reward_url_of_the_user_s_file_stays(tmp_path: Path) -> None:
 def test_faults_of_a_file_are_found_before_anything_starts(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("actor: {adam: {ler: 1}}\n")
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)}, ["--config", str(path)])
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}, ["--config", str(path)])
     faults = RECIPE.faults(settings)
     assert any(f"{path}: actor.adam.ler: unknown key" in fault for fault in faults)
     assert any("--prompt_data: is required" in fault for fault in faults)
@@ -56,10 +56,10 @@ def test_the_nodes_of_the_roll_are_compared_with_the_layout(tmp_path: Path) -> N
     prompts.write_text('{"input": "1+1="}\n')
     job = ["--pretrain", "some/model", "--prompt_data", str(prompts), "--critic_num_gpus_per_node"]
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_REWARD_URL": URL}
-    settings = Settings.read(environ, [*job, "8"])
+    settings = read_settings(environ, [*job, "8"])
     nodes = [Offer(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
     assert RECIPE.needs(settings, nodes) == ("critic wants 8 GPUs on 1 node; nodes offer 4, 4",)
-    assert RECIPE.needs(Settings.read(environ, [*job, "4"]), nodes) == ()
+    assert RECIPE.needs(read_settings(environ, [*job, "4"]), nodes) == ()
 
 
 def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_path: Path) -> None:
@@ -67,6 +67,6 @@ def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_p
     prompts = tmp_path / "prompts.jsonl"
     prompts.touch()
     job = ["--pretrain", "model", "--prompt_data", str(prompts), "--remote_rm_url", URL]
-    assert RECIPE.outage(Settings.read(environ, job)) == 1200
+    assert RECIPE.outage(read_settings(environ, job)) == 1200
     given = [*job, "--remote_rm_deadline", "3600"]
-    assert RECIPE.outage(Settings.read(environ, given)) == 3600
+    assert RECIPE.outage(read_settings(environ, given)) == 3600

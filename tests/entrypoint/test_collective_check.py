@@ -13,7 +13,7 @@ import pytest
 
 from contract.run_dir import ExitCode
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check
 from entrypoint.job.collective import Answer
 from entrypoint.job.collective_check import CollectiveCheck
@@ -162,7 +162,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def examined_by(world: World, *rows: dict[str, Any], **env: str) -> CollectiveCheck:
-    settings = Settings.read({**world.settings.environ, **env}, ["true"])
+    settings = read_settings({**world.settings.environ, **env}, ["true"])
     world.rendezvous.settings = settings
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(*rows))
     world.rendezvous.collective = check
@@ -254,7 +254,7 @@ def test_one_that_hangs_breaks_or_does_not_start_tells_nothing_and_leaves_nothin
 ) -> None:
     monkeypatch.setattr(collective_check, "LONGEST_SECONDS", 0.3)
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "hanging"}
-    settings = Settings.read(environ)
+    settings = read_settings(environ)
     node_infos = [node_info("head", 8), node_info("a", 8)]
     for program in (HANGS, ["false"], ["/no/such/program"]):
         check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, program)
@@ -269,7 +269,7 @@ def test_on_gpus_it_begins_with_the_roll_call_and_its_answer_counts_for_that_rol
 ) -> None:
     monkeypatch.chdir(tmp_path)
     own = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": f"gpus-{os.getpid()}"}
-    settings = Settings.read(own)
+    settings = read_settings(own)
     node_infos, stop = [node_info("head", 8, 3200), node_info("a", 8, 3200)], threading.Event()
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(row(300.0), row(1.0)))
     check.warm_up(node_infos[0], 1)
@@ -289,7 +289,7 @@ def test_an_answer_of_other_nodes_than_those_on_the_roll_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)})
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)})
     node_infos = [node_info("head", 8), node_info("a", 8)]
     rows = (row(1.0, nodes=3), row(2.0))
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(*rows))

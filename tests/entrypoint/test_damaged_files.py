@@ -19,6 +19,7 @@ from contract.run_dir import ExitCode, RunFiles
 from entrypoint import console
 from entrypoint.cluster import metrics
 from entrypoint.commands import report as report_command
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.hang import HangWatch
@@ -169,7 +170,7 @@ def test_a_lease_that_is_damaged_is_succeeded(
 def given_settings(run: RunFiles) -> Settings:
     name = f"damaged-{os.getpid()}"
     environ = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_NODE_NAME": name}
-    return Settings.read({**environ, "ROLLCALL_RECIPE": "command"}, ["true"])
+    return read_settings({**environ, "ROLLCALL_RECIPE": "command"}, ["true"])
 
 
 @FUZZED

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from entrypoint.commands import doctor
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import SettingsError
 from entrypoint.preflight.check import Check, Finding, Verdict
 from entrypoint.preflight.run import run_checks
 
@@ -25,7 +26,7 @@ def test_an_unfit_machine_ends_with_76_and_the_names_of_what_failed(
     mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT, UNFIT)))
-    assert doctor.main(Settings.read({"ROLLCALL_PREFLIGHT": mode}), False) == 76
+    assert doctor.main(read_settings({"ROLLCALL_PREFLIGHT": mode}), False) == 76
     printed = capsys.readouterr()
     assert "FAIL t.unfit: broken → mend it" in printed.out
     assert "t.unfit failed" in printed.err
@@ -35,7 +36,7 @@ def test_a_fit_machine_ends_with_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
-    assert doctor.main(Settings.read({}), True) == 0
+    assert doctor.main(read_settings({}), True) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["verdict"] == "pass"
     assert row["checks"][0]["name"] == "t.fit"
@@ -43,7 +44,7 @@ def test_a_fit_machine_ends_with_0(
 
 def test_a_role_that_cannot_be_decided_is_a_fault_of_the_settings() -> None:
     with pytest.raises(SettingsError):
-        doctor.main(Settings.read({"RAY_WORKER": "1"}), False)
+        doctor.main(read_settings({"RAY_WORKER": "1"}), False)
 
 
 def test_the_command_examines_this_machine(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from contract.progress import Progress
 from contract.resources import Offer
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import AttemptResult, FailureClass, classify
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
@@ -173,7 +174,7 @@ def settings_of(root: Path, *job: str) -> Settings:
     prompts = root / "prompts.jsonl"
     prompts.write_text('{"input": "1+1="}\n')
     common = ("--pretrain", "some/model", "--prompt_data", str(prompts), "--remote_rm_url", URL)
-    return Settings.read({"ROLLCALL_RUN_DIR": str(root)}, [*common, *job])
+    return read_settings({"ROLLCALL_RUN_DIR": str(root)}, [*common, *job])
 
 
 COLOCATED = (

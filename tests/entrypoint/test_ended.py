@@ -11,6 +11,7 @@ import pytest
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.commands import remote
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
@@ -37,7 +38,7 @@ def lived(run: RunFiles, *outcomes: Outcome | None) -> None:
 
 def settings(run: RunFiles, port: int = 9) -> Settings:
     """Of one who asks at a port where nothing listens, if at none else."""
-    return Settings.read(
+    return read_settings(
         {
             "ROLLCALL_TOKEN": TOKEN,
             "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
@@ -98,7 +99,7 @@ def test_the_head_of_another_run_on_the_port_hides_no_outcome(
     other = Head(tmp_path)
     with other.control:
         mine = settings(run, other.port)
-        asked = Settings.read({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
+        asked = read_settings({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
         assert remote.status(asked, False) == 0
     assert "finished" in capsys.readouterr().out
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from contract import private_dir
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim
 from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
@@ -293,9 +294,9 @@ def test_the_server_ends_with_its_node(tmp_path: Path) -> None:
     program = f"""
 import dataclasses, os, pathlib, time
 from entrypoint.processes.fork_server import client as node
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 node.PRELOADED = "json"
-settings = Settings.read({dict(settings.environ)!r})
+settings = read_settings({dict(settings.environ)!r})
 settings = dataclasses.replace(settings, ray_temp_dir=pathlib.Path({str(tmp_path)!r}))
 node.ForkServer(settings, os.environ).__enter__()
 print("begun", flush=True)
@@ -322,7 +323,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def of(root: Path, **environ: str) -> Settings:
     told = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_NODE_NAME": "n"}
-    settings = Settings.read(told | environ)
+    settings = read_settings(told | environ)
     return replace(settings, ray_temp_dir=root)
 
 

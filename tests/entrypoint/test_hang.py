@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.hang import (
@@ -73,12 +74,12 @@ class Run:
 def test_a_job_that_waits_in_a_debugger_does_not_hang_unless_the_user_says_when(
     debugger: str,
 ) -> None:
-    run = Run(given_timeout(Settings.read({"DEBUG_RAY": debugger})))
+    run = Run(given_timeout(read_settings({"DEBUG_RAY": debugger})))
     run.parts(steps=20, seconds=1.0)
     assert run.after(100_000) is None
     told = {"DEBUG_RAY": debugger, "ROLLCALL_HANG_TIMEOUT": "30s"}
-    assert given_timeout(Settings.read(told)) == 30
-    assert given_timeout(Settings.read({})) is None
+    assert given_timeout(read_settings(told)) == 30
+    assert given_timeout(read_settings({})) is None
 
 
 def test_a_job_may_take_half_an_hour_until_its_first_sign_of_life() -> None:
@@ -243,7 +244,7 @@ def test_an_attempt_that_begins_elsewhere_than_at_its_checkpoint_is_named(
 @pytest.fixture
 def stuck(tmp_path: Path) -> Iterator[tuple[Settings, Process]]:
     """A node with one process that waits for ever, in a function of that name."""
-    settings = Settings.read(
+    settings = read_settings(
         {
             "ROLLCALL_RUN_DIR": str(tmp_path),
             "ROLLCALL_NODE_NAME": f"stuck-{os.getpid()}",

@@ -13,6 +13,7 @@ from entrypoint.cluster import roll
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.commands import doctor, remote
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.wait import NotYetError
@@ -66,7 +67,7 @@ def test_a_command_says_that_what_answers_is_no_head(
     body: str,
 ) -> None:
     port = stranger(status, body)
-    settings = Settings.read(
+    settings = read_settings(
         {
             "ROLLCALL_TOKEN": "correct-horse-battery",
             "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",

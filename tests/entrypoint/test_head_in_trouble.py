@@ -14,7 +14,7 @@ import pytest
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job import attempt
 from entrypoint.job.failures.policy import Replace
 from entrypoint.job.ray_jobs import JobInfo
@@ -76,7 +76,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadRay:
     """Whose Ray knows a node of the name a."""
     known = [ray_node.Alive("01ab", "a", "127.0.0.3")]
     monkeypatch.setattr(ray_node, "alive_nodes", lambda dashboard, token: known)
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
     me = NodeInfo(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})
     return HeadRay(settings, me, TOKEN, Inbox())
 

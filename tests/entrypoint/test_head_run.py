@@ -15,8 +15,8 @@ import pytest
 from contract import lease as fence
 from contract.journal import read_events
 from contract.run_dir import ExitCode, RunFiles
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head, ray_node
 from entrypoint.processes.inbox import Inbox
@@ -37,7 +37,7 @@ def taken() -> Iterator[int]:
 
 
 def serve(run: RunFiles, port: int, *job: str) -> int:
-    settings = Settings.read(
+    settings = read_settings(
         {
             "ROLLCALL_RUN_DIR": str(run.root),
             "ROLLCALL_RECIPE": "command",
@@ -122,7 +122,7 @@ def test_a_token_that_was_given_is_not_written_down(
 ) -> None:
     monkeypatch.setattr(head, "_start_sentence", lambda _: "begun with correct-horse-battery")
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_CONTROL_PORT": str(taken)}
-    settings = Settings.read(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
+    settings = read_settings(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
     head.serve(settings, Head(0, 0, "a test"), (), Inbox())
     assert not run.token.exists()
     written = "".join(path.read_text() for path in run.root.iterdir() if path.is_file())

@@ -11,8 +11,8 @@ from typing import NoReturn
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.job.recipes.builtin import RECIPE
@@ -61,7 +61,7 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     root.mkdir()
     world = World(root, *acts, **env)
     given = {name: str(world.settings.environ[name]) for name in ("ROLLCALL_RAY_TEMP_DIR",)}
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
     world.supervisor.settings = world.rendezvous.settings = world.rendezvous.job = settings
     world.supervisor.recipe = world.rendezvous.recipe = RECIPE
     registry = world.control._registry
@@ -104,7 +104,7 @@ def test_data_that_is_gone_between_two_attempts_is_waited_for(
 
 @pytest.mark.parametrize("name", ["prompts.jsonl", "reward.py", "model"])
 def test_each_file_that_is_gone_is_named(mount: Mount, name: str) -> None:
-    settings = Settings.read({}, mount.job)
+    settings = read_settings({}, mount.job)
     RECIPE.look_for_files(settings)
     (mount.root / name).rename(mount.root / "moved")
     with pytest.raises(FilesGoneError, match=str(mount.root / name)):
@@ -112,7 +112,7 @@ def test_each_file_that_is_gone_is_named(mount: Mount, name: str) -> None:
 
 
 def test_a_path_that_cannot_be_looked_at_is_a_fault_of_its_flag(mount: Mount) -> None:
-    settings = Settings.read({}, [*mount.job, "--eval_dataset", f"/{'x' * 300}.jsonl"])
+    settings = read_settings({}, [*mount.job, "--eval_dataset", f"/{'x' * 300}.jsonl"])
     (fault,) = RECIPE.faults(settings)
     assert fault.startswith("--eval_dataset: File name too long")
 
@@ -215,7 +215,7 @@ def test_a_head_that_fails_before_it_supervises_tells_its_outcome(
 ) -> None:
     monkeypatch.setattr(head.HeadRay, "__enter__", lambda self: self)
     monkeypatch.setattr(head.HeadRay, "wait_ready", raises)
-    settings = Settings.read(
+    settings = read_settings(
         {
             "ROLLCALL_RUN_DIR": str(tmp_path),
             "ROLLCALL_RECIPE": "command",

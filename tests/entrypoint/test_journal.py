@@ -11,7 +11,7 @@ import pytest
 
 from contract.journal import append_event, read_events, teller
 from contract.redaction import MASK
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.failures import classes
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.run.flight_record import html
@@ -106,7 +106,7 @@ def test_a_run_directory_that_takes_no_event_is_an_error(tmp_path: Path) -> None
 def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_page(
     tmp_path: Path,
 ) -> None:
-    settings = Settings.read({"HF_TOKEN": SECRET})
+    settings = read_settings({"HF_TOKEN": SECRET})
     journal = Journal(tmp_path / "journal.jsonl", "head", secrets=settings.secrets)
     result = AttemptResult(
         status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context, Finding, Verdict
@@ -27,9 +27,9 @@ NODE = """
 import os, sys, time
 from entrypoint.node import ray_node
 from entrypoint.processes.services import Services
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 
-settings = Settings.read(os.environ)
+settings = read_settings(os.environ)
 ray_node.ray_program = lambda: sys.argv[1]
 env = ray_node.environment(settings, "a token")
 ray = ray_node.RayNode(settings, (), address="127.0.0.1", gpus=0, token="t", on_exit=print)
@@ -60,7 +60,7 @@ class Machine:
             "ROLLCALL_REWARD_URL": "http://127.0.0.1:9/get_reward",
             "ROLLCALL_REWARD_COMMAND": "sleep 60",
         }
-        self.settings = Settings.read(self.environ)
+        self.settings = read_settings(self.environ)
         self.ray = root / "ray"
         listener = LISTENER.format("print('started', flush=True); time.sleep(60)")
         self.ray.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{listener}" {first}\n')

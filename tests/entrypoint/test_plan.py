@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from entrypoint.commands import plan
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import SettingsError
 from tests.entrypoint.models import write_files
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -33,7 +34,7 @@ def run_plan(
 
 
 def test_the_plan_has_what_the_design_promises() -> None:
-    row = plan.plan(Settings.read(WORKER))
+    row = plan.plan(read_settings(WORKER))
     assert row["role"] == "worker"
     assert row["head_address"] == "abc123.runpod.internal"
     assert row["expected_workers"] is None
@@ -42,7 +43,7 @@ def test_the_plan_has_what_the_design_promises() -> None:
     assert row["platform"] is None
     assert row["sources"]["head_address"] == "HEAD_POD_ID"
     assert row["faults"] == []
-    assert set(plan.plan(Settings.read({}))) == set(row)
+    assert set(plan.plan(read_settings({}))) == set(row)
 
 
 def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +51,7 @@ def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) ->
     environ["ROLLCALL_RECIPE"] = "command"
     job = ["true", "--use_wandb", SECRET, "--note", "hf_123456", "--api_key=hunter22"]
     for as_json in (True, False):
-        assert plan.main(Settings.read(environ, job), as_json) == 0
+        assert plan.main(read_settings(environ, job), as_json) == 0
     printed = "".join(capsys.readouterr())
     for secret in (SECRET, SECRET[::-1], "hf_123456", "hunter22"):
         assert secret not in printed
@@ -61,8 +62,8 @@ def test_faults_of_settings_and_of_the_role_end_with_64(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.read({"EXPECTED_WORKERS": "two"})
-    for given in (caught.value, Settings.read({"RAY_WORKER": "1"})):
+        read_settings({"EXPECTED_WORKERS": "two"})
+    for given in (caught.value, read_settings({"RAY_WORKER": "1"})):
         assert plan.main(given, True) == 64
         (fault,) = json.loads(capsys.readouterr().out)["faults"]
         assert set(fault) == {"variable", "value", "problem", "remedy"}
@@ -74,7 +75,7 @@ def test_a_terminal_gets_a_table_with_what_decided_each_fact(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert plan.main(Settings.read(WORKER | {"ROLLCALL_JOB": "--note [bold]"}), False) == 0
+    assert plan.main(read_settings(WORKER | {"ROLLCALL_JOB": "--note [bold]"}), False) == 0
     printed = capsys.readouterr().out
     assert "decided by" in printed
     assert "HEAD_POD_ID" in printed
@@ -123,7 +124,7 @@ def test_the_plan_says_where_every_group_would_lie(
         "ROLLCALL_RESOURCES": '{"v100": 8}',
     }
     flags = ["--actor_num_gpus_per_node", "8", "--ref_num_gpus_per_node", "6"]
-    settings = Settings.read(environ, job(tmp_path, *flags, "--ref_resources", '{"v100": 1}'))
+    settings = read_settings(environ, job(tmp_path, *flags, "--ref_resources", '{"v100": 1}'))
     layout = plan.plan(settings)["layout"]
     assert {group["role"]: group["on"] for group in layout["groups"]} == {
         "reference": ["head"],
@@ -140,7 +141,7 @@ def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
 ) -> None:
     environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1"}
     flags = ["--critic_num_gpus_per_node", "8", "--actor_num_nodes", "3"]
-    settings = Settings.read(environ, job(tmp_path, *flags))
+    settings = read_settings(environ, job(tmp_path, *flags))
     assert plan.main(settings, True) == 64
     problems = [fault["problem"] for fault in json.loads(capsys.readouterr().out)["faults"]]
     assert problems == [
@@ -153,20 +154,20 @@ def test_a_job_that_cannot_run_is_a_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = job(tmp_path, "--pretrian", "some/model", "--zero_stage", "9")
-    assert plan.main(Settings.read({}, wrong), False) == 64
+    assert plan.main(read_settings({}, wrong), False) == 64
     told = capsys.readouterr().err.splitlines()
     assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
     assert any(line.startswith("--zero_stage: ") for line in told)
-    assert plan.plan(Settings.read({}, wrong))["layout"] is None
-    assert plan.plan(Settings.read(WORKER, wrong))["faults"] == []  # the head's flags count
-    no_program = Settings.read({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
+    assert plan.plan(read_settings({}, wrong))["layout"] is None
+    assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
+    no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
     assert plan.main(no_program, False) == 64
     assert "nosuchprogram is no program" in capsys.readouterr().err
 
 
 def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:
     given = job(tmp_path, model=str(write_files(tmp_path / "model")))
-    layout = plan.plan(Settings.read({}, given))["layout"]
+    layout = plan.plan(read_settings({}, given))["layout"]
     assert all(pool["peak_bytes"] is None for pool in layout["memory"])
 
 
@@ -176,7 +177,7 @@ def test_engines_that_share_are_each_on_a_node_and_it_is_said(
     flags = ["--actor_num_gpus_per_node", "4", "--ref_num_gpus_per_node", "4"]
     more = ["--advantage_estimator", "reinforce", "--vllm_num_engines", "4"]
     environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1", "ROLLCALL_NODE_NAME": "head"}
-    settings = Settings.read(environ, job(tmp_path, *flags, *more))
+    settings = read_settings(environ, job(tmp_path, *flags, *more))
     layout = plan.plan(settings)["layout"]
     (engines,) = (group for group in layout["groups"] if group["role"] == "engine")
     assert engines["on"] == ["head"] * 4

@@ -7,7 +7,8 @@ import pytest
 from entrypoint.commands import plan
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.slurm import first_host
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import SettingsError
 
 RUNPOD_POD = {"RUNPOD_POD_ID": "xyz789", "RUNPOD_GPU_COUNT": "8", "RUNPOD_DC_ID": "EU-RO-1"}
 INSTANT_CLUSTER = {
@@ -70,14 +71,14 @@ def test_a_single_runpod_pod_knows_its_name_and_its_gpus_but_no_rank() -> None:
 
 
 def test_a_runpod_head_is_named_by_its_own_id_and_a_worker_by_none() -> None:
-    row = plan.plan(Settings.read(RUNPOD_POD))
+    row = plan.plan(read_settings(RUNPOD_POD))
     assert (row["role"], row["head_address"]) == ("head", "xyz789.runpod.internal")
     assert row["sources"]["head_address"] == "RUNPOD_POD_ID"
     assert row["faults"] == []
-    (fault,) = plan.plan(Settings.read(RUNPOD_POD | {"RAY_WORKER": "1"}))["faults"]
+    (fault,) = plan.plan(read_settings(RUNPOD_POD | {"RAY_WORKER": "1"}))["faults"]
     assert fault["variable"] == "HEAD_POD_ID"
     other = RUNPOD_POD | {"ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}
-    assert plan.plan(Settings.read(other))["head_address"] == "10.0.0.1"
+    assert plan.plan(read_settings(other))["head_address"] == "10.0.0.1"
 
 
 def test_a_runpod_instant_cluster_says_everything_and_which_variable_said_it() -> None:
@@ -115,7 +116,7 @@ def test_a_platform_says_rank_size_and_head(
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_slurm_step_on_some_of_the_jobs_nodes_is_a_cluster_of_those_alone(rank: str) -> None:
-    row = plan.plan(Settings.read(SLURM_STEP | {"SLURM_NODEID": rank}))
+    row = plan.plan(read_settings(SLURM_STEP | {"SLURM_NODEID": rank}))
     assert (row["head_address"], row["faults"]) == ("gn3", [])
     assert row["sources"]["head_address"] == "SLURM_STEP_NODELIST"
     assert row["expected_workers"] == (1 if rank == "0" else None)
@@ -158,7 +159,7 @@ def test_the_first_host_of_a_slurm_list_is_the_head(nodes: str, first: str) -> N
 
 def faults(environ: dict[str, str]) -> str:
     with pytest.raises(SettingsError) as caught:
-        Settings.read(environ)
+        read_settings(environ)
     return str(caught.value)
 
 
@@ -193,7 +194,7 @@ def test_an_explicit_setting_excuses_what_the_platform_says_wrongly(
     change: dict[str, str], explicit: dict[str, str]
 ) -> None:
     faults(INSTANT_CLUSTER | change)
-    Settings.read(INSTANT_CLUSTER | change | explicit)
+    read_settings(INSTANT_CLUSTER | change | explicit)
 
 
 def test_two_platforms_that_agree_are_one() -> None:

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from entrypoint.cluster.client import ControlClient
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
-from entrypoint.config.settings import Settings
 from entrypoint.node.worker import _Membership
 from entrypoint.processes import inbox as inboxes
 from entrypoint.processes.inbox import (
@@ -83,7 +83,7 @@ class Head:
 
 def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Message, float]:
     """How a worker that was told to stop ends, and after how long."""
-    settings = Settings.read(
+    settings = read_settings(
         {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": f"{grace}s"}
     )
     inbox = Inbox()

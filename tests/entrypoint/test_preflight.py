@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from contract.run_dir import ExitCode
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import PreflightMode, Settings, SettingsError
+from entrypoint.config.settings import PreflightMode, SettingsError
 from entrypoint.preflight import host
 from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
 from entrypoint.preflight.run import CHECKS, run_checks
@@ -29,7 +30,7 @@ STORAGE = replace(FAILING, name="t.storage", exit_code=ExitCode.RUN_DIR)
 
 
 def report(*checks: Check, **environ: str) -> Report:
-    return run_checks(HEAD, Settings.read(environ), checks)
+    return run_checks(HEAD, read_settings(environ), checks)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_probe_that_hangs_fails_its_check(check: Check, hang: threading.Event)
         hang.wait()
         return Finding(Verdict.PASS, "too late")
 
-    result = replace(check, probe=probe, timeout=0.05).run(Context(HEAD, Settings.read({})))
+    result = replace(check, probe=probe, timeout=0.05).run(Context(HEAD, read_settings({})))
     assert (result.name, result.verdict) == (check.name, Verdict.FAIL)
     assert "no answer within 0.05 s" in result.evidence
     assert check.question in result.remedy
@@ -70,7 +71,7 @@ def test_a_kernel_file_that_never_answers_is_a_failed_check(tmp_path: Path) -> N
     fifo = tmp_path / "self" / "cgroup"
     fifo.parent.mkdir()
     os.mkfifo(fifo)
-    context = Context(HEAD, Settings.read({}), proc=tmp_path)
+    context = Context(HEAD, read_settings({}), proc=tmp_path)
     try:
         result = Check("host.memory", "is there memory?", host.memory, timeout=0.2).run(context)
     finally:
@@ -130,7 +131,7 @@ def test_a_check_to_leave_out_that_does_not_exist_is_a_fault_with_the_nearest_na
     named: str, nearest: str
 ) -> None:
     with pytest.raises(SettingsError) as error:
-        Settings.read({"ROLLCALL_PREFLIGHT_SKIP": f"host.shm,{named}"})
+        read_settings({"ROLLCALL_PREFLIGHT_SKIP": f"host.shm,{named}"})
     (fault,) = error.value.faults
     assert (fault.variable, fault.value) == ("ROLLCALL_PREFLIGHT_SKIP", named)
     assert fault.remedy.startswith(nearest)
@@ -182,7 +183,7 @@ def test_the_names_of_checks_are_distinct_and_in_groups() -> None:
 
 
 def test_this_machine_passes_or_warns_with_evidence_for_each_check(tmp_path: Path) -> None:
-    told = run_checks(HEAD, Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path)}))
+    told = run_checks(HEAD, read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}))
     assert [result.name for result in told.results] == [check.name for check in CHECKS]
     for result in told.results:
         assert isinstance(result, Result)

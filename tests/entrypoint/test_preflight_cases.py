@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.config.settings import Settings
 from entrypoint.machine import limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
@@ -32,7 +32,7 @@ Build = Callable[[Path, pytest.MonkeyPatch], Context]
 def context(environ: dict[str, str] | None = None, **given: Any) -> Context:
     role = given.pop("role", HEAD)
     given.setdefault("amdsmi", lambda: None)
-    return Context(role, Settings.read(environ or {}), **given)
+    return Context(role, read_settings(environ or {}), **given)
 
 
 def nvidia(state: str = "h100-good", **changes: Any) -> Build:

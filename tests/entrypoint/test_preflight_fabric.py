@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.preflight import fabric, network
@@ -29,7 +29,7 @@ OF_PORTS = [
 def asked(name: str, environ: dict[str, str] | None = None, **given: Any) -> Result:
     role = given.pop("role", HEAD)
     (check,) = (one for one in CHECKS if one.name == name)
-    return check.run(Context(role, Settings.read(environ or {}), **given))
+    return check.run(Context(role, read_settings(environ or {}), **given))
 
 
 def port(root: Path, environ: dict[str, str], name: str, **machine: Any) -> Result:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import nvml
 from entrypoint.machine.gpus.amd_smi import AmdSmi
 from entrypoint.preflight import each_gpu, run
@@ -24,7 +24,7 @@ OF_GPUS = [check for check in CHECKS if check.name.startswith("gpu.") and not ch
 
 def context(environ: dict[str, str] | None = None, **given: Any) -> Context:
     given.setdefault("amdsmi", lambda: None)
-    return Context(HEAD, Settings.read(environ or {}), **given)
+    return Context(HEAD, read_settings(environ or {}), **given)
 
 
 def asked(where: Context) -> dict[str, Result]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.machine import limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.preflight import each_gpu, gpu_health, host, software
@@ -27,8 +27,8 @@ import json, sys
 from entrypoint.preflight import host
 from entrypoint.preflight.check import Context
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
-finding = host.{name}(Context(Head(1, 1, "a test"), Settings.read({{}})))
+from entrypoint.config.read import read_settings
+finding = host.{name}(Context(Head(1, 1, "a test"), read_settings({{}})))
 print(json.dumps([finding.verdict, finding.evidence, finding.remedy]))
 """
 
@@ -47,7 +47,7 @@ def probed(name: str, before: str) -> tuple[str, str, str]:
 
 
 def context(environ: dict[str, str] | None = None, **paths: Path) -> Context:
-    return Context(HEAD, Settings.read(environ or {}), **paths)
+    return Context(HEAD, read_settings(environ or {}), **paths)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
 
 
 def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
-    settings = Settings.read({"ROLLCALL_IMAGE": "sha256:12", "ROLLCALL_NUM_CPUS": "3"})
+    settings = read_settings({"ROLLCALL_IMAGE": "sha256:12", "ROLLCALL_NUM_CPUS": "3"})
     told = software.versions(settings)
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     assert told["ray"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import models
 from entrypoint.preflight import gpu_burn, gpu_driver
 from entrypoint.preflight.check import Context, Verdict
@@ -20,7 +20,7 @@ HEAD = Head(1, 1, "a test")
 
 
 def context() -> Context:
-    return Context(HEAD, Settings.read({}))
+    return Context(HEAD, read_settings({}))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_part_of_amds_gpu_has_the_name_of_the_whole(
     row = {"model": "AMD Instinct MI300X OAM", "tflops": 90.0, "copy_gbs": 380.0, "correct": True}
     where = Context(
         HEAD,
-        Settings.read({}),
+        read_settings({}),
         dev=machines.amd_dev(tmp_path, 1),
         sys=machines.amd_sys(tmp_path, 1, current_compute_partition=mode),
         amdsmi=lambda: None,

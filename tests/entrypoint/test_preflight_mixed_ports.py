@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.preflight.check import Context, Result, Verdict
 from entrypoint.preflight.run import CHECKS
 from tests.entrypoint import machines
@@ -23,7 +23,7 @@ FOUR = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"}
 
 def asked(name: str, root: Path, environ: dict[str, str], sys: Path) -> Result:
     (check,) = (one for one in CHECKS if one.name == name)
-    return check.run(Context(HEAD, Settings.read(environ), sys=sys, dev=root / "dev"))
+    return check.run(Context(HEAD, read_settings(environ), sys=sys, dev=root / "dev"))
 
 
 def infiniband_and_ethernet(root: Path, **changes: Any) -> Path:

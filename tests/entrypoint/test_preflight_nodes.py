@@ -6,7 +6,7 @@ import pytest
 
 from entrypoint.cluster import differences
 from entrypoint.cluster.roll import NodeInfo, RegisteredNode, other_storage, refusal
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 
@@ -107,7 +107,7 @@ def test_a_check_between_nodes_can_be_left_out() -> None:
 def test_the_head_asks_what_its_settings_leave_in(
     environ: dict[str, str], left_out: set[str]
 ) -> None:
-    assert differences.left_out(Settings.read(environ)) == left_out
+    assert differences.left_out(read_settings(environ)) == left_out
 
 
 HEAD = NodeInfo(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")

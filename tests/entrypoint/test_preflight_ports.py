@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.preflight import ports
@@ -35,7 +36,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(port_block: int) -> Settings:
     first = port_block
-    return Settings.read(
+    return read_settings(
         {
             "ROLLCALL_WORKER_PORTS": f"{first}-{first + 39}",
             "ROLLCALL_RAY_PORT": str(first + 40),
@@ -138,5 +139,5 @@ def test_processes_of_an_earlier_life_are_seen_and_nobody_elses(
 ) -> None:
     assert left_over
     assert ports.stale_ray(Context(HEAD, settings)).verdict is Verdict.WARN
-    other = Settings.read({"ROLLCALL_NODE_NAME": f"other-{os.getpid()}"})
+    other = read_settings({"ROLLCALL_NODE_NAME": f"other-{os.getpid()}"})
     assert ports.stale_ray(Context(HEAD, other)).verdict is Verdict.PASS

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context, Finding, Verdict
 from entrypoint.preflight.run import run_checks
@@ -41,11 +41,11 @@ def open_directory() -> Iterator[Path]:
 
 
 def run_dir(path: Path) -> Finding:
-    return storage.run_dir(Context(HEAD, Settings.read({"ROLLCALL_RUN_DIR": str(path)})))
+    return storage.run_dir(Context(HEAD, read_settings({"ROLLCALL_RUN_DIR": str(path)})))
 
 
 def temp_dir(path: Path) -> Finding:
-    return storage.temp_dir(Context(HEAD, Settings.read({"ROLLCALL_RAY_TEMP_DIR": str(path)})))
+    return storage.temp_dir(Context(HEAD, read_settings({"ROLLCALL_RAY_TEMP_DIR": str(path)})))
 
 
 def test_a_writable_directory_passes_and_nothing_is_left_in_it(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_directory_below_one_that_may_not_be_entered_fails(open_directory: Pat
 
 
 def test_an_unusable_run_directory_ends_with_73(tmp_path: Path) -> None:
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path / "missing")})
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path / "missing")})
     report = run_checks(HEAD, settings, storage.CHECKS)
     assert [result.name for result in report.fails] == ["host.run_dir"]
     assert report.exit_code == 73

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import visible
 from entrypoint.node import ray_node
 from entrypoint.preflight import each_gpu, gpu_burn, gpu_health
@@ -29,7 +29,7 @@ def machine(root: Path, environ: dict[str, str], **given: Any) -> Context:
     others = {str(index): FULL for index in range(4, 8)}
     given.setdefault("nvml", lambda: machines.nvml("h100-good", others))
     return Context(
-        HEAD, Settings.read(environ), dev=machines.nvidia_dev(root), amdsmi=lambda: None, **given
+        HEAD, read_settings(environ), dev=machines.nvidia_dev(root), amdsmi=lambda: None, **given
     )
 
 
@@ -198,7 +198,7 @@ def test_amds_variables_apply_as_ray_reads_them(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
     assert visible.names(environ, 8, is_amd=True) == names
-    assert each_gpu.of_node(Settings.read(environ), machines.amd_dev(tmp_path)) == names
+    assert each_gpu.of_node(read_settings(environ), machines.amd_dev(tmp_path)) == names
 
 
 def test_hips_variable_means_nothing_to_nvidias_gpus() -> None:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_files, ray_node
 from entrypoint.node.ray_node import RayNode
@@ -49,7 +50,7 @@ def settings(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ray_node, "ray_program", lambda: str(program))
     monkeypatch.setattr(ray_node, "LOOK_SECONDS", 0.1)
     given = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RAY_TEMP_DIR": str(session.parent)}
-    return Settings.read({**given, "ROLLCALL_RECIPE": "command"}, ["true"])
+    return read_settings({**given, "ROLLCALL_RECIPE": "command"}, ["true"])
 
 
 @pytest.fixture

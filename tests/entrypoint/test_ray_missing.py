@@ -15,6 +15,7 @@ import pytest
 
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.roll import NodeInfo
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -38,7 +39,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def of_head(tmp_path: Path, free_port: int) -> Iterator[Settings]:
     with TemporaryDirectory() as short:
-        yield Settings.read(
+        yield read_settings(
             {
                 "EXPECTED_WORKERS": "0",
                 "ROLLCALL_CONTROL_PORT": str(free_port),

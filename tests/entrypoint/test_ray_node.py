@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
 
@@ -15,7 +16,7 @@ ADDRESS = "10.0.0.2"
 
 
 def settings(**environ: str) -> Settings:
-    return Settings.read({"ROLLCALL_WORKER_PORTS": "10002-10999", **environ})
+    return read_settings({"ROLLCALL_WORKER_PORTS": "10002-10999", **environ})
 
 
 def arguments(**environ: str) -> list[str]:
@@ -175,7 +176,7 @@ def test_the_ray_of_this_interpreter_is_used() -> None:
 def test_ray_is_told_its_directory_where_the_driver_s_output_is_looked_for(
     variables: dict[str, str], directory: str
 ) -> None:
-    settings = Settings.read({"ROLLCALL_RECIPE": "command", **variables}, ["true"])
+    settings = read_settings({"ROLLCALL_RECIPE": "command", **variables}, ["true"])
     assert settings.ray_dir == Path(directory)
     arguments = ray_node.common_arguments(settings, "127.0.0.2", 0)
     assert f"--temp-dir={directory}" in arguments

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.config import role
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker, decide
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.settings import SettingsError
 
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
 RANK_0 = {
@@ -19,7 +20,7 @@ RANK_1 = RANK_0 | {"NODE_ADDR": "10.65.0.3", "NODE_RANK": "1"}
 
 
 def decided(environ: dict[str, str]) -> Head | Worker:
-    return decide(Settings.read(environ))
+    return decide(read_settings(environ))
 
 
 def faults(environ: dict[str, str]) -> str:
@@ -134,7 +135,7 @@ def test_one_set_of_variables_may_serve_head_and_workers(
 
 
 def test_the_sources_say_which_variable_decided_each_fact() -> None:
-    told = role.sources(Settings.read(RANK_0 | {"ROLLCALL_RUN_DIR": "/data"}, ["--seed", "1"]))
+    told = role.sources(read_settings(RANK_0 | {"ROLLCALL_RUN_DIR": "/data"}, ["--seed", "1"]))
     assert told == {
         "role": "NODE_RANK",
         "head_address": "PRIMARY_ADDR",
@@ -147,7 +148,7 @@ def test_the_sources_say_which_variable_decided_each_fact() -> None:
         "token": "default",
         "job": "command line",
     }
-    worker = role.sources(Settings.read(WORKER | {"RUNPOD_POD_ID": "xyz789"}))
+    worker = role.sources(read_settings(WORKER | {"RUNPOD_POD_ID": "xyz789"}))
     assert (worker["role"], worker["head_address"]) == ("RAY_WORKER", "HEAD_POD_ID")
     assert worker["node_name"] == "RUNPOD_POD_ID"
     assert "expected_workers" not in worker
@@ -158,5 +159,5 @@ def test_a_host_name_that_cannot_name_a_log_file_is_a_fault(
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "-two words-")
     with pytest.raises(SettingsError, match="ROLLCALL_NODE_NAME is not set, and this host's name"):
-        Settings.read({})
-    assert Settings.read({"ROLLCALL_NODE_NAME": "a"}).node_name == "a"
+        read_settings({})
+    assert read_settings({"ROLLCALL_NODE_NAME": "a"}).node_name == "a"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from contract.run_dir import RunFiles
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.run_identity import differences, identify, record_difference
 from entrypoint.run.journal import Journal
 from tests.damage import damaged
@@ -27,7 +27,7 @@ def begin(run: RunFiles, *job: str, recipe: str = "builtin", **env: str) -> list
     """The events of kind `command` that there are after a start with that job."""
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_RECIPE": recipe, **env}
     journal = Journal(run.journal, "head")
-    config = Settings.read(given, job)
+    config = read_settings(given, job)
     record_difference(config, identify(config, run), journal)
     return list(journal.events("command"))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from contract.lease import SupersededError
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.wait import GaveUpError, answers_http
 from entrypoint.processes import process
@@ -133,7 +134,7 @@ def test_a_server_that_never_answers_ends_the_wait_with_its_url(
 
 
 def settings(**environ: str) -> Settings:
-    return Settings.read(environ)
+    return read_settings(environ)
 
 
 def test_the_head_starts_the_reward_server_and_workers_do_not() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entrypoint.commands import plan
-from entrypoint.config.read import FOR_CHILDREN
+from entrypoint.config.read import FOR_CHILDREN, read_settings
 from entrypoint.config.settings import (
     DebugRay,
     PortRange,
@@ -30,12 +30,12 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 def faults(environ: dict[str, str], *job: str) -> dict[str, str]:
     """Variable to the sentence about it."""
     with pytest.raises(SettingsError) as caught:
-        Settings.read(environ, job)
+        read_settings(environ, job)
     return {fault.variable: str(fault) for fault in caught.value.faults}
 
 
 def test_an_empty_environment_has_the_defaults_of_the_design() -> None:
-    told = Settings.read({})
+    told = read_settings({})
     assert (told.ray_worker, told.expected_workers, told.recipe) == (None, None, "builtin")
     assert told.run_dir == Path("/checkpoints")
     assert (told.ray_port, told.dashboard_port, told.control_port) == (6379, 8265, 8267)
@@ -48,18 +48,18 @@ def test_an_empty_environment_has_the_defaults_of_the_design() -> None:
 
 @pytest.mark.parametrize("raw", ["1", "true", "YES", "On", " 1 "])
 def test_a_worker_is_said_in_any_spelling_of_yes(raw: str) -> None:
-    assert Settings.read({"RAY_WORKER": raw}).ray_worker is True
+    assert read_settings({"RAY_WORKER": raw}).ray_worker is True
 
 
 @pytest.mark.parametrize("raw", ["0", "false", "No", "OFF"])
 def test_a_head_is_said_in_any_spelling_of_no(raw: str) -> None:
-    assert Settings.read({"RAY_WORKER": raw}).ray_worker is False
+    assert read_settings({"RAY_WORKER": raw}).ray_worker is False
 
 
 def test_empty_variables_count_as_not_set() -> None:
     names = [name for row in table() for name in row.variable.split(" or ")]
-    told = Settings.read(dict.fromkeys(names, " "))
-    assert repr(told) == repr(Settings.read({}))
+    told = read_settings(dict.fromkeys(names, " "))
+    assert repr(told) == repr(read_settings({}))
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_a_name_that_is_nearly_one_of_ours_is_offered_the_right_one(wrong: str, 
     told = faults({wrong: "hunter2"})
     assert f"spell it as {right}" in told[wrong]
     assert "hunter2" not in told[wrong]
-    Settings.read({wrong: "hunter2", right: "1"})  # then it is another program's
+    read_settings({wrong: "hunter2", right: "1"})  # then it is another program's
 
 
 def test_variables_of_others_that_resemble_ours_are_let_be() -> None:
     theirs = dict.fromkeys(("RAY_WORKER_ID", "HEAD_POD_IP", "WANDB_KEY", "RAY_DEBUG"), "1")
-    assert Settings.read(theirs).environ == theirs
+    assert read_settings(theirs).environ == theirs
 
 
 def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_settings() -> None:
@@ -179,12 +179,12 @@ def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_s
         "ROLLCALL_HEAD_PORT": "tcp://10.0.0.7:8267",
         "ROLLCALL_HEAD_PORT_8267_TCP_ADDR": "10.0.0.7",
     }
-    assert Settings.read(service).environ == service
+    assert read_settings(service).environ == service
 
 
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
     given = dict.fromkeys(FOR_CHILDREN, "2")
-    assert Settings.read(given).environ == given
+    assert read_settings(given).environ == given
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])
@@ -192,7 +192,7 @@ def test_a_secret_comes_from_a_file_and_does_not_reach_the_environment(
     name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
-    told = Settings.read({f"{name}_FILE": str(tmp_path / "secret")})
+    told = read_settings({f"{name}_FILE": str(tmp_path / "secret")})
     secret = {"WANDB_API_KEY": told.wandb_api_key, "ROLLCALL_TOKEN": told.token}[name]
     assert secret is not None
     assert secret.reveal() == SECRET
@@ -226,7 +226,7 @@ def test_a_secret_is_masked_however_it_is_printed() -> None:
     secret = Secret(SECRET)
     shown = [str(secret), repr(secret), f"{secret}", f"{secret!r:>40}", "%s" % secret]  # noqa: UP031
     assert not [text for text in shown if SECRET in text]
-    assert SECRET not in repr(Settings.read({"WANDB_API_KEY": SECRET, "MY_PASSWORD": SECRET}))
+    assert SECRET not in repr(read_settings({"WANDB_API_KEY": SECRET, "MY_PASSWORD": SECRET}))
 
 
 @pytest.mark.parametrize(
@@ -243,14 +243,14 @@ def test_both_of_rays_debuggers_together_are_refused(environ: dict[str, str]) ->
 
 
 def test_one_of_rays_debuggers_is_fine() -> None:
-    assert Settings.read({"DEBUG_RAY": "true"}).debug_ray is DebugRay.LEGACY
-    assert Settings.read({"DEBUG_RAY": "0"}).debug_ray is DebugRay.OFF
-    told = Settings.read({"DEBUG_RAY": "Post-Mortem", "RAY_DEBUG_POST_MORTEM": "1"})
+    assert read_settings({"DEBUG_RAY": "true"}).debug_ray is DebugRay.LEGACY
+    assert read_settings({"DEBUG_RAY": "0"}).debug_ray is DebugRay.OFF
+    told = read_settings({"DEBUG_RAY": "Post-Mortem", "RAY_DEBUG_POST_MORTEM": "1"})
     assert told.debug_ray is DebugRay.POST_MORTEM
-    assert Settings.read({"DEBUG_RAY": "1", "RAY_DEBUG_POST_MORTEM": "0"}).debug_ray == "legacy"
-    assert Settings.read({"RAY_DEBUG": "legacy"}).debug_ray is DebugRay.LEGACY
-    assert Settings.read({"RAY_DEBUG": "1"}).debug_ray is DebugRay.OFF
-    assert Settings.read({"RAY_DEBUG_POST_MORTEM": "1"}).debug_ray is DebugRay.POST_MORTEM
+    assert read_settings({"DEBUG_RAY": "1", "RAY_DEBUG_POST_MORTEM": "0"}).debug_ray == "legacy"
+    assert read_settings({"RAY_DEBUG": "legacy"}).debug_ray is DebugRay.LEGACY
+    assert read_settings({"RAY_DEBUG": "1"}).debug_ray is DebugRay.OFF
+    assert read_settings({"RAY_DEBUG_POST_MORTEM": "1"}).debug_ray is DebugRay.POST_MORTEM
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_fewer_expected_than_the_least_is_refused() -> None:
 
 
 def test_the_job_comes_from_the_variable_or_the_command_line_but_not_from_both() -> None:
-    assert Settings.read({"ROLLCALL_JOB": "--a 'b c'"}).job == ("--a", "b c")
-    assert Settings.read({}, ["--a", "b c"]).job == ("--a", "b c")
+    assert read_settings({"ROLLCALL_JOB": "--a 'b c'"}).job == ("--a", "b c")
+    assert read_settings({}, ["--a", "b c"]).job == ("--a", "b c")
     assert "command line" in faults({"ROLLCALL_JOB": "--a"}, "--b")["ROLLCALL_JOB"]
 
 
@@ -296,7 +296,7 @@ def test_the_job_comes_from_the_variable_or_the_command_line_but_not_from_both()
     [("90", 90), ("90s", 90), ("1.5m", 90), ("10m", 600), ("10 min", 600), ("2h", 7200)],
 )
 def test_a_duration_has_a_unit_or_is_in_seconds(raw: str, seconds: float) -> None:
-    assert Settings.read({"ROLLCALL_ROLL_TIMEOUT": raw}).roll_timeout == seconds
+    assert read_settings({"ROLLCALL_ROLL_TIMEOUT": raw}).roll_timeout == seconds
 
 
 @pytest.mark.parametrize(
@@ -309,19 +309,19 @@ def test_a_duration_has_a_unit_or_is_in_seconds(raw: str, seconds: float) -> Non
     ],
 )
 def test_a_head_address_is_a_name_or_an_address(raw: str, address: str) -> None:
-    assert Settings.read({"ROLLCALL_HEAD_ADDRESS": raw}).head_address == address
+    assert read_settings({"ROLLCALL_HEAD_ADDRESS": raw}).head_address == address
 
 
 def test_resources_are_whole_amounts_by_name() -> None:
-    told = Settings.read({"ROLLCALL_RESOURCES": '{"v100": 8, "disk": 2.0}'})
+    told = read_settings({"ROLLCALL_RESOURCES": '{"v100": 8, "disk": 2.0}'})
     assert told.resources == {"v100": 8, "disk": 2}
 
 
 def test_a_node_is_called_as_told_else_by_its_pod_else_by_its_host() -> None:
     pod = {"RUNPOD_POD_ID": "xyz789"}
-    assert Settings.read(pod | {"ROLLCALL_NODE_NAME": "n1"}).node_name == "n1"
-    assert Settings.read(pod).node_name == "xyz789"
-    assert Settings.read({}).node_name
+    assert read_settings(pod | {"ROLLCALL_NODE_NAME": "n1"}).node_name == "n1"
+    assert read_settings(pod).node_name == "xyz789"
+    assert read_settings({}).node_name
 
 
 def test_a_control_character_in_a_value_cannot_forge_a_line() -> None:
@@ -370,7 +370,7 @@ def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
     environ |= {"WANDB_API_KEY": SECRET, "HF_TOKEN": SECRET}
     told: Settings | SettingsError
     try:
-        told = Settings.read(environ, job)
+        told = read_settings(environ, job)
     except SettingsError as error:
         told = error
     assert SECRET not in str(told)
@@ -381,5 +381,5 @@ def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
 def test_a_debugger_that_is_switched_off_by_name_stays_off() -> None:
     job = ["true"]
     given = {"ROLLCALL_RECIPE": "command", "RAY_DEBUG": "legacy"}
-    assert Settings.read(given, job).debug_ray is DebugRay.LEGACY
-    assert Settings.read(given | {"DEBUG_RAY": "0"}, job).debug_ray is DebugRay.OFF
+    assert read_settings(given, job).debug_ray is DebugRay.LEGACY
+    assert read_settings(given | {"DEBUG_RAY": "0"}, job).debug_ray is DebugRay.OFF

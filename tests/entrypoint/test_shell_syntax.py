@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.recipes import base as recipes
 
 
 def test_shell_syntax_in_quotes_is_text() -> None:
     quoted = """bash -c "a | tee $LOG 2>&1" '|' \\> x=y%1 ^a$ 5"""
     words = ("bash", "-c", "a | tee $LOG 2>&1", "|", ">", "x=y%1", "^a$", "5")
-    settings = Settings.read({"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": quoted})
+    settings = read_settings({"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": quoted})
     assert settings.job == words
     assert recipes.load("command").faults(settings) == []
 
 
 @pytest.mark.parametrize("word", ["|", "||", "&&", "&", "<", ">", ">>", ">log", "2>&1", "&>log"])
 def test_shell_syntax_among_the_words_of_the_command_line_is_a_fault(word: str) -> None:
-    settings = Settings.read({"ROLLCALL_RECIPE": "command"}, ["echo", word, "log"])
+    settings = read_settings({"ROLLCALL_RECIPE": "command"}, ["echo", word, "log"])
     (fault,) = recipes.load("command").faults(settings)
     assert f"shell syntax {word}," in fault
     assert "bash -c" in fault
@@ -26,5 +26,5 @@ def test_shell_syntax_among_the_words_of_the_command_line_is_a_fault(word: str) 
 
 @pytest.mark.parametrize("word", ["<s>", ">=1.0", "a|b", "-", ";", "R&D"])
 def test_words_that_only_look_like_shell_syntax_are_passed_on(word: str) -> None:
-    settings = Settings.read({"ROLLCALL_RECIPE": "command"}, ["echo", word])
+    settings = read_settings({"ROLLCALL_RECIPE": "command"}, ["echo", word])
     assert recipes.load("command").faults(settings) == []

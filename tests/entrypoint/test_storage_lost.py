@@ -23,6 +23,7 @@ from entrypoint.cluster import roll
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome
@@ -141,7 +142,7 @@ def environ(tmp_path: Path, free_port: int) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def settings(environ: dict[str, str]) -> Settings:
-    return Settings.read(environ, ["true"])
+    return read_settings(environ, ["true"])
 
 
 def head_of(settings: Settings) -> ControlServer:

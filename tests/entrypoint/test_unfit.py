@@ -17,8 +17,8 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import doctor
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
-from entrypoint.config.settings import Settings
 from entrypoint.node import worker
 from entrypoint.preflight.check import Check, Finding, Verdict
 from entrypoint.preflight.run import run_checks
@@ -51,7 +51,7 @@ def environ(port: int, **more: str) -> dict[str, str]:
 def test_an_unfit_worker_is_on_the_roll_with_what_failed(
     head: ControlServer, free_port: int
 ) -> None:
-    settings = Settings.read(environ(free_port))
+    settings = read_settings(environ(free_port))
     worker.tell_unfit(settings, ROLE, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
     assert head.state()["refused"] == {
         "unlucky": "unlucky is not fit: gpu.ecc: GPU 1: 2 uncorrected memory errors"
@@ -65,7 +65,7 @@ def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
 ) -> None:
     caplog.set_level(logging.INFO)
     given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | {"ROLLCALL_TOKEN": token}
-    worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
+    worker.tell_unfit(read_settings(given), ROLE, ("gpu.ecc: bad",))
     refused = f"told the head: 127.0.0.1 port {closed_port}: Connection refused"
     assert caplog.messages == [refused] * tries
 
@@ -75,7 +75,7 @@ def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
 ) -> None:
     caplog.set_level(logging.INFO)
     given = environ(free_port, ROLLCALL_TOKEN="of-another-cluster")
-    worker.tell_unfit(Settings.read(given), ROLE, ("gpu.ecc: bad",))
+    worker.tell_unfit(read_settings(given), ROLE, ("gpu.ecc: bad",))
     assert "told the head" in caplog.text
     assert head.state()["refused"] == {}
 
@@ -104,7 +104,7 @@ def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
-    settings = Settings.read(environ(free_port))
+    settings = read_settings(environ(free_port))
     worker.tell_unfit(settings, ROLE, ("gpu.ecc: bad",))
     assert doctor.main(settings, False) == 0
     assert "roll: unlucky: refused: unlucky is not fit: gpu.ecc: bad" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_the_doctor_needs_no_head(
     closed_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
-    assert doctor.main(Settings.read(environ(closed_port)), True) == 0
+    assert doctor.main(read_settings(environ(closed_port)), True) == 0
     assert "roll" not in json.loads(capsys.readouterr().out)
 
 
@@ -128,6 +128,6 @@ def test_the_doctor_says_of_gpus_in_one_line_that_there_are_none(
         for name in ("count", "ecc", "burn")
     ]
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT, *absent)))
-    assert doctor.main(Settings.read({}), False) == 0
+    assert doctor.main(read_settings({}), False) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["PASS t.fit: fine", "SKIP gpu.*: no GPU on this machine"]

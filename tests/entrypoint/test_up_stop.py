@@ -126,11 +126,11 @@ def test_a_node_whose_terminal_closes_ends_with_143(tmp_path: Path) -> None:
 SPEAKS_ON = """
 import logging, os, signal, sys
 from entrypoint import console
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from contract.progress import Progress
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-console.set_up(Settings.read(os.environ))
+console.set_up(read_settings(os.environ))
 line = console.ProgressLine()
 line.show(Progress(step=1))
 try:
@@ -164,9 +164,9 @@ def test_a_wait_under_nohup_outlives_its_terminal() -> None:
 FULL = """
 import logging, os, sys
 from entrypoint import console
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 
-console.set_up(Settings.read(os.environ))
+console.set_up(read_settings(os.environ))
 logging.info("before")
 room = os.dup(1)
 full = os.open("/dev/full", os.O_WRONLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.config import wandb_key
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.recipes import base as recipes
 
 KEY = "0123456789abcdef"
@@ -15,7 +15,7 @@ KEY = "0123456789abcdef"
 @pytest.mark.parametrize("form", ["two words", "one word"])
 def test_the_key_of_the_job_s_flag_goes_by_the_environment(flag: str, form: str) -> None:
     given = [flag, KEY] if form == "two words" else [f"{flag}={KEY}"]
-    settings = Settings.read({"RAY_WORKER": "0"}, [*given, "--seed", "1"])
+    settings = read_settings({"RAY_WORKER": "0"}, [*given, "--seed", "1"])
     argv = recipes.load("builtin").command(settings, None).argv
     assert KEY not in " ".join(argv)
     assert " ".join(argv).count(flag) == 1
@@ -31,7 +31,7 @@ def test_a_switch_is_no_key(job: list[str]) -> None:
 
 
 def test_another_framework_gets_its_arguments_as_they_are() -> None:
-    settings = Settings.read(
+    settings = read_settings(
         {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": f"python train.py --use_wandb {KEY}"}
     )
     assert KEY in settings.job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
-from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.processes.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
@@ -18,7 +18,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
     monkeypatch.setattr(worker._Membership, "_join_once", lambda self: next(left))
     monkeypatch.setattr(wait, "backoff", lambda failures: 0.0)
     monkeypatch.setattr(worker, "STEADY_SECONDS", -1.0 if steady else 60.0)
-    settings = Settings.read({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
+    settings = read_settings({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
     role = Worker("abc.runpod.internal", "a test")
     services = Services(settings, is_head=False, env={}, tell=print)
     return worker._Membership(settings, role, (), "token", Inbox(), services).keep()
@@ -35,7 +35,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
 def test_only_a_strict_preflight_of_all_checks_vouches_for_a_worker(
     environ: dict[str, str], whole: bool
 ) -> None:
-    assert worker.examined_whole(Settings.read(environ)) is whole
+    assert worker.examined_whole(read_settings(environ)) is whole
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70), ("stopped", 143)])

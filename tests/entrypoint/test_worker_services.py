@@ -11,6 +11,7 @@ import pytest
 
 from contract.run_dir import ExitCode
 from entrypoint.cluster.server import ControlServer
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import worker
@@ -32,7 +33,7 @@ def with_retriever(
         "ROLLCALL_RETRIEVER_COMMAND": command.format(port=port),
         "ROLLCALL_REWARD_TIMEOUT": timeout,
     }
-    return Settings.read(environ | retriever, ["true"])
+    return read_settings(environ | retriever, ["true"])
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import ray_node
@@ -24,7 +25,7 @@ def settings(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settin
     """Of a worker that has no token but the run directory's."""
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
     del environ["ROLLCALL_TOKEN"]
-    return Settings.read(environ, ["true"])
+    return read_settings(environ, ["true"])
 
 
 @pytest.fixture

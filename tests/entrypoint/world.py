@@ -12,7 +12,7 @@ from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.config.settings import Settings
+from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.command import RECIPE
@@ -102,7 +102,7 @@ class World:
         self.run = RunFiles(root)
         own = f"/tmp/rollcall-world-{os.getpid()}"  # in the mark: others run tests beside this one
         given = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RAY_TEMP_DIR": own, **env}
-        self.settings = Settings.read({"ROLLCALL_RECIPE": "command", **given}, ["true"])
+        self.settings = read_settings({"ROLLCALL_RECIPE": "command", **given}, ["true"])
         self.journal = Journal(self.run.journal, "head")
         self.inbox = Inbox()
         self.nodes = {"127.0.0.2"}

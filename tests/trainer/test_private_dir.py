@@ -17,6 +17,7 @@ import pytest
 
 from contract import fd_store, private_dir
 from contract.fd_store import Custody
+from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
 from entrypoint.processes.fork_server import client
@@ -34,7 +35,7 @@ def rays() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
-    read = Settings.read({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
+    read = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
     settings = replace(read, ray_temp_dir=rays)
     yield settings
     for directory in (client.home_of(settings), ray_node.custody_of(settings).parent):
