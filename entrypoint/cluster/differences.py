@@ -19,7 +19,7 @@ from entrypoint.cluster.roll import (
 )
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
-from entrypoint.preflight.check import About
+from entrypoint.preflight.verdict import About
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""

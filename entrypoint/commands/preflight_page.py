@@ -12,8 +12,8 @@ from pathlib import Path
 from entrypoint.cluster import differences
 from entrypoint.job import collective
 from entrypoint.machine.gpus import models
-from entrypoint.preflight.check import About
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import About
 
 BEGIN, END = "<!-- checks: from here -->", "<!-- checks: to here -->"
 GROUPS = {

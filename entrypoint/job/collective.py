@@ -17,7 +17,7 @@ from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.check_names import CheckName
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine.gpus import models
-from entrypoint.preflight.check import About, Verdict
+from entrypoint.preflight.verdict import About, Verdict
 
 FAILS, WARNS = 0.25, 0.5
 """Shares of what link and GPUs allow: below the first it fails, below the second it warns."""

@@ -23,7 +23,7 @@ from entrypoint.job.collective import Answer
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.net import wait
 from entrypoint.preflight import software
-from entrypoint.preflight.check import Verdict
+from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.process import Process, StartError, marks
 from entrypoint.processes.programs import program
 

@@ -15,7 +15,7 @@ from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
 from entrypoint.job.recipes.base import FilesGoneError, Recipe
 from entrypoint.net import wait
-from entrypoint.preflight.check import Verdict
+from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import Inbox, RayEnded
 from entrypoint.processes.services import Services
 from entrypoint.run.journal import Journal

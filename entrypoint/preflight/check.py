@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,30 +20,11 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine import interfaces
 from entrypoint.machine.gpus import amd_smi, nvml
+from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
 from entrypoint.processes import process
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-class Verdict(StrEnum):
-    """A check's answer, from best to worst but for `skip`, which says nothing."""
-
-    SKIP = "skip"
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a probe saw."""
-
-    verdict: Verdict
-    evidence: str
-    """What was measured, with its unit."""
-    remedy: str = ""
-    """What to do; empty where there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +66,6 @@ class Context:
             return {one.pid for one in process.ours(mark)}, "left by an earlier life of this node"
         running = {self.at_work, *(one.pid for one in process.marked(mark))}
         return running, f"of this node, which runs here (pid {self.at_work})"
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What the page of checks says of one, besides its question."""
-
-    evidence: str
-    """What is looked at."""
-    threshold: str
-    """From where on it warns or fails."""
-    source: str
-    """Whose threshold that is, or what breaks beyond it."""
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +112,6 @@ class Check:
         answer.set_result(
             Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
         )
-
-
-def worst(findings: Sequence[Finding]) -> Finding:
-    """One finding of several, of GPUs or ports: the worst verdict, with what led to it."""
-    verdict = max((one.verdict for one in findings), key=SEVERITY.__getitem__)
-    told = [one for one in findings if one.verdict is verdict]
-    remedies = list(dict.fromkeys(one.remedy for one in told if one.remedy))
-    return Finding(verdict, "; ".join(one.evidence for one in told), "; ".join(remedies))
-
-
-SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 @dataclass(frozen=True, slots=True)

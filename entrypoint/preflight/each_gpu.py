@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import amd, nvidia, visible
 from entrypoint.machine.gpus.protocol import Gpu, GpuError
-from entrypoint.preflight.check import SEVERITY, Context, Finding, Verdict
+from entrypoint.preflight.check import Context
+from entrypoint.preflight.verdict import Finding, Verdict, worst
 
 NO_GPU = "no GPU on this machine"
 NVML_TIMEOUT = 20.0
@@ -104,17 +106,18 @@ def each(context: Context, judge: Judge) -> Finding:
             findings = [_judged(gpu, judge) if gpu is not None else None for gpu in gpus]
     except GpuError as error:
         return Finding(Verdict.FAIL, str(error), "check the driver: nvidia-smi or amd-smi")
-    told = {index: one for index, one in enumerate(findings) if one is not None}
-    if not told:
+    alike: dict[Finding, list[int]] = {}
+    for index, finding in enumerate(findings):
+        if finding is not None:
+            alike.setdefault(finding, []).append(index)
+    if not alike:
         return Finding(Verdict.SKIP, "these GPUs, or their driver, do not tell")
-    verdict = max((one.verdict for one in told.values()), key=SEVERITY.__getitem__)
-    groups: dict[str, list[int]] = {}
-    for index, one in told.items():
-        if one.verdict is verdict:
-            groups.setdefault(one.evidence, []).append(index)
-    evidence = "; ".join(f"{_named(indices)}: {text}" for text, indices in groups.items())
-    remedies = dict.fromkeys(one.remedy for one in told.values() if one.verdict is verdict)
-    return Finding(verdict, evidence, "; ".join(filter(None, remedies)))
+    return worst(
+        [
+            replace(finding, evidence=f"{_named(indices)}: {finding.evidence}")
+            for finding, indices in alike.items()
+        ]
+    )
 
 
 def _judged(gpu: Gpu | GpuError, judge: Judge) -> Finding | None:

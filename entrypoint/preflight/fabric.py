@@ -11,7 +11,8 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband
 from entrypoint.machine.infiniband import ROCE_V2, Port
 from entrypoint.preflight import each_gpu
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 NO_FABRIC = "no InfiniBand or RoCE device on this machine"
 WATCH_SECONDS = 0.5

@@ -16,7 +16,8 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.machine.gpus import models
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.preflight import each_gpu, software
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict, worst
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict, worst
 from entrypoint.processes.process import Process, marks
 from entrypoint.processes.programs import program
 

@@ -15,7 +15,8 @@ from entrypoint.machine.gpus import visible as gpus_of
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.xid import XidAction
 from entrypoint.preflight import each_gpu, software
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
 HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)

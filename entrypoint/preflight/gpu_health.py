@@ -9,7 +9,8 @@ from entrypoint.machine.gpus import models
 from entrypoint.machine.gpus.protocol import Gpu
 from entrypoint.machine.limits import GIB, sized
 from entrypoint.preflight import each_gpu
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 MOST_REMAPPED_ROWS = 512
 WARM = 5.0

@@ -12,7 +12,8 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, limits
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight import each_gpu
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 from entrypoint.processes import process
 
 OBJECT_STORE_SHARE = 0.3

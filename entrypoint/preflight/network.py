@@ -11,7 +11,8 @@ from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.preflight import each_gpu
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 LOOKUP_SECONDS = 1.0
 """For a name; a slower answer is none."""

@@ -12,7 +12,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.port_block import why_not
 from entrypoint.node.ray_node import DAEMON_PORTS
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 from entrypoint.processes import process, services
 from entrypoint.processes.fork_server import client as fork_server
 

@@ -18,7 +18,8 @@ from entrypoint.preflight import (
     software,
     storage,
 )
-from entrypoint.preflight.check import Check, Context, Report, Result, Verdict
+from entrypoint.preflight.check import Check, Context, Report, Result
+from entrypoint.preflight.verdict import Verdict
 
 CHECKS: tuple[Check, ...] = (
     *host.CHECKS,

@@ -15,7 +15,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
 from entrypoint.machine.gpus import amd
 from entrypoint.preflight import each_gpu
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 PACKAGES = ("ray", "torch", "vllm", "transformers", "rollcall")
 CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")

@@ -11,7 +11,8 @@ from pathlib import Path
 from contract.run_dir import ExitCode, sync_directory
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.limits import GIB, MIB, sized
-from entrypoint.preflight.check import About, Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
+from entrypoint.preflight.verdict import About, Finding, Verdict
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB

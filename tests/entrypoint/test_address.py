@@ -17,9 +17,10 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine import address
 from entrypoint.machine.interfaces import Interface
-from entrypoint.preflight.check import Context, Result, Verdict
+from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.network import own_address
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(2, 2, "a test")

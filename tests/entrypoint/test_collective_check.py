@@ -20,7 +20,7 @@ from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
 from entrypoint.net import wait
-from entrypoint.preflight.check import Verdict
+from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
 from entrypoint.processes.process import NODE_MARK, marked
 from tests.entrypoint.test_control import eventually

@@ -14,8 +14,9 @@ import pytest
 from entrypoint.commands import doctor
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import SettingsError
-from entrypoint.preflight.check import Check, Finding, Verdict
+from entrypoint.preflight.check import Check
 from entrypoint.preflight.run import run_checks
+from entrypoint.preflight.verdict import Finding, Verdict
 
 FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 UNFIT = Check("t.unfit", "?", lambda _: Finding(Verdict.FAIL, "broken", "mend it"))

@@ -19,8 +19,9 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, SettingsError
 from entrypoint.preflight import host
-from entrypoint.preflight.check import Check, Context, Finding, Report, Result, Verdict
+from entrypoint.preflight.check import Check, Context, Report, Result
 from entrypoint.preflight.run import CHECKS, run_checks
+from entrypoint.preflight.verdict import Finding, Verdict
 
 HEAD = Head(1, 1, "a test")
 PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))

@@ -21,8 +21,9 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.machine import limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
-from entrypoint.preflight.check import Check, Context, Finding, Verdict
+from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import Finding, Verdict
 from tests.entrypoint import machines
 
 HEAD, WORKER = Head(1, 1, "a test"), Worker("abc.runpod.internal", "a test")

@@ -14,8 +14,9 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.machine import infiniband, interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.preflight import fabric, network
-from entrypoint.preflight.check import Context, Result, Verdict
+from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

@@ -14,8 +14,9 @@ from entrypoint.config.role import Head
 from entrypoint.machine.gpus import nvml
 from entrypoint.machine.gpus.amd_smi import AmdSmi
 from entrypoint.preflight import each_gpu, run
-from entrypoint.preflight.check import Check, Context, Result, Verdict
+from entrypoint.preflight.check import Check, Context, Result
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

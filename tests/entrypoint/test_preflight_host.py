@@ -16,7 +16,8 @@ from entrypoint.config.role import Head
 from entrypoint.machine import limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.preflight import each_gpu, gpu_health, host, software
-from entrypoint.preflight.check import Context, Verdict
+from entrypoint.preflight.check import Context
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

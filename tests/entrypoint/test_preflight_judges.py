@@ -13,7 +13,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine.gpus import models
 from entrypoint.preflight import gpu_burn, gpu_driver
-from entrypoint.preflight.check import Context, Verdict
+from entrypoint.preflight.check import Context
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

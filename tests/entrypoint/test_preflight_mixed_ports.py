@@ -10,8 +10,9 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.preflight.check import Context, Result, Verdict
+from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.run import CHECKS
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

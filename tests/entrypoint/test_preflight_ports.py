@@ -15,7 +15,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.preflight import ports
-from entrypoint.preflight.check import Context, Finding, Verdict
+from entrypoint.preflight.check import Context
+from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process
 
 HEAD = Head(1, 1, "a test")

@@ -13,8 +13,9 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.preflight import storage
-from entrypoint.preflight.check import Context, Finding, Verdict
+from entrypoint.preflight.check import Context
 from entrypoint.preflight.run import run_checks
+from entrypoint.preflight.verdict import Finding, Verdict
 
 HEAD = Head(1, 1, "a test")
 NOBODY = 65534

@@ -12,9 +12,10 @@ from entrypoint.config.role import Head
 from entrypoint.machine.gpus import visible
 from entrypoint.node import ray_node
 from entrypoint.preflight import each_gpu, gpu_burn, gpu_health
-from entrypoint.preflight.check import Context, Report, Result, Verdict
+from entrypoint.preflight.check import Context, Report, Result
 from entrypoint.preflight.run import CHECKS
 from entrypoint.preflight.software import inventory
+from entrypoint.preflight.verdict import Verdict
 from tests.entrypoint import machines
 
 HEAD = Head(1, 1, "a test")

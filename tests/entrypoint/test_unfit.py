@@ -20,8 +20,9 @@ from entrypoint.commands import doctor
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
 from entrypoint.node import worker
-from entrypoint.preflight.check import Check, Finding, Verdict
+from entrypoint.preflight.check import Check
 from entrypoint.preflight.run import run_checks
+from entrypoint.preflight.verdict import Finding, Verdict
 from tests.support.control import control_server
 
 TOKEN = "correct-horse-battery"
