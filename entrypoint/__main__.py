@@ -60,6 +60,7 @@ def _up(settings: Settings) -> int:
     from entrypoint.job.recipes import base as recipes
     from entrypoint.node import head, worker
     from entrypoint.preflight.run import run_checks
+    from entrypoint.preflight.show import failed_names, show_report
     from entrypoint.processes.inbox import Inbox
 
     role = decide(settings)
@@ -73,12 +74,13 @@ def _up(settings: Settings) -> int:
     if settings.preempt_file:
         inbox.listen_to_file(settings.preempt_file)
     report = run_checks(role, settings)
-    console.show_report(report)
+    show_report(report, console.log.info)
     if report.exit_code != ExitCode.FINISHED:
-        console.say_unfit(report)
+        failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
+        console.log.error(failed, failed_names(report))
         if isinstance(role, Worker):
-            failed = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
-            worker.tell_unfit(settings, role, failed)
+            reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
+            worker.tell_unfit(settings, role, reasons)
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))

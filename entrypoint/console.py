@@ -14,7 +14,6 @@ from contract.progress import Progress
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.preflight.check import Report
 
 log = logging.getLogger("rollcall")
 
@@ -120,22 +119,6 @@ def log_to_file(settings: Settings, *, is_head: bool) -> None:
         return
     handler.setFormatter(_Line(settings.node_name, settings.secrets))
     logging.getLogger().addHandler(handler)
-
-
-def show_report(report: Report) -> None:
-    """The preflight: a table on a terminal, else a line a check."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(report.table())
-    else:
-        for line in report.lines():
-            log.info("%s", line)
-
-
-def say_unfit(report: Report) -> None:
-    names = ", ".join(result.name for result in report.fails)
-    log.error("this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)", names)
 
 
 class ProgressLine:

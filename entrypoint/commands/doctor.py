@@ -15,9 +15,9 @@ from entrypoint.cluster.client import ControlClient, WrongTokenError
 from entrypoint.config import role
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.net import wait
-from entrypoint.preflight.check import Report
 from entrypoint.preflight.ports import living
 from entrypoint.preflight.run import run_checks
+from entrypoint.preflight.show import failed_names, show_report
 from entrypoint.run import token as run_token
 
 HEAD_SECONDS = 2.0
@@ -37,23 +37,12 @@ def main(settings: Settings, as_json: bool) -> int:
         roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}
         print(json.dumps(report.as_dict() | roll, indent=2))
     else:
-        show(report)
+        show_report(report, print)
+        if report.fails:
+            print(f"this node is not fit: {failed_names(report)} failed", file=sys.stderr)
         if state:
             print("\n".join(of_others(state)))
     return ExitCode.UNFIT if report.fails else ExitCode.FINISHED
-
-
-def show(report: Report) -> None:
-    """A table on a terminal, else a line a check; the failed ones by name on standard error."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(report.table())
-    else:
-        print("\n".join(report.lines()))
-    if report.fails:
-        names = ", ".join(result.name for result in report.fails)
-        print(f"this node is not fit: {names} failed", file=sys.stderr)
 
 
 def of_head(settings: Settings) -> dict[str, Any] | None:

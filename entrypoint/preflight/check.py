@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contract.run_dir import ExitCode
 from entrypoint.config.role import Head, Worker
@@ -22,9 +21,6 @@ from entrypoint.machine import interfaces
 from entrypoint.machine.gpus import amd_smi, nvml
 from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
 from entrypoint.processes import process
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,42 +149,3 @@ class Report:
             "verdict": self.verdict.value,
             "checks": [asdict(result) for result in self.results],
         }
-
-    def shown(self) -> list[Result]:
-        """The results for people: checks that have nothing to look at, and why, are one line."""
-        merged: list[Result] = []
-        for group, results in groupby(self.results, key=_nothing_there):
-            several = list(results)
-            if group is not None and len(several) > 1:
-                name = f"{several[0].name.partition('.')[0]}.*"
-                merged.append(replace(several[0], name=name))
-            else:
-                merged += several
-        return merged
-
-    def lines(self) -> list[str]:
-        """One line a check, for a log."""
-        return [
-            f"{result.verdict.upper():<4} {result.name}: {result.evidence}"
-            + (f" → {result.remedy}" if result.remedy else "")
-            for result in self.shown()
-        ]
-
-    def table(self) -> Table:
-        """The report for a terminal."""
-        from rich.table import Table
-        from rich.text import Text
-
-        colours = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
-        table = Table("check", "verdict", "evidence", "remedy", title="Preflight")
-        for result in self.shown():
-            verdict = Text(result.verdict.value, style=colours[result.verdict])
-            table.add_row(result.name, verdict, Text(result.evidence), Text(result.remedy))
-        return table
-
-
-def _nothing_there(result: Result) -> tuple[str, str] | None:
-    """Group and evidence of a skipped check; None for one that had something to look at."""
-    if result.verdict is not Verdict.SKIP:
-        return None
-    return result.name.partition(".")[0], result.evidence

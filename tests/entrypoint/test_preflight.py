@@ -18,7 +18,7 @@ from contract.run_dir import ExitCode
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, SettingsError
-from entrypoint.preflight import host
+from entrypoint.preflight import host, show
 from entrypoint.preflight.check import Check, Context, Report, Result
 from entrypoint.preflight.run import CHECKS, run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -160,7 +160,7 @@ def test_checks_that_find_nothing_to_look_at_are_one_line() -> None:
         Check(f"gpu.{name}", "?", lambda _: Finding(Verdict.SKIP, "no GPU")) for name in "abc"
     ]
     told = report(*absent, PASSING)
-    assert told.lines() == ["SKIP gpu.*: no GPU", "PASS t.passes: fine"]
+    assert show.lines(told) == ["SKIP gpu.*: no GPU", "PASS t.passes: fine"]
     assert len(told.as_dict()["checks"]) == 4
 
 
@@ -171,9 +171,9 @@ def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
     assert [set(check) for check in row["checks"]] == [
         {"name", "verdict", "evidence", "remedy", "seconds"}
     ] * 2
-    assert told.lines() == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
+    assert show.lines(told) == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
     screen = Console(file=io.StringIO(), width=120)
-    screen.print(told.table())
+    screen.print(show.table(told))
     assert "buy [one]" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 

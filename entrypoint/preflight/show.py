@@ -1,0 +1,77 @@
+"""Shows a report of preflight to people: a table on a terminal, else one line for each check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from entrypoint.preflight.check import Report, Result
+from entrypoint.preflight.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.WARN: "yellow",
+    Verdict.FAIL: "bold red",
+    Verdict.SKIP: "dim",
+}
+
+
+def show_report(report: Report, write_line: Callable[[str], object]) -> None:
+    """Print a table on a terminal; else give each line to `write_line`."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(table(report))
+    else:
+        for line in lines(report):
+            write_line(line)
+
+
+def failed_names(report: Report) -> str:
+    return ", ".join(result.name for result in report.fails)
+
+
+def lines(report: Report) -> list[str]:
+    """One line for each check."""
+    return [
+        f"{result.verdict.upper():<4} {result.name}: {result.evidence}"
+        + (f" → {result.remedy}" if result.remedy else "")
+        for result in _merged(report)
+    ]
+
+
+def table(report: Report) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("check", "verdict", "evidence", "remedy", title="Preflight")
+    for result in _merged(report):
+        verdict = Text(result.verdict.value, style=COLOURS[result.verdict])
+        table.add_row(result.name, verdict, Text(result.evidence), Text(result.remedy))
+    return table
+
+
+def _merged(report: Report) -> list[Result]:
+    """The results; skipped checks of one group with the same evidence become one result."""
+    merged: list[Result] = []
+    for skipped, results in groupby(report.results, key=_group_and_reason):
+        several = list(results)
+        if skipped is not None and len(several) > 1:
+            group, _ = skipped
+            merged.append(replace(several[0], name=f"{group}.*"))
+        else:
+            merged += several
+    return merged
+
+
+def _group_and_reason(result: Result) -> tuple[str, str] | None:
+    """Group and evidence of a skipped check; None for any other."""
+    if result.verdict is not Verdict.SKIP:
+        return None
+    return result.name.partition(".")[0], result.evidence
