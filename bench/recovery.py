@@ -38,9 +38,8 @@ from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.processes.process import NODE_MARK, kill, marked
-from tests.container.conftest import missing
-from tests.container.podman import IMAGE, Container, podman
-from tests.ray_workers import actor_of
+from tests.support.podman import IMAGE, Container, missing, podman
+from tests.support.ray_workers import actor_of
 
 REPOSITORY = Path(__file__).parents[1]
 WORKERS = ("worker-1", "worker-2")

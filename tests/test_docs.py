@@ -19,8 +19,8 @@ import pytest
 
 from contract.run_dir import ExitCode
 from entrypoint.config.settings import markdown
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"

@@ -11,8 +11,7 @@ from pathlib import Path
 import yaml
 
 from entrypoint.job.recipes.base import Recipe
-
-ROOT = Path(__file__).parent.parent
+from tests.support.repository import ROOT
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.container.conftest import missing
-from tests.container.podman import IMAGE, Container, podman
+from tests.support.podman import IMAGE, Container, missing, podman
 
 RAY_PORT = 6379
 SECONDS = 4

@@ -24,8 +24,8 @@ import httpx
 import psutil
 
 from contract import fd_store
-from tests.cluster.harness import HEAD, Cluster
 from tests.support.connections import is_closed
+from tests.support.node_cluster import HEAD, Cluster
 
 WORKER = 1
 DESCRIPTORS = 700

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.cluster.command_job import PAUSE_SECONDS
-from tests.cluster.harness import HEAD, Cluster
+from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

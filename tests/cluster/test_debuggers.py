@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.harness import HEAD, JOB, Cluster
+from tests.support.node_cluster import HEAD, JOB, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

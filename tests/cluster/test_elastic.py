@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from env.prepare.model import TinyModel, write_model
-from tests.cluster.harness import HEAD, Cluster
-from tests.watch import assert_no_step_is_lost_or_done_twice
+from tests.support.node_cluster import HEAD, Cluster
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
 

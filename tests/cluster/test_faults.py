@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from entrypoint.processes.process import kill
-from tests.cluster.harness import HEAD, Cluster, result
-from tests.watch import assert_no_step_is_lost_or_done_twice
+from tests.support.node_cluster import HEAD, Cluster, result
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

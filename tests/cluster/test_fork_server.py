@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from entrypoint.processes.process import kill, marked
-from tests.cluster.harness import HEAD, Cluster, command_line, parent_of
-from tests.cluster.tiny import tiny_job
-from tests.watch import assert_no_step_is_lost_or_done_twice
+from tests.support.node_cluster import HEAD, Cluster, command_line, parent_of
+from tests.support.tiny_job import tiny_job
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

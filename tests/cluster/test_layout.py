@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from env.prepare.model import TinyModel, write_model
-from tests.cluster.harness import HEAD, Cluster
-from tests.trainer.hub_server import Hub
-from tests.trainer.judges import write_reward_model
+from tests.support.hub_server import Hub
+from tests.support.node_cluster import HEAD, Cluster
+from tests.support.tiny_reward_model import write_reward_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import HEAD, Cluster, result
+from tests.support.node_cluster import HEAD, Cluster, result
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import HEAD, Cluster
-from tests.watch import assert_no_step_is_lost_or_done_twice
+from tests.support.node_cluster import HEAD, Cluster
+from tests.support.repository import ROOT
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).parents[2]
 WHOLE = ROOT.parent / "shared" / "data" / "gsm8k"
 EXCERPT = ROOT / "env" / "prepare" / "gsm8k_excerpt"
 STEPS = 20

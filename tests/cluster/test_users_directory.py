@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from entrypoint.net.port_block import PortBlock
-from tests.cluster.harness import HEAD, Cluster, result
-from tests.cluster.tiny import tiny_job
+from tests.support.node_cluster import HEAD, Cluster, result
+from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 

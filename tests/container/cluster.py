@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from contract.run_dir import RunFiles
-from tests.container.podman import IMAGE, Container, podman
-from tests.watch import Watch
+from tests.support.podman import IMAGE, Container, podman
+from tests.support.watch import Watch
 
 HEAD_POD_ID = "abc123"
 REWARD_URL = "http://reward:5000/get_reward"

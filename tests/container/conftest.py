@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from tests.container.cluster import Cluster
-from tests.container.podman import IMAGE, podman, run_once
-
-PREPARE = "python3 tests/container/host/prepare.py"
+from tests.support.podman import IMAGE, missing, run_once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,17 +16,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if ours and (reason := missing()):
         for item in ours:
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def missing() -> str | None:
-    """Why no container can be started here; None where one can."""
-    if os.geteuid() != 0:
-        return "containers are started by root"
-    if shutil.which("podman") is None:
-        return f"no podman here: {PREPARE}"
-    if podman("image", "exists", IMAGE, check=False).returncode != 0:
-        return f"{IMAGE} is not built: {PREPARE}"
-    return None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.container.cluster import Cluster
-from tests.container.podman import Container, podman
+from tests.support.podman import Container, podman
 
 pytestmark = [
     pytest.mark.faults,

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from entrypoint.commands.demo import Layout, data_flags, job_flags, warm_up_flags
-from tests.container.podman import CONFIGURATION, IMAGE, podman
+from tests.support.podman import CONFIGURATION, IMAGE, podman
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "compose" / "cpu.yaml"
 
 

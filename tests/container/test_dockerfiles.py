@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 TARGETS = {"cpu": "Dockerfile", "cuda": "Dockerfile", "rocm": "Dockerfile.rocm"}
 
 

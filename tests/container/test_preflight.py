@@ -13,7 +13,7 @@ import pytest
 
 from tests.container.clock import WrongClock
 from tests.container.cluster import HEAD_POD_ID, Cluster
-from tests.container.podman import IMAGE, Container, podman, run_once
+from tests.support.podman import IMAGE, Container, podman, run_once
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(400)]
 

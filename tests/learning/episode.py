@@ -9,7 +9,7 @@ from statistics import fmean
 
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
-from tests.trainer.harness import train
+from tests.support.tiny_run import train
 from trainer.config.config import Config
 
 

@@ -31,7 +31,7 @@ from env.prepare.__main__ import main as prepare
 from env.rewards import arithmetic
 from tests.learning.algorithms import ALGORITHMS
 from tests.learning.episode import Goal, learn
-from tests.trainer.harness import Tiny
+from tests.support.tiny_run import Tiny
 from trainer.supervised import main as supervised
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]

@@ -28,7 +28,7 @@ import pytest
 
 from tests.learning.algorithms import ALGORITHMS
 from tests.learning.episode import Goal, learn
-from tests.trainer.harness import Tiny, metric_rows, share_of, train
+from tests.support.tiny_run import Tiny, metric_rows, share_of, train
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 

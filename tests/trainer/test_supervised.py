@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from tests.trainer.harness import Tiny
+from tests.support.tiny_run import Tiny
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.supervised import main

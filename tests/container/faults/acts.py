@@ -14,9 +14,9 @@ from pathlib import Path
 from contract.manifest import MANIFEST
 from contract.progress import Progress
 from contract.run_dir import ExitCode, write_atomically
-from tests.cluster.harness import HEAD
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
+from tests.support.node_cluster import HEAD
 
 Act = Callable[[Stage], object]
 

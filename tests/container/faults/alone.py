@@ -29,7 +29,7 @@ def train_alone(data: Path, run: Path, steps: int) -> dict[str, bytes]:
 
 def main() -> None:
     from env.registry import reward_function
-    from tests.trainer.harness import train
+    from tests.support.tiny_run import train
     from trainer.config.config import parse
 
     data, run, steps = sys.argv[1:]

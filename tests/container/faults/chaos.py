@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.harness import HEAD
 from tests.container.faults.fault import Fault, undergo
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data
 from tests.container.faults.table import MATRIX
+from tests.support.node_cluster import HEAD
 
 LONGEST_PAUSE = 4.0
 """Seconds of training before a fault, at most: some steps, perhaps a checkpoint."""

@@ -4,12 +4,11 @@ renews both."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.container.faults import results, table, table_files, test_containers, test_storage
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs" / "faults.md", ROOT / "README.md"
 BEGIN, END = "<!-- results: from here -->", "<!-- results: to here -->"
 

@@ -17,10 +17,10 @@ from contract.journal import timestamp
 from contract.manifest import MANIFEST
 from contract.run_dir import RunFiles
 from entrypoint.commands.demo import WORKERS
-from tests.cluster.harness import HEAD, Cluster, command_line, signalled
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
 from tests.container.faults.reward import RewardServer
+from tests.support.node_cluster import HEAD, Cluster, command_line, signalled
 
 BOOT_SECONDS = 120
 MAX_RESTARTS = 5

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from tests.cluster.harness import HEAD
 from tests.container.faults import acts
 from tests.container.faults.acts import (
     ALL,
@@ -30,6 +29,7 @@ from tests.container.faults.table_files import (
     others,
     spoilt_checkpoints,
 )
+from tests.support.node_cluster import HEAD
 
 REPAIRED = frozenset({"policy", "critic", "engine", "raylet-1"})
 """Whose loss the trainer may outlive."""

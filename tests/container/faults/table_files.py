@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.cluster.harness import HEAD
 from tests.container.faults import acts
 from tests.container.faults.acts import ALL, FIRST, KILL, SECOND, both, send, start_node
 from tests.container.faults.fault import DIED, LOST, UNDONE, Fault
 from tests.container.faults.stage import Stage
+from tests.support.node_cluster import HEAD
 
 
 def spoilt_checkpoints() -> Iterator[Fault[Stage]]:

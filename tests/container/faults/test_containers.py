@@ -15,11 +15,10 @@ import pytest
 from contract.manifest import newest_checkpoint
 from tests.container.clock import WrongClock
 from tests.container.cluster import ENDLESS, HEAD_POD_ID, SHORT, Cluster
-from tests.container.conftest import missing
 from tests.container.faults import checker, results
 from tests.container.faults.fault import DIED, HUNG, LOST, Fault, undergo
 from tests.container.faults.machine import do
-from tests.container.podman import IMAGE, Container, podman
+from tests.support.podman import IMAGE, Container, missing, podman
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from contract.journal import timestamp
-from tests.cluster.harness import HEAD, Cluster, signalled
 from tests.container.faults import checker
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data
-from tests.watch import Watch
+from tests.support.node_cluster import HEAD, Cluster, signalled
+from tests.support.watch import Watch
 
 pytestmark = [pytest.mark.timeout(400)]
 

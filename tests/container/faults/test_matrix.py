@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import HEAD
 from tests.container.faults import results
 from tests.container.faults.alone import train_alone
 from tests.container.faults.fault import Fault, undergo
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data, numbers
 from tests.container.faults.table import MATRIX
+from tests.support.node_cluster import HEAD
 
 pytestmark = [pytest.mark.timeout(400)]
 

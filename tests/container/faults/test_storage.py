@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import HEAD
 from tests.container.faults import results
 from tests.container.faults.fault import Fault, undergo
 from tests.container.faults.machine import do
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data
+from tests.support.node_cluster import HEAD
 
 pytestmark = [
     pytest.mark.faults,

@@ -1,0 +1,319 @@
+"""Several ranks train one model as one would: sharding does not matter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from env.prepare.model import TinyModel, write_model
+from tests.support.benches import PATIENCE, Benches
+from tests.support.ranks import ROLES, Said, Workbench, experience, settings
+from trainer.algorithms import batching
+from trainer.checkpoint import state
+from trainer.checkpoint.state import State
+from trainer.cluster.worker_group import Group
+from trainer.models.settings import LoRASettings, Sharding
+from trainer.types import SilentRankError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its vectors of 10 divide by neither 4 ranks nor a power of them."""
+    path = tmp_path_factory.mktemp("model") / "model"
+    shape = TinyModel(hidden_size=10, layers=2, heads=1, max_length=32)
+    write_model(shape, "0123456789+=", path)
+    return path
+
+
+def taught(bench: Group[Workbench], role: str, directory: Path, made: Any) -> tuple[Said, State]:
+    """What all ranks together said in a lesson of two steps, and what they saved after it."""
+    directory.mkdir(parents=True)
+    bench.together(Workbench.build, role, made).result()
+    of_each = bench.together(Workbench.lesson, [1, 2]).result()
+    bench.together(Workbench.save, directory).result()
+    return whole(of_each), state.load(directory, role)
+
+
+def whole(of_each: list[Said]) -> Said:
+    lengths = experience(0).sequences.lengths
+    return Said(
+        batching.gather([said.before for said in of_each], lengths),
+        [
+            batching.combine_metrics(step)
+            for step in zip(*(s.metrics for s in of_each), strict=True)
+        ],
+        batching.gather([said.after for said in of_each], lengths),
+    )
+
+
+def same(one: State, other: State, tolerance: float = 1e-5) -> None:
+    assert one.model.keys() == other.model.keys()
+    assert one.adam.keys() == other.adam.keys()
+    for name, tensor in one.model.items():
+        torch.testing.assert_close(tensor, other.model[name], rtol=0, atol=tolerance)
+    for name, held in one.adam.items():
+        for key, value in held.items():
+            torch.testing.assert_close(value, other.adam[name][key], rtol=1e-3, atol=tolerance)
+    assert one.scheduler == other.scheduler
+
+
+def alike(one: Said, other: Said, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(one.before, other.before, atol=tolerance)
+    np.testing.assert_allclose(one.after, other.after, atol=10 * tolerance)
+    for mine, theirs in zip(one.metrics, other.metrics, strict=True):
+        for name in (name for name in mine if not name.endswith(batching.PEAK)):
+            assert mine[name] == pytest.approx(theirs[name], rel=10 * tolerance, abs=tolerance), (
+                name
+            )
+
+
+@pytest.fixture(scope="module")
+def alone(
+    benches: Benches, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Said, State]]:
+    """The same lesson on one rank that shares nothing."""
+    root = tmp_path_factory.mktemp("alone")
+    made = settings(model, Sharding())
+    return {role: taught(benches[1], role, root / role, made) for role in ROLES}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sharding_does_not_matter(
+    benches: Benches,
+    model: Path,
+    alone: dict[str, tuple[Said, State]],
+    tmp_path: Path,
+    count: int,
+    stage: int,
+    role: str,
+) -> None:
+    made = settings(model, Sharding(zero_stage=stage))
+    said, saved = taught(benches[count], role, tmp_path / "saved", made)
+    expected, state_alone = alone[role]
+    same(saved, state_alone)
+    alike(said, expected)
+    assert all(
+        step["grad_norm" if role == "policy" else "critic_grad_norm"] > 0.3 for step in said.metrics
+    )
+
+
+@pytest.mark.parametrize("adam_offload", [False, True])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whole(
+    benches: Benches,
+    model: Path,
+    alone: dict[str, tuple[Said, State]],
+    tmp_path: Path,
+    stage: int,
+    adam_offload: bool,
+) -> None:
+    """DeepSpeed goes the way here that it goes on a GPU, though nothing gets far."""
+    bench, sharding = benches[2], Sharding(zero_stage=stage, adam_offload=adam_offload)
+    bench.together(Workbench.build, "policy", settings(model, sharding)).result()
+    bench.together(Workbench.sleep_between_calls).result()
+    for step in (1, 2):
+        bench.together(Workbench.lesson, [step]).result()
+        (tmp_path / str(step)).mkdir()
+        bench.together(Workbench.save, tmp_path / str(step)).result()
+    same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
+
+
+RECOMPUTE = {"gradient_checkpointing": True}
+WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
+    **{
+        f"optimiser on the CPU, stage {stage}": (
+            2,
+            Sharding(zero_stage=stage, adam_offload=True),
+            {},
+        )
+        for stage in (1, 2, 3)
+    },
+    "communication while computing, stage 2": (2, Sharding(zero_stage=2, overlap_comm=True), {}),
+    "communication while computing, stage 3": (2, Sharding(zero_stage=3, overlap_comm=True), {}),
+    "weights in groups of two ranks": (4, Sharding(zero_stage=3, zpg=2), {}),
+    "several samples in a pass": (2, Sharding(zero_stage=3), {"micro_train_batch_size": 3}),
+    "passes under a budget of tokens": (4, Sharding(zero_stage=3), {"max_tokens": 14}),
+    "gradient checkpointing, stage 2": (
+        2,
+        Sharding(zero_stage=2),
+        {"gradient_checkpointing": True},
+    ),
+    "gradient checkpointing, stage 3": (
+        2,
+        Sharding(zero_stage=3),
+        {"gradient_checkpointing": True},
+    ),
+    "adapters, stage 1": (2, Sharding(zero_stage=1), {"lora": ADAPTERS}),
+    "adapters, stage 3": (2, Sharding(zero_stage=3), {"lora": ADAPTERS}),
+    "moving average, whole": (2, Sharding(), {"ema_beta": 0.9}),
+    "moving average, stage 2": (2, Sharding(zero_stage=2), {"ema_beta": 0.9}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_to_train_changes_nothing_that_is_learned(
+    benches: Benches, model: Path, tmp_path: Path, way: str
+) -> None:
+    count, sharding, changes = WAYS[way]
+    expected = taught(
+        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), **changes)
+    )
+    said, saved = taught(
+        benches[count], "policy", tmp_path / "saved", settings(model, sharding, **changes)
+    )
+    same(saved, expected[1])
+    alike(said, expected[0])
+
+
+@pytest.mark.parametrize("grad_accum_dtype", ["", "fp32"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bf16_learns_what_one_rank_learns_in_bf16(
+    benches: Benches, model: Path, tmp_path: Path, stage: int, grad_accum_dtype: str
+) -> None:
+    sharding = Sharding(zero_stage=stage, grad_accum_dtype=grad_accum_dtype)
+    expected = taught(
+        benches[1], "policy", tmp_path / "alone", settings(model, Sharding(), mixed_precision=True)
+    )
+    said, saved = taught(
+        benches[2], "policy", tmp_path / "saved", settings(model, sharding, mixed_precision=True)
+    )
+    assert all(tensor.dtype is torch.float32 for tensor in saved.model.values())
+    learnt = np.abs(np.subtract(expected[0].after, expected[0].before)).max()
+    np.testing.assert_allclose(said.after, expected[0].after, atol=learnt / 10)
+    for mine, theirs in zip(said.metrics, expected[0].metrics, strict=True):
+        assert mine["policy_loss"] == pytest.approx(theirs["policy_loss"], abs=1e-3)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.01)
+        assert mine["actor_lr"] == theirs["actor_lr"]
+
+
+@pytest.mark.parametrize("adapters", [None, ADAPTERS])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
+    benches: Benches, model: Path, stage: int, adapters: LoRASettings | None
+) -> None:
+    made = settings(model, Sharding(zero_stage=stage), mixed_precision=True, lora=adapters)
+    scores = []
+    for role in ("policy", "reference"):
+        benches[2].together(Workbench.build, role, made).result()
+        scores.append(np.concatenate(benches[2].together(Workbench.scores).result()))
+    assert np.array_equal(*scores)
+    assert scores[0].any()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
+    benches: Benches,
+    model: Path,
+    alone: dict[str, tuple[Said, State]],
+    tmp_path: Path,
+    role: str,
+) -> None:
+    """From 4 ranks and ZeRO-3 to 2 and ZeRO-1, back, to one alone, to 2 that share nothing."""
+    plain = settings(model, Sharding())
+    benches[1].together(Workbench.build, role, plain).result()
+    benches[1].together(Workbench.lesson, [1, 2]).result()
+    uninterrupted = whole(benches[1].together(Workbench.lesson, [3, 4, 5, 6, 7]).result())
+
+    taught(benches[4], role, tmp_path / "0", settings(model, Sharding(zero_stage=3)))
+    losses = []
+    for number, (count, stage) in enumerate([(2, 1), (4, 3), (1, 0), (2, 0), (4, 2)], 1):
+        bench = benches[count]
+        made = settings(model, Sharding(zero_stage=stage))
+        bench.together(Workbench.build, role, made).result()
+        bench.together(Workbench.restore, tmp_path / str(number - 1)).result()
+        losses += whole(bench.together(Workbench.lesson, [2 + number]).result()).metrics
+        (tmp_path / str(number)).mkdir()
+        bench.together(Workbench.save, tmp_path / str(number)).result()
+    for mine, theirs in zip(losses, uninterrupted.metrics, strict=True):
+        for name in (
+            ("policy_loss", "actor_lr") if role == "policy" else ("critic_loss", "critic_lr")
+        ):
+            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("changes", [{}, {"lora": ADAPTERS}, {"mixed_precision": True}])
+def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
+    benches: Benches, model: Path, tmp_path: Path, changes: dict[str, Any], stage: int
+) -> None:
+    bench, made = benches[2], settings(model, Sharding(zero_stage=stage), **changes)
+    taught(bench, "policy", tmp_path / "saved", made)
+    bench.together(Workbench.build, "policy", replace(made, ema_beta=0.9)).result()
+    bench.together(Workbench.restore, tmp_path / "saved").result()
+    trained = bench.together(Workbench.weights).result()[0]
+    bench.together(Workbench.export, tmp_path / "exported").result()
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    for name, averaged in exported.items():
+        expected = torch.from_numpy(trained[name])
+        rounded = expected.dtype is torch.int16  # the bits of bf16; the average is kept in fp32
+        expected = expected.view(torch.bfloat16).float() if rounded else expected
+        torch.testing.assert_close(
+            torch.from_numpy(averaged), expected, rtol=2**-8 if rounded else 0, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_sharded_weights_are_whole_where_they_leave(
+    benches: Benches, model: Path, tmp_path: Path, count: int
+) -> None:
+    made = settings(model, Sharding(zero_stage=3), lora=ADAPTERS)
+    _, saved = taught(benches[count], "policy", tmp_path / "saved", made)
+    first, *others = benches[count].together(Workbench.weights).result()
+    assert others == [{}] * (count - 1)
+    for of_rank in benches[count].together(Workbench.in_parts, 1000).result():
+        assert [*of_rank] == [*first]
+        for name, array in of_rank.items():
+            np.testing.assert_array_equal(array, first[name])
+    benches[count].together(Workbench.export, tmp_path / "exported").result()
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert exported.keys() == first.keys() == load_file(model / "model.safetensors").keys()
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, first[name])
+    query = "model.layers.0.self_attn.q_proj"
+    a, b = (saved.model[f"{query}.{name}"].numpy() for name in ("lora_a", "lora_b"))
+    start = load_file(model / "model.safetensors")[f"{query}.weight"]
+    assert np.abs(b).max() > 0
+    np.testing.assert_allclose(first[f"{query}.weight"], start + 2 * b @ a, atol=1e-6)
+
+
+def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, model: Path) -> None:
+    """DeepSpeed before 0.19.8 waited for the last of them alone, as if gloo kept an order."""
+    made = settings(model, Sharding(zero_stage=3))
+    benches[4].together(Workbench.build, "policy", made).result()
+    assert benches[4].together(Workbench.torn, 100).result() == [0] * 4
+
+
+def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
+    """The last test of these ranks: one of them never comes back."""
+    bench = benches[2]
+    bench.together(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
+    _, stopped = bench.together(Workbench.process).result()
+    process = psutil.Process(stopped)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
+            bench.together(Workbench.lesson, [1, 2]).result()
+        assert time.monotonic() - since < PATIENCE
+        gone, _ = psutil.wait_procs([process], 10)
+        assert gone, "it would keep its GPU"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)

@@ -1,0 +1,184 @@
+"""Processes of a run are killed and stopped; it repairs itself, and ends as if never touched."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contract.journal import read_events
+from contract.run_dir import ExitCode
+from contract.stop import StopRequest
+from entrypoint.processes.process import kill
+from env.registry import reward_function
+from tests.cluster.test_trainer import flags_of, start, wait_until, worker_of
+from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.ray_nodes import cluster_at, short_directory, workers_of
+from tests.support.tiny_run import Tiny, events, to_argv, train
+from trainer import loop
+from trainer.checkpoint.checkpointer import Keeping
+from trainer.checkpoint.replication import Peers
+from trainer.checkpoint.writer import DriverState
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.config import layout
+from trainer.config.config import Config, parse
+from trainer.rollout import prompts as data
+from trainer.workers import groups
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+STEPS = 40
+Begin = Callable[..., subprocess.Popen[str]]
+SLOW = """
+import pathlib, time
+
+def reward_func(queries, prompts, labels):
+    if pathlib.Path({path!r}).exists():
+        time.sleep(3)
+    return [float(len(query) % 3) for query in queries]
+"""
+"""Rewards that keep a run from its end for as long as a file is there: for longer than Ray takes to
+start a process anew."""
+
+
+@pytest.fixture
+def ray_directory() -> Iterator[Path]:
+    with short_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
+def begin(ray_directory: Path) -> Iterator[Begin]:
+    """Starts a run with these flags, on a Ray of its own or on that at an address."""
+    drivers: list[subprocess.Popen[str]] = []
+
+    def begin(flags: dict[str, Any], address: str | None = None) -> subprocess.Popen[str]:
+        drivers.append(start(flags, ray_directory, address))
+        return drivers[-1]
+
+    yield begin
+    for driver in drivers:
+        driver.kill()
+        driver.communicate()
+
+
+@pytest.fixture
+def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+    return flags_of(tiny, run_dir, max_steps=STEPS, save_steps=1)
+
+
+def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
+    flags: dict[str, Any], begin: Begin, tmp_path: Path
+) -> None:
+    slow, flags = slowly(flags, tmp_path)
+    config = parse(to_argv(flags))
+    with cluster_at(*[{"num_cpus": 4, "node_name": f"node-{n}"} for n in range(3)]) as cluster:
+        running = begin(flags, cluster.address)
+        for victim, repair in (("policy-0", "rank-replaced"), ("engine-1", "engine-replaced")):
+            kill([worker_of(victim, psutil.Process(), running)])
+            wait_until(lambda kind=repair: bool(events(config, kind)), running)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        at = made(config)
+        wait_until(lambda: made(config) >= at + 3, running)
+        slow.unlink()
+        finish(running)
+    sentence = events(config, "rank-replaced")[0]["sentence"]
+    assert sentence.startswith("The policy lost a process (its process ended): policy ")
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    train(alone, reward_function(str(flags["remote_rm_url"])))
+    assert_the_same(config, alone)
+
+
+@pytest.mark.parametrize("lost_in", ["copy", "hand-over"])
+def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_in: str
+) -> None:
+    flags |= {"save_steps": STEPS, "advantage_estimator": "group_norm", "init_kl_coef": 0}
+    config = parse(to_argv(flags | {"max_steps": 12}))
+    copy, begin = Keeping._copy, Peers.begin
+
+    def strike(step: int) -> None:
+        if step == 7 and not events(config, "rank-replaced"):
+            deadline = time.monotonic() + 30
+            while not (found := workers_of("policy-0")):
+                assert time.monotonic() < deadline
+            kill(found)
+            psutil.wait_procs(found, 10)
+
+    def copies(keeping: Keeping, step: int) -> float:
+        strike(step)
+        return copy(keeping, step)
+
+    def hands_over(peers: Peers, driver: DriverState, learners: Any) -> None:
+        begin(peers, driver, learners)
+        under[driver.run.step] = peers._attempt
+        if lost_in == "hand-over":
+            strike(driver.run.step)
+
+    under: dict[int, str] = {}
+    if lost_in == "copy":
+        monkeypatch.setattr(Keeping, "_copy", copies)
+    monkeypatch.setattr(Peers, "begin", hands_over)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with cluster_at(*[{"num_cpus": 2, "node_name": f"node-{n}"} for n in range(2)]):
+        train_on_ray(config)
+    (repaired,) = events(config, "rank-replaced")
+    assert repaired["details"]["step"] in ((6,) if lost_in == "copy" else (6, 7))
+    assert "from the nodes' memory" in repaired["sentence"]
+    again = repaired["details"]["step"] == 6
+    assert (under[6] != under[8]) is again, "no share of the lost step meets one of the new"
+    finished = [event["details"]["step"] for event in events(config, "step")]
+    assert finished == list(range(1, 13)), "none that was finished is made again"
+    alone = parse(to_argv(flags | {"max_steps": 12, "run_dir": tmp_path / "alone"}))
+    train(alone, reward_function(str(flags["remote_rm_url"])))
+    assert leaves_of(config, 12) == leaves_of(alone, 12)
+
+
+def train_on_ray(config: Config) -> None:
+    """As the program does, with this process as the driver of the cluster that it is in."""
+    config.files.root.mkdir(parents=True)
+    prompts, wanted = data.load(config), layout.of(config)
+    launcher = RayLauncher(placement.reserve(wanted), config.dist_timeout)
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    peers = Peers(config)
+    reward = reward_function(config.remote_rm_url)
+    loop.train(config, crew, prompts, reward, StopRequest(), peers)
+    peers.end()
+
+
+def finish(running: subprocess.Popen[str]) -> None:
+    said, _ = running.communicate(timeout=200)
+    assert running.returncode == ExitCode.FINISHED, said
+
+
+def slowly(flags: dict[str, Any], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A file, and flags of a run that is slow as long as the file is there."""
+    slow, reward = tmp_path / "slow", tmp_path / "reward.py"
+    slow.touch()
+    reward.write_text(SLOW.format(path=str(slow)))
+    return slow, flags | {"remote_rm_url": reward}
+
+
+def assert_the_same(config: Config, alone: Config) -> None:
+    """To the bit; and in one attempt, in which no finished step is made again."""
+    assert [event["details"]["step"] for event in events(config, "resume")] == [0]
+    made = 0
+    for event in read_events(config.files.journal):
+        if event["kind"] == "rank-replaced":
+            assert event["details"]["step"] == made
+        elif event["kind"] == "step":
+            made += 1
+            assert event["details"]["step"] == made
+    assert made == STEPS
+    assert leaves_of(config, STEPS) == leaves_of(alone, STEPS)
+
+
+def made(config: Config) -> int:
+    """Finished steps; -1 before the run has begun."""
+    return len(events(config, "step")) if events(config, "resume") else -1

@@ -1,0 +1,129 @@
+"""An engine that stops in the middle of a run: real processes, a real signal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+import torch
+
+from tests.support.ray_nodes import short_directory
+from tests.support.repository import ROOT
+from tests.support.tiny_run import Tiny
+from tests.trainer.rollout.hf_engine.test_engine import settings
+from tests.trainer.workers.test_learner import settings as learner
+from trainer.algorithms.losses import PolicyObjective
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Request, Sampling, TrainingError
+from trainer.weight_sync import update
+from trainer.weight_sync.choose import Member, Seat
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+class Known(HFEngine):
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    roles = {"policy": 1, "engine": 2}
+    groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
+    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    with short_directory() as directory:
+        monkeypatch.setenv("RAY_TMPDIR", str(directory))
+        placement.join(wanted)
+        yield RayLauncher(placement.reserve(wanted), timeout=60.0)
+        ray.shutdown()
+
+
+def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
+    launcher: RayLauncher, tiny: Tiny
+) -> None:
+    actor = "trainer.workers.policy:PolicyActor"
+    policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
+    group = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
+    update.weights(policy, EnginePool(group), 1)  # a start may take longer than 5 s
+    told: list[str] = []
+    pool = EnginePool(
+        group, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(start=120, part=5)
+    )
+    shares = [[Request("1+1=", (0,))], [Request("2+2=", (1,))]]
+    pids = [group.send(engine, Known.pid).result() for engine in (0, 1)]
+    os.kill(pids[1], signal.SIGSTOP)
+    begun = time.monotonic()
+    update.weights(policy, pool, 2)
+    assert time.monotonic() - begun < 20
+    while not told:
+        time.sleep(1)
+        update.weights(policy, pool, 2)
+    assert told == ["engine-replaced"]
+    assert pool.present == [0, 1]
+    new = group.send(1, Known.pid).result()
+    assert new != pids[1]
+    assert not psutil.pid_exists(pids[1])
+    assert versions(pool, shares) == [2, 2]
+
+
+class Comer:
+    """An engine that comes to the group of its weights; the first to come stops on its way."""
+
+    def __init__(self, stopped: Path) -> None:
+        from vllm.distributed.utils import StatelessProcessGroup
+
+        self._group = StatelessProcessGroup
+        self._stopped = stopped
+
+    def member(self) -> Member:
+        return Member(str(os.getpid()), 1)
+
+    def join(self, seat: Seat) -> None:
+        with suppress(FileExistsError):
+            with self._stopped.open("x") as file:
+                file.write(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._group.create(host=seat.host, port=seat.port, rank=seat.first, world_size=seat.world)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="an NCCL may be here")
+def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_others_meet(
+    launcher: RayLauncher, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as they get without a GPU: to NCCL."""
+    actor = "trainer.workers.policy:PolicyActor"
+    policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
+    group = launcher.launch("engine", f"{__name__}:Comer", 2, tmp_path / "stopped")
+    for engine in (0, 1):
+        assert group.up(engine, 150)
+    pool = EnginePool(group, patience=Patience(start=150, part=10))
+    with pytest.raises(TrainingError, match="weights cannot go by NCCL"):
+        update.weights(policy, pool, 1, backend="nccl")
+    lost = re.findall(r"engine-(\d) is lost \((.*), port \d+\)", capsys.readouterr().out)
+    (number, how), *others = lost
+    assert not others
+    assert how.startswith("it did not answer within 10 s: joining the weights' group at ")
+    assert pool.present == [1 - int(number)]
+    with suppress(ProcessLookupError):  # Ray would, in five seconds that it does not have
+        os.kill(int((tmp_path / "stopped").read_text()), signal.SIGKILL)
+
+
+def versions(pool: EnginePool, shares: list[list[Request]]) -> list[int]:
+    parts = pool.generate(shares, Sampling(max_new_tokens=3))
+    return [one.version for part in parts for one in part]

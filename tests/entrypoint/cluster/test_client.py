@@ -1,0 +1,141 @@
+"""A worker's side of the head's HTTP, where no head answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import pytest
+
+from entrypoint.cluster import roll
+from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.roll import NodeInfo
+from entrypoint.commands import doctor, remote
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.net.wait import NotYetError
+from entrypoint.processes.inbox import HeadLost, Message
+from tests.entrypoint.cluster.test_server import TOKEN, Head, eventually, head, node_info
+
+__all__ = ["head"]
+
+Stranger = Callable[[int, str], int]
+"""Starts a server that gives everyone this status and body; its port."""
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    servers: list[HTTPServer] = []
+
+    def start(status: int, body: str) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1].server_port
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"detail": ""}')]
+
+
+@pytest.mark.parametrize(("status", "body"), NO_HEAD)
+@pytest.mark.parametrize("command", [remote.status, remote.stop])
+def test_a_command_says_that_what_answers_is_no_head(
+    stranger: Stranger,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[Settings, bool], int],
+    status: int,
+    body: str,
+) -> None:
+    port = stranger(status, body)
+    settings = read_settings(
+        {
+            "ROLLCALL_TOKEN": "correct-horse-battery",
+            "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
+            "ROLLCALL_CONTROL_PORT": str(port),
+        }
+    )
+    assert command(settings, False) == 69
+    said = capsys.readouterr().err
+    assert said.startswith(f"what answers at http://127.0.0.1:{port} is no head (/v1/")
+    assert f"gives {status}): is ROLLCALL_CONTROL_PORT right?" in said
+    assert doctor.of_head(settings) is None
+
+
+@pytest.mark.parametrize(("status", "body"), [*NO_HEAD, (400, "{}")])
+def test_a_worker_waits_on_while_another_server_has_the_heads_port(
+    stranger: Stranger, status: int, body: str
+) -> None:
+    client = ControlClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
+    with pytest.raises(wait.NotYetError, match="is no head"):
+        client.check_in(NodeInfo(node="a", address="127.0.0.2", versions={}))
+    assert not client.leave("a", "its machine is taken away")
+
+
+def test_what_is_no_answer_of_a_head_ends_a_membership_and_not_the_watch(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Message] = []
+    client = head.client()
+    monkeypatch.setattr(
+        client, "ask", lambda *_, **__: httpx.Response(200, text="<html>log in</html>")
+    )
+    client.watch("a", "first", said.append)
+    eventually(lambda: bool(said))
+    assert isinstance(said[0], HeadLost)
+
+
+def test_a_head_whose_name_leads_elsewhere_is_given_up_at_the_first_answer_that_fails(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Message] = []
+    asked: list[str] = []
+    client = head.client()
+
+    def fails(method: str, path: str, **options: object) -> httpx.Response:
+        asked.append(path)
+        raise wait.NotYetError("no route to host")
+
+    monkeypatch.setattr(client, "ask", fails)
+    client.watch("a", "first", said.append, is_there=lambda: False)
+    eventually(lambda: bool(said))
+    assert said == [HeadLost("no route to host, and it is elsewhere now")]
+    assert len(asked) == 1
+
+
+def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
+    with pytest.raises(NotYetError):
+        ControlClient("127.0.0.1", closed_port, TOKEN).check_in(node_info("a"))
+
+
+def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(node_info("a"), joined=True)
+    client.watch("a", "first", said.append)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
+    client.close()
+    eventually(lambda: len(said) == 1)
+    assert isinstance(said[0], HeadLost)

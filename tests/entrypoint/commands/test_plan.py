@@ -1,0 +1,186 @@
+"""`plan` says what a node would do, masks secrets, does nothing, and starts fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrypoint.commands import plan
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import SettingsError
+from tests.support.model_files import write_files
+
+SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
+
+
+def run_plan(
+    environ: dict[str, str], *arguments: str, interpreter: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, *interpreter, "-m", "entrypoint", "plan", *arguments],
+        env=kept | environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_the_plan_has_what_the_design_promises() -> None:
+    row = plan.plan(read_settings(WORKER))
+    assert row["role"] == "worker"
+    assert row["head_address"] == "abc123.runpod.internal"
+    assert row["expected_workers"] is None
+    assert row["recipe"] == "builtin"
+    assert row["run_dir"] == "/checkpoints"
+    assert row["platform"] is None
+    assert row["sources"]["head_address"] == "HEAD_POD_ID"
+    assert row["faults"] == []
+    assert set(plan.plan(read_settings({}))) == set(row)
+
+
+def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"WANDB_API_KEY": SECRET, "ROLLCALL_TOKEN": SECRET[::-1], "HF_TOKEN": "hf_123456"}
+    environ["ROLLCALL_RECIPE"] = "command"
+    job = ["true", "--use_wandb", SECRET, "--note", "hf_123456", "--api_key=hunter22"]
+    for as_json in (True, False):
+        assert plan.main(read_settings(environ, job), as_json) == 0
+    printed = "".join(capsys.readouterr())
+    for secret in (SECRET, SECRET[::-1], "hf_123456", "hunter22"):
+        assert secret not in printed
+    assert "--note" in printed
+
+
+def test_faults_of_settings_and_of_the_role_end_with_64(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"EXPECTED_WORKERS": "two"})
+    for given in (caught.value, read_settings({"RAY_WORKER": "1"})):
+        assert plan.main(given, True) == 64
+        (fault,) = json.loads(capsys.readouterr().out)["faults"]
+        assert set(fault) == {"variable", "value", "problem", "remedy"}
+        assert plan.main(given, False) == 64
+        assert fault["remedy"] in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_table_with_what_decided_each_fact(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert plan.main(read_settings(WORKER | {"ROLLCALL_JOB": "--note [bold]"}), False) == 0
+    printed = capsys.readouterr().out
+    assert "decided by" in printed
+    assert "HEAD_POD_ID" in printed
+    assert "[bold]" in printed
+
+
+def test_the_command_prints_one_object_and_reads_its_own_environment() -> None:
+    done = run_plan(WORKER, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["role"] == "worker"
+
+
+def test_the_command_reports_faults_without_a_traceback() -> None:
+    done = run_plan({"RAY_WORKER": "maybe", "ROLLCALL_WROKERS": "2"})
+    assert done.returncode == 64
+    assert "RAY_WORKER='maybe' is neither yes nor no" in done.stderr
+    assert "ROLLCALL_WROKERS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_planning_imports_nothing_heavy() -> None:
+    done = run_plan({}, interpreter=("-X", "importtime"))
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0]
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+    assert "entrypoint" in imported
+    assert not imported & {"torch", "transformers", "ray", "numpy", "rich", "httpx", "psutil"}
+
+
+def job(tmp_path: Path, *more: str, model: str = "some/model") -> list[str]:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1=", "answer": "2"}\n')
+    given = ["--pretrain", model, "--prompt_data", str(prompts), "--label_key", "answer"]
+    return [*given, "--remote_rm_url", "arithmetic", *more]
+
+
+def test_the_plan_says_where_every_group_would_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {
+        "ROLLCALL_NUM_GPUS": "8",
+        "EXPECTED_WORKERS": "1",
+        "ROLLCALL_NODE_NAME": "head",
+        "ROLLCALL_RESOURCES": '{"v100": 8}',
+    }
+    flags = ["--actor_num_gpus_per_node", "8", "--ref_num_gpus_per_node", "6"]
+    settings = read_settings(environ, job(tmp_path, *flags, "--ref_resources", '{"v100": 1}'))
+    layout = plan.plan(settings)["layout"]
+    assert {group["role"]: group["on"] for group in layout["groups"]} == {
+        "reference": ["head"],
+        "critic": ["head"],
+        "policy": ["worker-1"],
+        "engine": ["head"],
+    }
+    assert plan.main(settings, False) == 0
+    assert "layout: policy    1 x 8 on worker-1" in capsys.readouterr().out
+
+
+def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1"}
+    flags = ["--critic_num_gpus_per_node", "8", "--actor_num_nodes", "3"]
+    settings = read_settings(environ, job(tmp_path, *flags))
+    assert plan.main(settings, True) == 64
+    problems = [fault["problem"] for fault in json.loads(capsys.readouterr().out)["faults"]]
+    assert problems == [
+        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
+        "policy wants 1 GPU on each of 3 nodes; nodes offer 4, 4",
+    ]
+
+
+def test_a_job_that_cannot_run_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = job(tmp_path, "--pretrian", "some/model", "--zero_stage", "9")
+    assert plan.main(read_settings({}, wrong), False) == 64
+    told = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
+    assert any(line.startswith("--zero_stage: ") for line in told)
+    assert plan.plan(read_settings({}, wrong))["layout"] is None
+    assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
+    no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
+    assert plan.main(no_program, False) == 64
+    assert "nosuchprogram is no program" in capsys.readouterr().err
+
+
+def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:
+    given = job(tmp_path, model=str(write_files(tmp_path / "model")))
+    layout = plan.plan(read_settings({}, given))["layout"]
+    assert all(pool["peak_bytes"] is None for pool in layout["memory"])
+
+
+def test_engines_that_share_are_each_on_a_node_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--actor_num_gpus_per_node", "4", "--ref_num_gpus_per_node", "4"]
+    more = ["--advantage_estimator", "reinforce", "--vllm_num_engines", "4"]
+    environ = {"ROLLCALL_NUM_GPUS": "4", "EXPECTED_WORKERS": "1", "ROLLCALL_NODE_NAME": "head"}
+    settings = read_settings(environ, job(tmp_path, *flags, *more))
+    layout = plan.plan(settings)["layout"]
+    (engines,) = (group for group in layout["groups"] if group["role"] == "engine")
+    assert engines["on"] == ["head"] * 4
+    assert engines["shares_with"] == ["reference"]
+    assert plan.main(settings, False) == 0
+    assert "no 4 GPUs are left for the engines" in capsys.readouterr().out

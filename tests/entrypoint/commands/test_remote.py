@@ -1,0 +1,114 @@
+"""`status`, `stop` and `logs` of a run that has ended: nobody listens any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
+from entrypoint.commands import remote
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.supervisor import Outcome
+from entrypoint.node import head
+from entrypoint.run.journal import Journal
+from tests.entrypoint.cluster.test_server import TOKEN, Head
+
+FINISHED = Outcome("finished", ExitCode.FINISHED, "the job has finished")
+STOPPED = Outcome("stopped", ExitCode.STOPPED, "SIGTERM")
+Command = Callable[[Settings, bool], int]
+
+
+def lived(run: RunFiles, *outcomes: Outcome | None) -> None:
+    """A head after the other, each with its outcome; None for one that was killed."""
+    journal = Journal(run.journal, "head")
+    run.logs.mkdir(parents=True, exist_ok=True)
+    (run.logs / "head.log").write_text("a line\n")
+    for outcome in outcomes:
+        journal.record("start", "this is the head")
+        journal.record("attempt", "attempt 1 starts")
+        Progress(step=24).write(run.progress)
+        if outcome:
+            head._conclude(outcome, run, journal, "f00d", 60.0)
+
+
+def settings(run: RunFiles, port: int = 9) -> Settings:
+    """Of one who asks at a port where nothing listens, if at none else."""
+    return read_settings(
+        {
+            "ROLLCALL_TOKEN": TOKEN,
+            "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
+            "ROLLCALL_CONTROL_PORT": str(port),
+            "ROLLCALL_RUN_DIR": str(run.root),
+        }
+    )
+
+
+@pytest.mark.parametrize("command", [remote.status, remote.stop])
+@pytest.mark.parametrize("outcome", [FINISHED, STOPPED])
+def test_status_and_stop_tell_the_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, outcome: Outcome
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, None, outcome)
+    assert command(settings(run), False) == 0
+    assert capsys.readouterr().out == (
+        f"the run has ended ({outcome.name}, exit code {int(outcome.exit_code)}): "
+        f"{outcome.sentence}\n24 steps, 2 attempts\n"
+    )
+    assert command(settings(run), True) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["phase"] == "ended"
+    assert row["outcome"] == {"outcome": outcome.name, "exit_code": outcome.exit_code}
+    assert row["result"]["steps"] == 24
+
+
+def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, None)
+    assert remote.logs(settings(run), False) == 0
+    assert capsys.readouterr().out == "==> head.log\na line\n\n"
+    lived(run, FINISHED)
+    assert remote.logs(settings(run), False) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended (finished")
+
+
+@pytest.mark.parametrize("lives", [(), (None,), (STOPPED, None)])
+def test_a_run_that_was_started_again_since_or_has_no_outcome_has_not_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lives: tuple[Outcome | None, ...]
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, *lives)
+    assert remote.status(settings(run), False) == ExitCode.UNREACHABLE
+    assert "no head answers" in capsys.readouterr().err
+
+
+def test_the_head_of_another_run_on_the_port_hides_no_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path / "run")
+    run.root.mkdir()
+    lived(run, FINISHED)
+    other = Head(tmp_path)
+    with other.control:
+        mine = settings(run, other.port)
+        asked = read_settings({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
+        assert remote.status(asked, False) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, FINISHED)
+    run.result.write_bytes(b"\xff")
+    assert remote.status(settings(run), False) == 0
+    assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"

@@ -1,0 +1,104 @@
+"""What comes of a worker that is lost, or comes back, in the moment in which the roll is judged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from contract.resources import Offer
+from entrypoint.cluster.roll import NodeInfo
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.builtin import RECIPE, Builtin
+from entrypoint.job.rendezvous import UnplaceableError
+from tests.scenarios.test_elastic import settings_of
+from tests.support.world import World
+
+ADDRESSES = {"a": "127.0.0.3", "b": "127.0.0.4"}
+BACK_AFTER_SECONDS = 0.5
+ELASTIC = (
+    *("--colocate_all_models", "--actor_num_nodes", "2", "--actor_num_gpus_per_node", "8"),
+    *("--vllm_num_engines", "8", "--vllm_tensor_parallel_size", "2"),
+)
+SMALL = (
+    *("--colocate_actor_ref", "--actor_num_nodes", "1", "--actor_num_gpus_per_node", "8"),
+    *("--critic_num_nodes", "1", "--critic_num_gpus_per_node", "4"),
+    *("--vllm_num_engines", "1", "--vllm_tensor_parallel_size", "2"),
+)
+
+
+class Nodes(World):
+    """A head without GPUs and two workers with 8 each, both of which are expected and needed."""
+
+    def __init__(self, root: Path, job: Sequence[str]) -> None:
+        super().__init__(root, workers=2, minimum=2)
+        self.rendezvous.settings = settings_of(root, *job)
+        self.rendezvous.recipe = RECIPE
+        self.leaves_when_ray_is_asked = False
+        for name in ADDRESSES:
+            self.comes(name)
+
+    def comes(self, name: str, gpus: int = 8) -> None:
+        inventory = {"gpus": gpus, "cpus": 64}
+        info = NodeInfo(
+            node=name, address=ADDRESSES[name], versions={}, inventory=inventory, joined=True
+        )
+        self.control._registry.check_in(info, "")
+        self.nodes.add(info.address)
+
+    def hangs_up(self, name: str) -> None:
+        """It is back soon; Ray has not seen that it was gone."""
+        entry = self.control._registry.poll_opened(name)
+        assert entry is not None
+        self.control._registry.poll_closed(entry, hung_up=True)
+        threading.Timer(BACK_AFTER_SECONDS, self.comes, [name]).start()
+
+    def alive(self) -> set[str]:
+        if self.leaves_when_ray_is_asked:
+            self.leaves_when_ray_is_asked = False
+            self.hangs_up("b")
+        return super().alive()
+
+    def rolls(self) -> list[list[str]]:
+        return [roll["details"]["present"] for roll in self.journal.events("roll")]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [ELASTIC, SMALL],
+    ids=["which one could hold alone", "which one could not"],
+)
+def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(
+    tmp_path: Path, job: tuple[str, ...]
+) -> None:
+    nodes = Nodes(tmp_path, job)
+    nodes.leaves_when_ray_is_asked = True
+    assert nodes.rendezvous.complete() is None
+    assert nodes.rolls() == [["a", "b"]]
+    assert nodes.rendezvous.job == nodes.rendezvous.settings
+    assert nodes.rendezvous.present == ("a", "b")
+
+
+class Meanwhile(Builtin):
+    """While the roll of the nodes is judged for the first time, a worker leaves."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes: Nodes | None = nodes
+
+    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> tuple[str, ...]:
+        if self._nodes is not None:
+            self._nodes.hangs_up("b")
+            self._nodes = None
+        return tuple(super().needs(settings, nodes))
+
+
+def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, ELASTIC)
+    nodes.comes("b", gpus=4)
+    with pytest.raises(UnplaceableError):
+        nodes.rendezvous.complete()
+    nodes.rendezvous.recipe = Meanwhile(nodes)
+    assert nodes.rendezvous.complete() is None
+    assert nodes.rolls() == [["a", "b"]] * 3

@@ -1,0 +1,69 @@
+"""The flight record adds up, whatever the clocks did and however far the run went back."""
+
+from __future__ import annotations
+
+import pytest
+
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.flight_record.record import Report
+from tests.entrypoint.run.flight_record.test_flight_record import Clock
+
+
+def adds_up(record: Report) -> bool:
+    whole = sum(record.seconds.values()) == pytest.approx(record.wall_seconds, abs=0.01)
+    return whole and 0 <= record.effective_time_ratio <= 1
+
+
+def goes_back(clock_is_behind: float) -> Clock:
+    """Steps 1 to 100 are done, the node is lost, another goes on from 50 and is stopped at 55."""
+    clock = Clock()
+    clock.then(0, "start")
+    clock.begins(1)
+    clock.steps(1, *range(1, 101), seconds=10)
+    clock.then(9, "failure", 1, failure="node_lost", silent_seconds=9.0)
+    clock.then(0, "decision", 1, answer="resume")
+    clock.then(-clock_is_behind, "start")
+    clock.begins(2, from_step=50)
+    clock.steps(2, *range(51, 56), seconds=10)
+    clock.then(1, "outcome", outcome="stopped")
+    return clock
+
+
+def test_a_clock_that_was_set_back_makes_no_run_more_effective_than_it_was() -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.begins(1)
+    clock.steps(1, 1, 2, 3)
+    clock.then(-400, "checkpoint", 1, step=3)
+    clock.steps(1, 4, 5, 6)
+    clock.then(9, "failure", 1, failure="unknown", silent_seconds=9.0)
+    clock.begins(2, from_step=6)
+    clock.steps(2, 7)
+    clock.then(1, "outcome", outcome="finished")
+    record = report.read(clock.rows)
+    assert adds_up(record)
+    assert record.wall_seconds == 30 + 600 + 9 + 30 + 100 + 1
+    assert record.effective_time_ratio == round(700 / 770, 4)
+    assert record.attempts[0].seconds == 20 + 600 + 9
+
+
+@pytest.mark.parametrize("clock_is_behind", [0, 7200])
+def test_a_run_that_went_back_has_the_steps_from_there_on_alone(clock_is_behind: float) -> None:
+    record = report.read(goes_back(clock_is_behind).rows)
+    assert adds_up(record)
+    assert record.steps == 55
+    assert record.failures[0].steps_lost == 50
+
+
+@pytest.mark.parametrize("clock_is_behind", [0, 7200])
+def test_lost_steps_are_no_training_though_the_next_heads_clock_is_behind(
+    clock_is_behind: float,
+) -> None:
+    record = report.read(goes_back(clock_is_behind).rows)
+    assert (record.seconds["training"], record.seconds["steps done again"]) == (550, 500)
+
+
+def test_a_run_that_was_to_go_on_and_made_no_step_has_those_that_it_went_back_to() -> None:
+    rows = goes_back(0).rows
+    until = max(index for index, row in enumerate(rows) if row["kind"] == "resume")
+    assert report.read(rows[: until + 1]).steps == 50

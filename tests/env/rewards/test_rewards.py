@@ -1,0 +1,141 @@
+"""What a completion is worth: sums, and GSM8K's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from env.rewards import arithmetic, gsm8k
+from env.types import RewardFunction, RewardRequest, Score
+from tests.support.repository import ROOT
+
+EXCERPT = ROOT / "env" / "prepare" / "gsm8k_excerpt"
+WHOLE = ROOT.parent / "shared" / "data" / "gsm8k"
+
+
+def score(reward: RewardFunction, completion: str, label: str | None, prompt: str = "?") -> Score:
+    (score,) = reward([RewardRequest(prompt + completion, prompt, label)])
+    return score
+
+
+@pytest.mark.parametrize("end", ["", "<eos>", "<eos><pad><pad>", "</s>", "<|im_end|>\n", " "])
+@pytest.mark.parametrize("start", ["", "<pad><pad>"])
+def test_special_tokens_around_the_text_do_not_count(start: str, end: str) -> None:
+    request = RewardRequest(f"{start}12+7=19{end}", "12+7=", "19")
+    assert arithmetic.exact([request])[0].reward == 1.0
+
+
+@given(st.integers(0, 999), st.text(alphabet="0123456789+=- x", max_size=6))
+@example(19, "019")
+def test_only_the_right_sum_is_right(label: int, completion: str) -> None:
+    got = score(arithmetic.exact, completion, str(label))
+    try:
+        right = int(completion.strip()) == label and "+" not in completion
+    except ValueError:
+        right = False
+    assert got.reward == got.metrics["acc"] == float(right)
+
+
+@given(st.integers(0, 10**6), st.integers(-(10**6), 10**6))
+def test_partial_credit_never_reaches_half_of_the_right_sum(label: int, answer: int) -> None:
+    got = score(arithmetic.partial, str(answer), str(label))
+    assert got.reward == 1.0 if answer == label else 0.0 <= got.reward < 0.5
+    assert got.metrics["acc"] == float(answer == label)
+
+
+def test_partial_credit_counts_digits_in_place() -> None:
+    assert score(arithmetic.partial, "73", "83").reward == 0.25
+    assert score(arithmetic.partial, "5", "105").reward == pytest.approx(0.5 / 3)
+    assert score(arithmetic.partial, "nine", "9").reward == 0.0
+
+
+@pytest.mark.parametrize("label", [None, "", "nineteen", "1.5"])
+def test_a_sum_without_a_right_answer_is_a_failure(label: str | None) -> None:
+    got = score(arithmetic.exact, "19", label)
+    assert not got.ok
+    assert "is no whole number" in got.error
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("so it is\n#### 72", "72"),
+        ("####72", "72"),
+        ("#### $1,234.50.", "1234.5"),
+        ("#### -3", "-3"),
+        ("#### -$3", "-3"),
+        ("#### $-3", "-3"),
+        ("#### 72 clips in all.", "72"),
+        ("#### 72.00", "72"),
+        ("#### 0.5", "0.5"),
+        ("#### .5", "0.5"),
+        ("#### 50%", "50"),
+        ("#### 5\nno:\n#### 6", "6"),
+        ("#### 1,000,000", "1000000"),
+        ("72", None),
+        ("####", None),
+        ("#### the answer is 72", None),
+        ("#### 1,2", None),
+        ("#### 3/4", None),
+        ("#### 10:30", None),
+        ("#### 10 - 3", None),
+        ("#### 1.2.3", None),
+        ("#### 7e3", None),
+        ("#### ٧", None),
+    ],
+)
+def test_the_number_behind_the_mark_is_the_answer(completion: str, answer: str | None) -> None:
+    expected = None if answer is None else Decimal(answer)
+    assert gsm8k.final_answer(completion) == expected
+
+
+@pytest.mark.parametrize("label", [None, "", "many", "#### many", "#### 1 or 2", "#### 3/4", "1,2"])
+def test_an_unreadable_solution_is_a_failure_and_an_unreadable_completion_is_wrong(
+    label: str | None,
+) -> None:
+    failed = score(gsm8k.score, "#### 7", label)
+    assert not failed.ok
+    assert "no number in the label" in failed.error
+    wrong = score(gsm8k.score, "I do not know", "#### 7")
+    assert wrong.ok
+    assert (wrong.reward, wrong.metrics["format"]) == (0.0, 0.0)
+
+
+@given(st.decimals(-(10**9), 10**9, places=2), st.text(max_size=30))
+def test_any_number_is_found_again_in_any_spelling(value: Decimal, before: str) -> None:
+    for spelling in (f"{value}", f"{value:,}", f"${value:,}.", f" {value}\nThe end"):
+        assert gsm8k.final_answer(f"{before}#### {spelling}") == value
+    assert gsm8k.gold_answer(f"{before}#### {value:,}") == value
+    assert gsm8k.gold_answer(str(value)) == value
+
+
+@given(st.text(max_size=60))
+def test_no_completion_raises(completion: str) -> None:
+    for text in (completion, f"#### {completion}"):
+        assert score(gsm8k.score, text, "7").ok
+        assert score(arithmetic.exact, text, "7").ok
+
+
+def solutions(directory: Path) -> Iterator[tuple[str, str]]:
+    for split in ("train", "test"):
+        for line in (directory / f"{split}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            yield row["question"], row["answer"]
+
+
+@pytest.mark.parametrize("directory", [EXCERPT, WHOLE], ids=["excerpt", "whole"])
+def test_every_solution_of_gsm8k_scores_one_and_its_neighbour_zero(directory: Path) -> None:
+    if not directory.exists():
+        pytest.skip(f"{directory} is absent: only the excerpt is checked")
+    for question, solution in solutions(directory):
+        number = solution.rpartition("#### ")[2]
+        gold = gsm8k.gold_answer(solution)
+        assert gold == int(number.replace(",", ""))
+        assert score(gsm8k.score, solution, number, question).reward == 1.0
+        assert score(gsm8k.score, f"#### {gold + 1}", solution, question).reward == 0.0

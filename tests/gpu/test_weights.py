@@ -1,0 +1,156 @@
+"""Weights from GPU to GPU through vLLM's own ends: real processes, real NCCL, real CUDA IPC."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from env.prepare.model import TinyModel, write_model
+from tests.support.ranks import experience
+from tests.support.ranks import settings as learner
+from tests.support.tiny_run import Tiny
+from tests.vllm.test_engine import SAMPLING, requests, worst
+from tests.vllm.test_engine import settings as engine_settings
+from trainer.algorithms.losses import PolicyObjective
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+from trainer.models.settings import Sharding
+from trainer.rollout.engine import Engine
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.vllm_engine import VLLMEngine
+from trainer.weight_sync import shared_memory, update
+from trainer.workers.policy import PolicyActor
+from trainer.workers.protocols import Policy
+
+GPUS = torch.cuda.device_count()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not GPUS, reason="no GPU is here"),
+]
+two = pytest.mark.skipif(GPUS < 2, reason=f"NCCL wants 2 GPUs, here is {GPUS}")
+TOLERANCE = 0.1
+"""Nats, of one token's log-probability in bf16."""
+
+
+class SmallParts(PolicyActor):
+    """Several parts of a small model."""
+
+    def __init__(self, *args: Any) -> None:
+        shared_memory.PART_BYTES = 1 << 20
+        super().__init__(*args)
+
+
+class Known(VLLMEngine):
+    def __init__(self, *args: Any) -> None:
+        shared_memory.PART_BYTES = 1 << 20
+        super().__init__(*args)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    path = tmp_path_factory.mktemp("gpu") / "model"
+    write_model(TinyModel(hidden_size=512, layers=4, heads=8, max_length=256), "0123456789+=", path)
+    return replace(tiny, model=path)
+
+
+@contextmanager
+def started(
+    model: Tiny, backend: str, *, policy: int, engines: int, stage: int = 0
+) -> Iterator[tuple[Group[Policy], Group[Engine]]]:
+    """A policy of so many ranks and so many engines, apart or on the same GPUs."""
+    groups = [
+        layout.Group(role="policy", nodes=1, per_node=policy),
+        layout.Group(role="engine", nodes=engines, per_node=1),
+    ]
+    pools = [tuple(groups)] if backend == "ipc" else [(group,) for group in groups]
+    wanted = Layout(tuple(Pool(groups=pool) for pool in pools))
+    own = engine_settings(model, sync_backend=backend, gpu_memory_utilization=0.3)
+    made = learner(model.model, Sharding(zero_stage=stage), mixed_precision=True)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
+        ray.init(address="local", include_dashboard=False, _temp_dir=directory)
+        try:
+            launcher = RayLauncher(placement.reserve(wanted), timeout=120.0)
+            yield (
+                launcher.launch_ranks(
+                    "policy", f"{__name__}:SmallParts", policy, made, PolicyObjective()
+                ),
+                launcher.launch(
+                    "engine", f"{__name__}:Known", engines, replace(own, mixed_precision=True)
+                ),
+            )
+        finally:
+            ray.shutdown()
+
+
+def follow(policy: Group[Policy], pool: EnginePool, backend: str, versions: int) -> None:
+    """Train and publish: every engine writes what the policy would, with its own numbers."""
+    for version in range(1, versions + 1):
+        policy.together(Policy.update, experience(version), version).result()
+        update.weights(policy, pool, version, backend=backend)
+        shares = [requests(1, 2)] * len(pool)
+        for written in pool.generate(shares, SAMPLING):
+            assert {completion.version for completion in written} == {version}
+            assert worst(Asked(policy), written) < TOLERANCE
+
+
+class Asked:
+    """A group that is asked like one policy."""
+
+    def __init__(self, group: Group[Policy]) -> None:
+        self._group = group
+
+    def log_probs(self, sequences: Any) -> Any:
+        from trainer.algorithms import batching
+
+        of_ranks = self._group.together(Policy.log_probs, sequences).result()
+        return batching.gather(of_ranks, sequences.lengths)
+
+
+def test_engines_read_the_policy_s_memory_on_the_gpu_that_they_share(model: Tiny) -> None:
+    with started(model, "ipc", policy=1, engines=2) as (policy, engines):
+        follow(policy, EnginePool(engines), "ipc", versions=3)
+
+
+@two
+@pytest.mark.parametrize("stage", [2, 3])
+def test_sharded_weights_are_read_on_the_gpu_of_each_rank(model: Tiny, stage: int) -> None:
+    with started(model, "ipc", policy=2, engines=2, stage=stage) as (policy, engines):
+        follow(policy, EnginePool(engines), "ipc", versions=2)
+
+
+@two
+def test_engines_on_other_gpus_get_a_broadcast(model: Tiny) -> None:
+    with started(model, "nccl", policy=1, engines=GPUS - 1) as (policy, engines):
+        follow(policy, EnginePool(engines), "nccl", versions=3)
+
+
+@two
+def test_an_engine_that_stops_is_replaced_and_the_group_formed_anew(model: Tiny) -> None:
+    with started(model, "nccl", policy=1, engines=1) as (policy, engines):
+        told: list[str] = []
+        pool = EnginePool(
+            engines, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(part=20)
+        )
+        follow(policy, pool, "nccl", versions=1)
+        os.kill(engines.send(0, Known.pid).result(), signal.SIGSTOP)
+        begun = time.monotonic()
+        update.weights(policy, pool, 2, backend="nccl")
+        assert time.monotonic() - begun < 300
+        assert told == ["engine-replaced"]

@@ -1,0 +1,239 @@
+"""How the program ends, without a cluster: what is wrong is found before one is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.journal import read_events
+from contract.progress import Progress
+from contract.run_dir import ExitCode, RunFiles
+from contract.stop import Stopped
+from tests.support.tiny_run import Tiny, to_argv
+from trainer import run
+from trainer.__main__ import main
+from trainer.cluster import placement
+from trainer.config.layout import Layout
+from trainer.models import hub
+from trainer.types import TrainingError, UnfitModelError
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(layout: Layout) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr(placement, "join", refuse)
+
+
+def end_of(tiny: Tiny, run_dir: Path, **flags: Any) -> int:
+    values = {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "remote_rm_url": "arithmetic",
+        "run_dir": run_dir,
+        "rollout_batch_size": 8,
+        "train_batch_size": 8,
+        **flags,
+    }
+    return main(to_argv(values))
+
+
+def test_broken_prompts_end_with_file_and_line(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": \n')
+    assert end_of(tiny, run_dir, prompt_data=broken) == ExitCode.USAGE
+    assert f"{broken}:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"prompt_data": "/nowhere.jsonl"}, "/nowhere.jsonl"),
+        ({"remote_rm_url": "arithmatic"}, "did you mean 'arithmetic'"),
+        ({"train_batch_size": 3}, "2 or 4 would"),
+        ({"eps_clp": 3}, "Did you mean --eps_clip?"),
+        ({"input_key": "prmpt"}, "prmpt"),
+    ],
+)
+def test_bad_usage_is_one_message_and_64(
+    tiny: Tiny,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: dict[str, Any],
+    said: str,
+) -> None:
+    assert end_of(tiny, run_dir, **flags) == ExitCode.USAGE
+    message = capsys.readouterr().err
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_a_damaged_model_ends_before_a_cluster_is_asked_for(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny.model, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert end_of(tiny, run_dir, pretrain=model) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"--pretrain: {weights} is damaged or cut off: ")
+
+
+def test_labels_that_no_server_can_score_end_before_a_cluster_is_asked_for(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picky = tmp_path / "reward.py"
+    picky.write_text("def reward_func(queries, prompts, labels):\n    return [float('nan')] * 4\n")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "answer": {"ground_truth": "2"}}\n' * 4)
+    flags = {"prompt_data": prompts, "remote_rm_url": picky}
+    assert end_of(tiny, run_dir, **flags) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"--remote_rm_url {picky} can score none of the first 4 rows of {prompts}" in said
+    assert "as --label_key answer.ground_truth" in said
+    picky.write_text("def reward_func(queries, prompts, labels):\n    return [1.0] * 4\n")
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, **flags)
+
+
+FAILS_ONCE = """
+from pathlib import Path
+def reward_func(queries, prompts, labels):
+    if not Path(__file__).with_name("failed").exists():
+        Path(__file__).with_name("failed").touch()
+        raise TimeoutError("429 Too Many Requests")
+    return [1.0] * len(queries)
+"""
+
+
+def test_a_reward_of_the_users_that_fails_at_the_start_is_a_warning(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reward = tmp_path / "reward.py"
+    reward.write_text(FAILS_ONCE)
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, remote_rm_url=reward)
+    (told,) = read_events(RunFiles(run_dir).journal)
+    assert told["sentence"] in capsys.readouterr().out
+    assert told["sentence"] == (
+        f"--remote_rm_url {reward} can score none of the first 4 rows of {tiny.prompts}: the "
+        "reward function raised TimeoutError: 429 Too Many Requests. The run begins nevertheless."
+    )
+
+
+def test_labels_that_a_reward_of_our_own_cannot_read_are_refused(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "answer": "two"}\n' * 4)
+    assert end_of(tiny, run_dir, prompt_data=prompts) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("--label_key answer: --remote_rm_url arithmetic can")
+
+
+def test_a_flag_without_effect_is_said_at_the_start(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n")
+    assert end_of(tiny, run_dir, prompt_data=broken, deepcompile=True) == ExitCode.USAGE
+    assert "warning: --deepcompile has no effect: models run as they are" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (hub.HubError("no such name"), ExitCode.USAGE),
+        (hub.HubUnreachableError("no answer"), ExitCode.UNREACHABLE),
+        (UnfitModelError("no chat template"), ExitCode.USAGE),
+        (TrainingError("the loss is not finite"), ExitCode.JOB_FAILED),
+        (Stopped("after step 3"), ExitCode.STOPPED),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_the_nearest_kind_of_an_error_decides_on_the_exit_code(
+    error: Exception, code: ExitCode | None
+) -> None:
+    assert run.exit_code(error) is code
+
+
+@pytest.mark.parametrize("occupied", [".progress.json.{pid}.tmp", "progress.json"])
+def test_progress_that_cannot_be_written_is_the_run_directorys_fault(
+    tiny: Tiny,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    occupied: str,
+) -> None:
+    progress = RunFiles(run_dir).progress
+
+    def go_on(layout: Layout) -> None:
+        (run_dir / occupied.format(pid=os.getpid())).mkdir()
+        Progress(step=1).write(progress)
+
+    monkeypatch.setattr(placement, "join", go_on)
+    assert end_of(tiny, run_dir) == ExitCode.RUN_DIR
+    assert capsys.readouterr().err.endswith(f"{progress}: Is a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"vision_config": {}}, "a model of images and text (it has vision_config)"),
+        (
+            {"max_position_embeddings": 16, "rope_scaling": {"rope_type": "dynamic"}},
+            "beyond 16 tokens its positions are scaled by the longest sequence of a pass",
+        ),
+    ],
+)
+def test_a_model_of_the_hub_is_refused_as_a_directory_is(
+    tiny: Tiny,
+    run_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    said: str,
+) -> None:
+    model = tmp_path / "models--owner--model"
+    shutil.copytree(tiny.model, model)
+    content = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(content | more))
+    monkeypatch.setattr(hub, "prepare", lambda config: config)
+    monkeypatch.setattr(placement, "join", lambda layout: None)
+    monkeypatch.setattr(placement, "reserve", lambda layout: None)
+    monkeypatch.setattr(run, "_settled", lambda config, placed: config)
+    monkeypatch.setattr(hub, "fetch_all", lambda names: dict.fromkeys(names, str(model)))
+    monkeypatch.setattr(placement, "on_each_node", lambda placed, do, given: {"one": do(given)})
+    assert end_of(tiny, run_dir, pretrain="owner/model") == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert told.startswith("--pretrain")
+    assert str(model) in told
+    assert said in told
+
+
+LEAVES_SLOWLY = """
+import atexit, sys, time
+from trainer.__main__ import exit_within
+atexit.register(time.sleep, 600)
+exit_within(0.2, 75)
+sys.exit(75)
+"""
+
+
+def test_a_driver_whose_leave_of_ray_takes_too_long_ends_without_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEAVES_SLOWLY], timeout=60, check=False)
+    assert ended.returncode == 75

@@ -1,0 +1,282 @@
+"""What a run goes on from where memory and disk hold different steps, and what is then on disk.
+
+The nodes' memory is a directory here; real holders are in `test_peers_on_ray`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from contract.journal import append_event
+from contract.manifest import Written, checkpoint_path, newest_checkpoint
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from tests.scenarios.test_checkpoints import flip_a_bit
+from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.tiny_run import Tiny, dying_at, events, train
+from trainer.checkpoint import replication, state
+from trainer.checkpoint.replication import Snapshot
+from trainer.checkpoint.state import State
+from trainer.checkpoint.writer import DriverState, RunState
+from trainer.cluster import worker_group as group_module
+from trainer.cluster.worker_group import Group, LocalGroup
+from trainer.config.config import Config
+from trainer.recovery import Memory
+from trainer.types import NoSeatError, SnapshotLostError
+from trainer.workers.groups import Team
+from trainer.workers.protocols import Learner
+
+LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
+
+
+@dataclass
+class Remembered:
+    """Stands for `Peers`: holds the newest step, over attempts, in a directory."""
+
+    root: Path
+    driver: DriverState | None = None
+    whole: int | None = None
+    on: bool = True
+    last: int | None = None
+    """No later step is taken."""
+
+    def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
+        if self.last is not None and driver.run.step > self.last:
+            return
+        directory = self.held(driver.run.step)
+        directory.mkdir(parents=True, exist_ok=True)
+        for group in learners.values():
+            group.together(Learner.save, driver.run.step, directory).result()
+        self.driver, self.whole = driver, driver.run.step
+
+    def settle(self) -> None:
+        """There is nothing to wait for."""
+
+    def amend(self, run: RunState) -> None:
+        if self.driver and self.driver.run.step == run.step:
+            self.driver = DriverState(run, self.driver.in_flight)
+
+    def newest(self, at_most: int | None = None) -> Snapshot | None:
+        later = self.driver and at_most is not None and self.driver.run.step > at_most
+        return Snapshot(self.driver, ()) if self.driver and not later else None
+
+    def goes_on_from(self, snapshot: Snapshot) -> None:
+        """It is kept as it is."""
+
+    def held(self, step: int) -> Path:
+        return self.root / str(step)
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
+    found = Remembered(tmp_path / "memory")
+    monkeypatch.setattr(replication, "load", lambda s, role: state.load(found.held(s.step), role))
+    return found
+
+
+def lose_the_last_checkpoint(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the disk were full, once."""
+    save, lost = state.save, checkpoint_path(config.checkpoints, config.max_steps)
+
+    def fails_once(directory: Path, *rest: Any) -> Written:
+        if directory == lost:
+            monkeypatch.setattr(state, "save", save)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(directory, *rest)
+
+    monkeypatch.setattr(state, "save", fails_once)
+
+
+def test_a_run_whose_last_step_is_in_memory_alone_ends_with_it_on_disk(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {**LEAN, "max_steps": 3, "save_steps": 2, "load_checkpoint": True}
+    config = tiny.config(run_dir, **flags)
+    lose_the_last_checkpoint(config, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        train(config, peers=memory)
+    assert newest_checkpoint(config.checkpoints) == 2
+    assert train(config, peers=memory).step == 3
+    assert newest_checkpoint(config.checkpoints) == 3
+    assert [event["details"]["step"] for event in events(config, "step")] == [1, 2, 3]
+    undisturbed = tiny.config(run_dir.with_name("undisturbed"), **flags)
+    train(undisturbed)
+    assert leaves_of(config, 3) == leaves_of(undisturbed, 3)
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "broken", "resumed", "source"),
+    [
+        (3, True, 3, "the nodes' memory"),
+        (2, True, 2, "the nodes' memory"),
+        (3, False, 3, "the nodes' memory"),
+        (2, False, 3, "global_step_3"),
+    ],
+)
+def test_the_newest_that_is_whole_to_the_bit_is_gone_on_from(
+    tiny: Tiny,
+    run_dir: Path,
+    memory: Remembered,
+    in_memory: int,
+    *,
+    broken: bool,
+    resumed: int,
+    source: str,
+) -> None:
+    flags = {**LEAN, "max_steps": 4, "save_steps": 3, "load_checkpoint": True}
+    config, memory.last = tiny.config(run_dir, **flags), in_memory
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(4), peers=memory)
+    if broken:
+        flip_a_bit(checkpoint_path(config.checkpoints, 3) / "policy.pt")
+    train(config, peers=memory)
+    (restored,) = events(config, "restore")
+    assert restored["details"]["step"] == resumed
+    assert source in restored["sentence"]
+    skipped = [event["details"]["step"] for event in events(config, "checkpoint-skipped")]
+    assert skipped == ([3] if broken else [])
+
+
+def test_a_step_that_was_in_memory_alone_is_not_shown_as_a_checkpoint(
+    tiny: Tiny, run_dir: Path, memory: Remembered
+) -> None:
+    flags = {**LEAN, "max_steps": 6, "load_checkpoint": True}
+    with pytest.raises(RuntimeError, match="dies"):
+        train(tiny.config(run_dir, **flags, save_steps=2), dying_at(4), peers=memory)
+    config = tiny.config(run_dir, **flags, save_steps=6)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(2), peers=memory)
+    shown = Progress.read(config.files.progress)
+    assert shown is not None
+    assert (shown.step, shown.in_memory, shown.checkpoint) == (4, 4, 2)
+    assert newest_checkpoint(config.checkpoints) == 2
+
+
+def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(snapshot: Snapshot, role: str) -> State:
+        raise SnapshotLostError("its checksum differs")
+
+    flags = {**LEAN, "save_steps": 1, "load_checkpoint": True}
+    train(tiny.config(run_dir, **flags, max_steps=3), peers=memory)
+    flip_a_bit(checkpoint_path(run_dir / "checkpoints", 3) / "policy.pt")
+    monkeypatch.setattr(replication, "load", lost)
+    config = tiny.config(run_dir, **flags, max_steps=4)
+    train(config, peers=memory)
+    assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
+    assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
+    assert [event["details"]["step"] for event in events(config, "restore")] == [2]
+
+
+@pytest.mark.parametrize("estimator", ["group_norm", "gae"])
+def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
+    tiny: Tiny,
+    run_dir: Path,
+    memory: Remembered,
+    monkeypatch: pytest.MonkeyPatch,
+    estimator: str,
+) -> None:
+    """A critic loads its share after the policy has been restored."""
+
+    def in_part(snapshot: Snapshot, role: str) -> State:
+        if role == "critic" or estimator == "group_norm":
+            raise SnapshotLostError("its checksum differs")
+        return state.load(memory.held(snapshot.step), role)
+
+    def renew(group: LocalGroup[Any], workers: Any) -> None:
+        (worker,) = group._workers
+        group._workers = [type(worker)(*made[type(worker).__name__])]
+
+    made: dict[str, Any] = {}
+    build = group_module.build
+
+    def remember(actor: str, args: Any) -> Any:
+        made[actor.partition(":")[2]] = args
+        return build(actor, args)
+
+    flags = {"max_steps": 5, "save_steps": 5, "load_checkpoint": True}
+    flags |= {"advantage_estimator": estimator, "init_kl_coef": 0}
+    config = tiny.config(run_dir, **flags)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(4), peers=memory)
+    monkeypatch.setattr(replication, "load", in_part)
+    monkeypatch.setattr(LocalGroup, "renew", renew)
+    monkeypatch.setattr(group_module, "build", remember)
+    train(config, peers=memory)
+    assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
+    assert not events(config, "restore")
+    undisturbed = tiny.config(run_dir.with_name("undisturbed"), **flags)
+    train(undisturbed)
+    assert leaves_of(config, 5) == leaves_of(undisturbed, 5)
+
+
+def test_learners_that_cannot_be_started_anew_end_the_attempt(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(snapshot: Snapshot, role: str) -> State:
+        raise SnapshotLostError("its checksum differs")
+
+    config = tiny.config(run_dir, **LEAN, max_steps=4, save_steps=4, load_checkpoint=True)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(3), peers=memory)
+    monkeypatch.setattr(replication, "load", lost)
+    with pytest.raises(NoSeatError):
+        train(config, peers=memory)
+
+
+@dataclass
+class Learned:
+    """A learner that keeps what it is restored from."""
+
+    sources: list[Any] = field(default_factory=list)
+
+    def restore(self, source: Any) -> None:
+        self.sources.append(source)
+
+
+def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
+    tmp_path: Path,
+) -> None:
+    driver = DriverState(RunState(step=7, seed=42, prompts={}))
+    nodes, learner = Remembered(tmp_path, driver), Learned()
+    team = cast(Team, SimpleNamespace(learners={"policy": LocalGroup([learner])}))
+    memory = Memory(cast(replication.Peers, nodes))
+    assert memory.newest(range(1, 7)) is None
+    found = memory.newest(range(1, 8))
+    nodes.driver = None  # as where its holder answers late
+    assert found == driver.run
+    memory.restore(team, 7)
+    assert learner.sources == [Snapshot(driver, ())]
+    assert memory.newest(range(1, 8)) is None
+    with pytest.raises(SnapshotLostError, match="no snapshot of step 7"):
+        memory.restore(team, 7)
+
+
+@pytest.mark.parametrize(
+    ("progress", "steps", "looked_for"),
+    [
+        (None, 0, False),
+        ('{"step": 4}', 4, False),
+        ('{"step": 4, "in_memory": 4}', 4, True),
+        (None, 4, True),
+        ('\ufffe{"step"', 4, True),
+    ],
+    ids=["first start", "nothing held", "held", "progress lost", "progress damaged"],
+)
+def test_snapshots_in_memory_are_looked_for_also_where_progress_is_lost(
+    tmp_path: Path, progress: str | None, steps: int, looked_for: bool
+) -> None:
+    run = RunFiles(tmp_path)
+    if progress is not None:
+        run.progress.write_text(progress)
+    for step in range(1, steps + 1):
+        append_event(run.journal, "step", "own", {"step": step})
+    assert replication.may_be_held(run) == looked_for

@@ -1,0 +1,86 @@
+"""A proxy in the environment: the cluster's own are asked past it, and it sees no token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from entrypoint.net import wait
+from entrypoint.node.ray_node import alive_nodes
+from tests.entrypoint.cluster.test_server import Head, node_info
+from tests.entrypoint.job.test_ray_jobs import NEVER, FakeRay, client, ray, submit
+from tests.entrypoint.net.test_wait import server
+from tests.entrypoint.node.test_alive_nodes import dashboard
+
+__all__ = ["dashboard", "ray", "server"]
+
+pytestmark = pytest.mark.timeout(30)
+
+VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+Asked = list[tuple[str, str | None]]
+"""What a proxy was asked for, and with which token."""
+
+
+class Proxy(BaseHTTPRequestHandler):
+    asked: Asked
+
+    def answer(self) -> None:
+        self.asked.append((self.requestline, self.headers["Authorization"]))
+        self.send_response(502)
+        self.end_headers()
+
+    do_GET = do_POST = do_CONNECT = answer  # noqa: N815 - the names are the library's own
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """One that the environment names for everything, and that leads nowhere."""
+    handler = type("Recording", (Proxy,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        for name in VARIABLES:
+            for spelling in (name, name.lower()):
+                monkeypatch.setenv(spelling, f"http://127.0.0.1:{running.server_port}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield handler.asked
+        running.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def unasked(proxy: Asked) -> Iterator[None]:
+    yield
+    assert proxy == []
+
+
+def test_rays_dashboard_is_asked_itself_for_its_nodes(dashboard: str) -> None:
+    assert len(alive_nodes(dashboard, "right")) == 150
+
+
+def test_a_job_is_submitted_watched_and_stopped_at_ray_itself(ray: FakeRay) -> None:
+    submit(ray, NEVER)
+    assert len(ray.submitted) == 1
+    jobs = client(ray.url)
+    assert jobs.info("one").status == "RUNNING"
+    jobs.stop("one")
+    assert ray.stopped == ["one"]
+
+
+def test_a_service_is_waited_for_where_the_job_will_ask_it(server: str) -> None:
+    assert wait.answers_http(f"{server}/200") == 200
+
+
+def test_the_head_is_asked_itself(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    client = head.client()
+    with head.control:
+        check_in = partial(client.check_in, node_info("a"))
+        assert wait.until("the head", check_in, timeout=10, stop=NEVER) == "first"

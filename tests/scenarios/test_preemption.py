@@ -1,0 +1,122 @@
+"""A machine that is about to be taken away says so: by a signal, or by a file that appears."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from entrypoint.cluster.client import ControlClient
+from entrypoint.config.read import read_settings
+from entrypoint.config.role import Worker
+from entrypoint.node.worker import _Membership
+from entrypoint.processes import inbox as inboxes
+from entrypoint.processes.inbox import (
+    STOPPING,
+    HeadLost,
+    HeadSaid,
+    Inbox,
+    Message,
+    StacksAsked,
+    StopAsked,
+)
+from entrypoint.processes.services import Services
+from tests.program.test_up_stop import worker_that_waits
+
+
+def test_a_file_that_appears_is_a_request_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inboxes, "FILE_POLL_SECONDS", 0.05)
+    inbox, path = Inbox(), tmp_path / "preempted"
+    inbox.listen_to_file(path)
+    assert inbox.take(timeout=0.1) is None
+    path.touch()
+    message = inbox.take(timeout=5)
+    assert message == StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)")
+    assert inbox.stop.is_set()
+
+
+@pytest.fixture
+def _handlers_put_back() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
+
+
+@pytest.mark.usefixtures("_handlers_put_back")
+def test_what_batch_systems_send_before_the_end_is_a_request_to_stop() -> None:
+    inbox = Inbox()
+    inbox.listen_to_signals()
+    for number in STOPPING:
+        os.kill(os.getpid(), number)
+        assert inbox.take(timeout=5) == StopAsked(number.name)
+
+
+def test_a_node_whose_file_appears_ends_with_143(tmp_path: Path) -> None:
+    path = tmp_path / "preempted"
+    with worker_that_waits(tmp_path, ROLLCALL_PREEMPT_FILE=str(path)) as node:
+        path.touch()
+        assert node.wait(10) == 143
+
+
+class Head:
+    """What a worker that leaves meets."""
+
+    def __init__(self, inbox: Inbox, answers: tuple[Message, ...], *, hears: bool = True) -> None:
+        self._inbox = inbox
+        self._answers = answers
+        self._hears = hears
+
+    def leave(self, node: str, why: str) -> bool:
+        for answer in self._answers:
+            self._inbox.put(answer)
+        return self._hears
+
+
+def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Message, float]:
+    """How a worker that was told to stop ends, and after how long."""
+    settings = read_settings(
+        {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": f"{grace}s"}
+    )
+    inbox = Inbox()
+    services = Services(settings, is_head=False, env={}, tell=print)
+    member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox, services)
+    head = cast(ControlClient, Head(inbox, answers, hears=hears))
+    began = time.monotonic()
+    return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began
+
+
+def test_a_worker_leaves_as_soon_as_the_head_lets_it_go() -> None:
+    message, seconds = left(HeadLost("the head was started again"), grace=20)
+    assert message == StopAsked("SIGTERM")
+    assert seconds < 10
+
+
+def test_a_worker_whose_run_ends_meanwhile_ends_with_its_outcome() -> None:
+    assert left(HeadSaid("stopped", 143), grace=20)[0] == HeadSaid("stopped", 143)
+
+
+def test_a_worker_that_is_told_twice_still_lets_the_job_save() -> None:
+    told = (StopAsked("SIGUSR1"), StacksAsked(1), HeadSaid("stopped", 143))
+    assert left(*told, grace=20)[0] == HeadSaid("stopped", 143)
+    assert left(StopAsked("SIGUSR1"))[1] > 0.25
+
+
+def test_a_worker_waits_no_longer_than_its_grace() -> None:
+    message, seconds = left()
+    assert message == StopAsked("SIGTERM")
+    assert 0.25 < seconds < 3
+
+
+def test_a_worker_whose_head_does_not_hear_leaves_at_once() -> None:
+    message, seconds = left(hears=False, grace=20)
+    assert message == StopAsked("SIGTERM")
+    assert seconds < 10

@@ -1,0 +1,96 @@
+"""Engines that sleep while the models train: when, and that nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.stop import StopRequest
+from env.types import RewardFunction, RewardRequest, Score
+from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
+from trainer import loop
+from trainer.cluster.worker_group import Group, LocalGroup, LocalLauncher, Pending
+from trainer.config.config import Config
+from trainer.rollout import prompts as data
+from trainer.workers import groups
+
+
+class Watched(LocalGroup[Any]):
+    """A group that notes what it is asked for, but for what its memory was."""
+
+    def __init__(self, role: str, workers: list[Any], calls: list[str]) -> None:
+        super().__init__(workers)
+        self._role, self._calls = role, calls
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        which = f" {args[0]}" if method.__name__ == "wake" else ""
+        if method.__name__ != "peaks":
+            self._calls.append(f"{self._role} {method.__name__}{which}")
+        return super().send(worker, method, *args, **kwargs)
+
+
+class WatchingLauncher(LocalLauncher):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        return self._watched(role, super().launch(role, actor, count, *args))
+
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+        return self._watched(role, super().launch_ranks(role, actor, count, *args))
+
+    def _watched(self, role: str, group: Group[Any]) -> Group[Any]:
+        assert isinstance(group, LocalGroup)
+        return Watched(role, group._workers, self.calls)
+
+
+def length(requests: Sequence[RewardRequest]) -> list[Score]:
+    return [Score.of(len(request.response)) for request in requests]
+
+
+def calls_of(config: Config, reward: RewardFunction) -> list[str]:
+    config.files.root.mkdir(parents=True)
+    prompts = data.load(config)
+    launcher = WatchingLauncher()
+    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    loop.train(config, crew, prompts, reward, StopRequest())
+    return launcher.calls
+
+
+def test_engines_sleep_from_the_last_rollout_to_the_next_weights_and_wake_in_two_parts(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags: dict[str, Any] = {"max_steps": 2, "advantage_estimator": "group_norm"}
+    asleep = tiny.config(run_dir / "asleep", vllm_enable_sleep=True, **flags)
+    awake = tiny.config(run_dir / "awake", **flags)
+    calls = calls_of(asleep, length)
+    first = calls.index("engine generate")
+    second = calls.index("engine generate", first + 1)
+    assert calls[first:second] == [
+        "engine generate",
+        "engine sleep",
+        "policy log_probs",
+        "reference log_probs",
+        "policy update",
+        "engine node",
+        "policy node",
+        "policy offer",
+        "engine wake weights",
+        "engine begin",
+        "policy stage",
+        "engine load",
+        "engine commit",
+        "policy withdraw",
+        "engine wake cache",
+    ]
+    assert not [call for call in calls_of(awake, length) if "sleep" in call or "wake" in call]
+    learned = [
+        [
+            of_the_samples({n: v for n, v in row.items() if n.startswith("train/")})
+            for row in metric_rows(config)
+        ]
+        for config in (asleep, awake)
+    ]
+    assert learned[0] == learned[1]
+    assert learned[0][0]["train/grad_norm"] > 0

@@ -1,0 +1,390 @@
+"""The head's decisions over a whole run: real control port and journal, a scripted job runner."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from contract.resources import Offer
+from contract.run_dir import ExitCode, RunFiles
+from entrypoint.cluster.client import ControlClient, RefusedError
+from entrypoint.config.settings import Settings
+from entrypoint.job import supervisor
+from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
+from entrypoint.job.recipes.command import AnyCommand
+from entrypoint.job.supervisor import Outcome
+from entrypoint.net import wait
+from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves
+from entrypoint.processes.process import NODE_MARK, Process
+from entrypoint.run.journal import Journal
+from tests.support.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+def test_a_run_that_finishes_is_one_attempt(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(FINISHED, at_step=100))
+    assert world.lives() == Outcome("finished", ExitCode.FINISHED, "the job has finished")
+    assert world.kinds() == ["roll", "attempt"]
+    assert world.jobs.submitted[0]["ROLLCALL_ATTEMPT"] == "1"
+
+
+def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(DIED, at_step=40), ends(FINISHED, at_step=100))
+    assert world.lives().name == "finished"
+    assert world.kinds() == ["roll", "attempt", "failure", "decision", "roll", "attempt"]
+    assert world.sentences("failure") == ["unknown: ValueError: broken"]
+    assert world.sentences("decision") == ["the job died: resuming from step 40"]
+    first, second = world.jobs.submitted
+    assert "ROLLCALL_RESUME_FROM" not in first
+    assert (second["ROLLCALL_RESUME_FROM"], second["ROLLCALL_ATTEMPT"]) == ("40", "2")
+    assert len(set(world.jobs.ids)) == 2
+
+
+def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_path: Path) -> None:
+    def ray_ends(world: World) -> JobInfo:
+        ends(DIED, at_step=44, in_memory=43, says=["Step 44 of 100: reward 0.1."])(world)
+        world.inbox.put(RayEnded(1, "its files are gone"))
+        time.sleep(0.7)
+        return DIED
+
+    died = ends(DIED, at_step=42, in_memory=41)
+    world = World(tmp_path, died, ray_ends, ends(FINISHED, at_step=50))
+    world.supervisor.recipe = Saves(40)
+    assert world.lives().name == "finished"
+    held = "step {} or a later one that the nodes hold in memory, else step 40"
+    assert world.sentences("decision") == [
+        f"the job died: resuming from {held.format(41)}",
+        f"a node was lost: resuming from {held.format(43)}",
+    ]
+    assert world.sentences("failure")[1] == "node_lost: its files are gone"
+    assert world.sentences("attempt")[1:] == [
+        f"attempt 2 starts from {held.format(41)}",
+        f"attempt 3 starts from {held.format(43)}",
+    ]
+
+
+class Saves(AnyCommand):
+    """A job whose newest checkpoint is of one step for ever."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def latest(self, run_dir: Path) -> int | None:
+        return self._step
+
+
+def test_attempts_without_progress_exhaust_the_budget(tmp_path: Path) -> None:
+    world = World(tmp_path, *[ends(DIED)] * 5, ROLLCALL_MAX_RESTARTS="2")
+    outcome = world.lives()
+    assert (outcome.name, outcome.exit_code) == ("failed", ExitCode.JOB_FAILED)
+    assert "3 attempts in a row brought no new step" in outcome.sentence
+    assert len(world.jobs.submitted) == 3
+
+
+def test_progress_renews_the_budget(tmp_path: Path) -> None:
+    steps = (1, 2, 2, 3, 3, 4)  # never two attempts in a row without a new step
+    acts = [ends(DIED, at_step=step) for step in steps]
+    world = World(tmp_path, *acts, ends(FINISHED, at_step=5), ROLLCALL_MAX_RESTARTS="1")
+    assert world.lives().name == "finished"
+    assert len(world.jobs.submitted) == 7
+
+
+def test_a_job_that_is_used_wrongly_is_not_tried_again(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(JobInfo("FAILED", "--qqq: unknown flag", driver_exit_code=64)))
+    assert world.lives().exit_code is ExitCode.USAGE
+    assert world.sentences("failure") == ["usage: --qqq: unknown flag"]
+
+
+def test_a_killed_driver_is_named_by_its_signal(tmp_path: Path) -> None:
+    killed = JobInfo("FAILED", "last available logs:\n  warnings.warn(", driver_exit_code=-9)
+    world = World(tmp_path, ends(killed), ends(FINISHED))
+    world.lives()
+    assert world.sentences("failure") == ["unknown: the driver was ended by signal 9 (Killed)"]
+
+
+def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(tmp_path: Path) -> None:
+    world = World(tmp_path, ROLLCALL_MAX_RESTARTS="0")
+
+    def refuse(*_: object) -> None:
+        raise JobRefusedError("TypeError: no such thing")
+
+    world.jobs.submit = refuse  # type: ignore[assignment,method-assign]
+    assert world.lives().exit_code is ExitCode.JOB_FAILED
+    assert world.sentences("failure") == ["unknown: TypeError: no such thing"]
+
+
+def test_the_job_waits_for_every_worker_and_for_ray_to_see_them(tmp_path: Path) -> None:
+    def comes_in_two_steps() -> None:
+        world.check_in("b", "127.0.0.4", joined=False)
+        world.later(0.4, lambda: world.check_in("b", "127.0.0.4"))
+
+    world = World(tmp_path, ends(FINISHED), workers=2)
+    world.later(0.2, lambda: world.check_in("a", "127.0.0.3"))
+    world.later(0.4, comes_in_two_steps)
+    assert world.lives().name == "finished"
+    (roll,) = world.journal.events("roll")
+    assert roll["details"]["present"] == ["a", "b"]
+
+
+def test_a_worker_that_says_it_joined_but_that_ray_does_not_see_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_ROLL_TIMEOUT="1s", minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
+    began = time.monotonic()
+    world.lives()
+    assert time.monotonic() - began > 1
+
+
+def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_nodes(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_NODE_TIMEOUT="0.5s")
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
+    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
+    assert world.lives().name == "finished"
+    assert world.revived == 1
+    (said,) = world.sentences("ray")
+    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for \d s: starting Ray anew on all nodes", said)
+
+
+def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:
+    world = World(tmp_path, workers=3, minimum=3, ROLLCALL_ROLL_TIMEOUT="3s")
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    world.later(0.1, lambda: world.check_in("b", "127.0.0.4", joined=False))
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.UNREACHABLE
+    assert "1 of 3 workers are there" in outcome.sentence
+    assert "b has checked in and is starting Ray" in outcome.sentence
+    assert "1 worker never checked in" in outcome.sentence
+    assert world.jobs.submitted == []
+
+
+def test_enough_workers_start_the_job_at_the_deadline(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(FINISHED), workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="3s")
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    assert "1 worker never checked in" in world.sentences("roll")[0]
+
+
+def test_a_stop_lets_the_job_save_and_ends_with_143(tmp_path: Path) -> None:
+    def saves_when_stopped(world: World) -> JobInfo:
+        world.inbox.put(StopAsked("SIGTERM"))
+        assert world.jobs.stopped.wait(10)
+        return ends(STOPPED, at_step=7)(world)
+
+    world = World(tmp_path, saves_when_stopped)
+    outcome = world.lives()
+    assert outcome == Outcome("stopped", ExitCode.STOPPED, "stopped; step 7 is saved")
+    assert world.kinds() == ["roll", "attempt", "stop"]
+
+
+def test_a_stop_before_the_roll_is_complete_ends_with_143(tmp_path: Path) -> None:
+    world = World(tmp_path, workers=1, minimum=1)
+    world.later(0.3, lambda: world.inbox.put(StopAsked("SIGTERM")))
+    assert world.lives().exit_code is ExitCode.STOPPED
+    assert world.jobs.submitted == []
+
+
+def test_a_stop_between_two_attempts_ends_with_143(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_stopped_meanwhile(failures: int) -> float:
+        world.inbox.put(StopAsked("SIGTERM"))
+        return 60.0
+
+    monkeypatch.setattr(wait, "backoff", is_stopped_meanwhile)
+    world = World(tmp_path, ends(DIED))
+    assert world.lives().exit_code is ExitCode.STOPPED
+    assert world.kinds()[-1] == "decision"
+
+
+def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def hangs(world: World) -> JobInfo:
+        marks = {NODE_MARK: world.settings.node_mark, "ROLLCALL_ATTEMPT": "1"}
+        driver = Process("driver", ["sleep", "60"], env={**os.environ, **marks}, log_to=None)
+        assert driver.wait(10) == 137
+        return JobInfo("FAILED", driver_exit_code=-9)
+
+    world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="2s")
+    world.run.logs.mkdir()
+    world.control.ask_for_stacks = asked.append  # type: ignore[method-assign]
+    assert world.lives().name == "finished"
+    assert asked == [0, 1, 0]
+    assert (world.run.logs / "stacks-attempt-1.txt").read_text()
+    assert world.sentences("failure")[0].startswith("hang: nothing in the job's log for ")
+    assert world.sentences("decision")[0].startswith("the job made no progress")
+    (stop,) = world.sentences("stop")
+    assert "stacks-attempt-1.txt" in stop
+
+
+def test_a_job_that_does_not_go_on_from_its_checkpoint_is_named_and_stopped(
+    tmp_path: Path,
+) -> None:
+    def starts_over(world: World) -> JobInfo:
+        ends(DIED, at_step=1)(world)
+        assert world.jobs.stopped.wait(10)
+        return STOPPED
+
+    world = World(tmp_path, ends(DIED, at_step=40), starts_over)
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.JOB_FAILED
+    assert world.sentences("failure")[1] == (
+        "wrong_start: it was to go on after step 40, and its first step was step 1"
+    )
+
+
+def test_a_worker_that_is_taken_away_lets_the_job_save_and_another_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    def saves_for_the_worker(world: World) -> JobInfo:
+        assert ControlClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
+        assert world.jobs.stopped.wait(10)
+        world.later(0.3, lambda: world.check_in("b", "127.0.0.4"))
+        return ends(STOPPED, at_step=7)(world)
+
+    world = World(tmp_path, saves_for_the_worker, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    assert world.sentences("failure") == ["node_lost: a leaves: SIGTERM"]
+    assert world.sentences("decision") == ["a node was lost: resuming from step 7"]
+    assert [roll["details"]["present"] for roll in world.journal.events("roll")] == [["a"], ["b"]]
+
+
+def test_a_worker_that_left_before_the_attempt_does_not_end_it(tmp_path: Path) -> None:
+    world = World(tmp_path, ends(FINISHED))
+    world.inbox.put(WorkerLeaves("a", "SIGTERM"))
+    assert world.lives().name == "finished"
+    assert world.kinds() == ["roll", "attempt"]
+
+
+def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(
+    tmp_path: Path,
+) -> None:
+    def loses_ray(world: World) -> JobInfo:
+        world.inbox.put(RayEnded(1))
+        time.sleep(1)
+        return JobInfo("RUNNING")
+
+    world = World(tmp_path, loses_ray, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+
+    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
+    assert world.lives().name == "finished"
+    assert world.revived == 1
+    assert world.control.incarnation != "first"
+    assert world.sentences("failure") == ["node_lost: Ray on the head ended"]
+    assert world.kinds().count("roll") == 2
+
+
+def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path) -> None:
+    def loses_a_worker(world: World) -> JobInfo:
+        with world.control._registry._lock:
+            world.control._registry._entries["a"].hung_up = True
+        world.later(0.3, lambda: world.check_in("a", "127.0.0.3"))
+        return DIED
+
+    world = World(tmp_path, loses_a_worker, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    (failure,) = world.journal.events("failure")
+    assert failure["details"]["failure"] == "node_lost"
+    assert "a has been silent" in failure["details"]["lost_nodes"][0]
+
+
+def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_path: Path) -> None:
+    class Needy(AnyCommand):
+        def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+            return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
+
+    world = World(tmp_path, workers=1, minimum=1)
+    world.rendezvous.recipe = Needy()
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.USAGE
+    assert outcome.sentence == (
+        "the nodes cannot hold the job: head has 0 of 8 GPUs; a has 0 of 8 GPUs"
+    )
+    assert world.jobs.submitted == []
+
+
+def test_a_worker_whose_gpu_failed_is_sent_away_and_another_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    line = "\x1b[36m(PolicyActor pid=7, ip=127.0.0.3)\x1b[0m CUDA error: uncorrectable ECC error"
+    refused: list[str] = []
+
+    def comes_back_and_is_replaced() -> None:
+        with pytest.raises(RefusedError, match="a GPU of a failed") as refusal:
+            world.check_in("a", "127.0.0.3")
+        refused.append(str(refusal.value))
+        world.check_in("a", "127.0.0.4")
+
+    def fails(world: World) -> JobInfo:
+        world.later(0.3, comes_back_and_is_replaced)
+        return ends(DIED, at_step=3, says=[line])(world)
+
+    world = World(tmp_path, fails, ends(FINISHED), workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().name == "finished"
+    assert refused
+    (failure,) = world.journal.events("failure")
+    assert failure["details"]["failure"] == "gpu_fault"
+    assert failure["sentence"] == "gpu_fault: CUDA error: uncorrectable ECC error"
+    (decision,) = world.journal.events("decision")
+    assert decision["details"]["answer"] == "replace"
+
+
+def test_a_full_run_directory_is_waited_for_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = iter((OSError(28, "No space left on device"), OSError(28, "full"), None))
+
+    def write(path: Path, text: str) -> None:
+        if error := next(disk):
+            raise error
+        path.write_text(text)
+
+    monkeypatch.setattr(supervisor, "write_atomically", write)
+    full = ends(DIED, at_step=3, says=["OSError: [Errno 28] No space left on device"])
+    world = World(tmp_path, full, ends(FINISHED))
+    assert world.lives().name == "finished"
+    assert next(disk, "empty") == "empty"
+    assert world.sentences("decision") == ["storage failed: resuming from step 3"]
+
+
+def test_a_run_directory_that_never_takes_a_write_again_ends_with_73(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, text: str) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(supervisor, "write_atomically", write)
+    readonly = ends(DIED, says=["OSError: [Errno 30] Read-only file system: 'x'"])
+    world = World(tmp_path, readonly, ROLLCALL_REWARD_TIMEOUT="0.3s")
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.RUN_DIR
+    assert "Read-only file system" in outcome.sentence
+
+
+def test_a_head_that_comes_after_another_goes_on_counting(tmp_path: Path) -> None:
+    Journal(RunFiles(tmp_path).journal, "head").record("attempt", "attempt 1 starts")
+    world = World(tmp_path, ends(FINISHED))
+    world.lives()
+    assert world.jobs.submitted[0]["ROLLCALL_ATTEMPT"] == "2"
+    assert world.jobs.ids == ["rollcall-first-2"]
+
+
+def test_a_scripted_job_has_the_interface_of_the_real_one() -> None:
+    for name in ("submit", "follow", "info", "stop"):
+        real = signature(getattr(JobClient, name)).parameters
+        assert list(signature(getattr(ScriptedJobs, name)).parameters) == list(real)

@@ -1,0 +1,44 @@
+"""Groups of 1, 2 and 4 ranks on a Ray of their own, which hold one model after another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from tests.support.ranks import Workbench
+from tests.support.repository import ROOT
+from trainer.cluster import placement
+from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.worker_group import Group
+from trainer.config import layout
+from trainer.config.layout import Layout, Pool
+
+Benches = dict[int, Group[Workbench]]
+"""By the number of their ranks."""
+PATIENCE = 60.0
+"""Seconds that ranks wait for each other, also while they start."""
+
+
+def started() -> Iterator[Benches]:
+    # Ray's socket names must be short: pytest's own directories are too deep.
+    directory = Path(tempfile.mkdtemp(prefix="ray-"))
+    before = dict(os.environ)
+    os.environ.pop("RAY_ADDRESS", None)
+    os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
+    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    placement.join(wanted)
+    launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
+    yield {
+        one.slots: launcher.launch_ranks(one.role, "tests.support.ranks:Workbench", one.slots)
+        for one in groups
+    }
+    ray.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,164 @@
+"""What is written of held memory: it comes back as it was, or is left out; nothing in it runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contract import fd_store
+from contract.fd_store import Custody
+from tests.support.damage import damaged, flipped
+from tests.trainer.checkpoint.test_replica_store import of, sheet
+from trainer.checkpoint import labels
+from trainer.checkpoint.labels import LabelError
+from trainer.checkpoint.replica_store import Holder
+from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
+from trainer.checkpoint.spilled import Kept
+from trainer.checkpoint.writer import RunState
+from trainer.cluster.shared_memory import Entry, Segment
+from trainer.workers.optimizer import scheduler_of
+from trainer.workers.settings import Schedule
+
+FUZZED = settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def full() -> Sheet:
+    """With all that a sheet may have."""
+    entries = (
+        Entry("model//embed.weight", "bfloat16", (4, 8), 0),
+        Entry("adam/embed.weight/step", "float32", (), 64),
+    )
+    return replace(
+        sheet(3, "policy", 0),
+        in_flight=bytes(range(256)),
+        contents=Contents(entries, {"last_epoch": 3, "_last_lr": [1e-6 / 3]}, 68),
+        digests=("0" * 32,),
+    )
+
+
+def test_sheets_come_back_as_they_were() -> None:
+    sheets = [full(), replace(full(), role="critic", in_flight=None)]
+    assert labels.parse(labels.dump(sheets)) == sheets
+
+
+@pytest.mark.parametrize("name", ["cosine_with_min_lr", "linear", "constant_with_warmup"])
+def test_a_schedulers_state_comes_back_to_the_bit(name: str) -> None:
+    schedule = Schedule(
+        learning_rate=1e-3 / 3,
+        lr_scheduler=name,
+        lr_warmup_ratio=0.1,
+        min_lr_ratio=0.1,
+        updates=30,
+        adam_betas=(0.9, 0.95),
+        adam_eps=1e-8,
+        l2=0.0,
+        max_norm=1.0,
+    )
+    adam = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=schedule.learning_rate)
+    scheduler = scheduler_of(adam, schedule)
+    for _ in range(7):
+        adam.step()
+        scheduler.step()
+    state = scheduler.state_dict()
+    one = replace(full(), contents=replace(full().contents, scheduler=state))
+    assert labels.parse(labels.dump([one]))[0].contents.scheduler == state
+
+
+@FUZZED
+@given(st.integers(0, 8 * len(labels.dump([full()])) - 1))
+def test_no_flipped_bit_of_a_label_goes_unseen(bit: int) -> None:
+    with pytest.raises(LabelError):
+        labels.parse(flipped(labels.dump([full()]), bit))
+
+
+def forged(rows: bytes) -> bytes:
+    """With the right checksum."""
+    return b"%s %s\n%s" % (labels.FORMAT, labels._digest(rows), rows)
+
+
+@FUZZED
+@given(damaged(labels._row(full())), st.booleans())
+def test_a_label_of_any_shape_is_read_or_left_out(
+    tmp_path_factory: pytest.TempPathFactory, row: bytes, whole: bool
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "kept" / "a run"
+    directory.mkdir(parents=True, exist_ok=True)
+    body = b"[%s]" % row if whole else row
+    (directory / f"one{fd_store.LABEL}").write_bytes(forged(body))
+    found = Kept(directory.parent, "a run")
+    for one in found.sheets():
+        assert (directory / one.name).parent == directory
+        assert RunState.parse(one.run_state).step >= 0
+        with pytest.raises(OSError, match="No such file"):
+            found.read(one)
+    newest_whole(found.sheets())
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_in_the_run_directory_is_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    went_off, kept = tmp_path / "went off", tmp_path / "a run"
+    kept.mkdir()
+    (kept / f"one{fd_store.LABEL}").write_bytes(pickle.dumps([Bomb(went_off)]))
+    (kept / f"two{fd_store.LABEL}").write_bytes(labels.dump([full()]))
+    with caplog.at_level(logging.WARNING):
+        assert Kept(tmp_path, "a run").sheets() == [full()]
+    assert not went_off.exists()
+    assert "one.label cannot be read and is left out: it is of another version" in caplog.text
+
+
+def test_a_pickle_in_custody_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    went_off, path = tmp_path / "went off", tmp_path / "custody" / "socket"
+    monkeypatch.setenv(fd_store.VARIABLE, str(path))
+    segment = Segment(9)
+    with Custody(path):
+        for label in (
+            pickle.dumps([Bomb(went_off)]),
+            labels.dump([of(Segment(99), 1)]),  # more than there is
+            labels.dump([]),
+        ):
+            fd_store.deposit("a run", label, {"one": segment.descriptor})
+            caplog.clear()
+            assert Holder(1000, "a run", goes_on=True).sheets() == []
+            assert "what a Ray before this one has left is left out" in caplog.text
+    assert not went_off.exists()
+
+
+def test_a_share_that_was_cut_off_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a run").mkdir()
+    (tmp_path / "a run" / full().name).write_bytes(b"short")
+    with pytest.raises(OSError, match="fewer than 68 bytes"):
+        Kept(tmp_path, "a run").read(full())
+
+
+@FUZZED
+@given(damaged(json.loads(RunState(step=3, seed=0, prompts={"epoch": 0}).dump())))
+def test_a_state_of_a_run_is_read_or_refused(content: bytes) -> None:
+    try:
+        state = RunState.parse(content.decode())
+    except ValueError:
+        return
+    assert state.step >= 0

@@ -1,0 +1,81 @@
+"""What the engines are where no flag says it: by the slots that they lie on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.resources import Offer
+from tests.support.tiny_run import Tiny
+from trainer.cluster import engine_choice
+from trainer.cluster.bin_packing import assign
+from trainer.config import checks, layout
+from trainer.config.config import Config
+
+CPUS = [Offer(name="here", cpus=8)]
+GPUS = [Offer(name="here", cpus=8, gpus=8)]
+
+
+def settled(config: Config, offers: list[Offer]) -> Config:
+    return engine_choice.settled(config, assign(layout.of(config), offers))
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: True)
+
+
+def test_it_is_vllm_on_gpus_and_transformers_on_cpus(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir)
+    assert settled(config, CPUS).rollout_engine == "hf"
+    assert settled(config, GPUS).rollout_engine == "vllm"
+    assert settled(tiny.config(run_dir, rollout_engine="hf"), GPUS).rollout_engine == "hf"
+    assert settled(tiny.config(run_dir, rollout_engine="vllm"), CPUS).rollout_engine == "vllm"
+
+
+def test_it_is_transformers_where_vllm_is_absent(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    assert settled(tiny.config(run_dir), GPUS).rollout_engine == "hf"
+
+
+def test_several_gpus_an_engine_are_never_given_to_transformers_because_vllm_is_absent(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    config = settled(tiny.config(run_dir, vllm_tensor_parallel_size=2), GPUS)
+    lacking, *_ = checks.engine_faults(config)
+    assert "--vllm_tensor_parallel_size over 1: vLLM is not installed here" in lacking
+
+
+def test_it_is_transformers_where_vllm_could_not_tell_the_log_probs(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, top_p=0.9, temperature=0.7)
+    assert settled(config, GPUS).rollout_engine == "hf"
+
+
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [
+        ({}, 0.9),
+        ({"colocate_all_models": True}, 0.5),
+        ({"colocate_all_models": True, "vllm_num_engines": 2}, 0.25),
+        ({"vllm_gpu_memory_utilization": 0.3}, 0.3),
+    ],
+)
+def test_on_gpus_it_takes_the_share_of_memory_that_the_plan_states(
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any], share: float
+) -> None:
+    config = tiny.config(run_dir, **flags)
+    assert settled(config, GPUS).vllm_gpu_memory_utilization == share
+
+
+def test_on_cpus_it_takes_what_the_flag_says_and_nothing_without_it(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    assert settled(tiny.config(run_dir), CPUS).vllm_gpu_memory_utilization is None

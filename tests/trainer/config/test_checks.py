@@ -1,0 +1,79 @@
+"""What an engine lacks is said before anything starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.run_dir import ExitCode
+from tests.support.tiny_run import Tiny, to_argv
+from trainer.__main__ import main
+from trainer.config.checks import engine_faults
+
+
+@pytest.fixture
+def grouped(tiny: Tiny, tmp_path: Path) -> Tiny:
+    """A model of 12 heads that share 4 of keys and values, and 64 positions."""
+    model = tmp_path / "model"
+    model.mkdir()
+    config = json.loads((tiny.model / "config.json").read_text())
+    shape = {"num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    (model / "config.json").write_text(json.dumps(config | shape))
+    return replace(tiny, model=model)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"vllm_tensor_parallel_size": 5}, "5 does not divide the 12 num_attention_heads"),
+        ({"vllm_tensor_parallel_size": 3}, "3 does not divide the 4 num_key_value_heads"),
+        ({"prompt_max_len": 100}, "make 103 tokens; .* has 64 positions. Give --max_len 64"),
+        (
+            {"flash_attn": True, "bf16": True},
+            "flash-attn is not installed here.*torch's own attention",
+        ),
+    ],
+)
+def test_what_the_engine_cannot_do_is_said(
+    grouped: Tiny, run_dir: Path, flags: dict[str, Any], said: str
+) -> None:
+    given = {"rollout_engine": "vllm", "prompt_max_len": 16, **flags}
+    fault, *_ = engine_faults(grouped.config(run_dir, **given))
+    assert re.search(said, fault)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 12])
+def test_heads_that_ranks_share_or_copy_are_right(grouped: Tiny, run_dir: Path, ranks: int) -> None:
+    flags = {"rollout_engine": "vllm", "prompt_max_len": 16, "vllm_tensor_parallel_size": ranks}
+    assert engine_faults(grouped.config(run_dir, **flags)) == []
+
+
+def test_a_model_whose_positions_are_scaled_is_left_to_vllm(grouped: Tiny, run_dir: Path) -> None:
+    path = grouped.model / "config.json"
+    scaled = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | scaled))
+    config = grouped.config(run_dir, rollout_engine="vllm", prompt_max_len=100)
+    assert engine_faults(config) == []
+
+
+def test_without_vllm_its_engine_ends_with_64_and_says_what_to_do(
+    tiny: Tiny,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    config = tiny.config(run_dir)
+    flags = {n: getattr(config, n) for n in ("pretrain", "prompt_data", "run_dir", "remote_rm_url")}
+    told = to_argv({**flags, "max_len": 32, "generate_max_len": 3, "rollout_engine": "vllm"})
+    assert main(told) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "pip install vllm==0.29.0" in said
+    assert "--rollout_engine hf" in said
+    assert not run_dir.exists()

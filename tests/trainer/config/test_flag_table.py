@@ -1,0 +1,128 @@
+"""The table of flags is whole: against OpenRLHF's list, the code that reads it, and the docs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+from trainer.config.config import Config
+from trainer.config.parity import effect, renewed
+from trainer.config.schema import flags_of
+from trainer.config.spellings import spellings
+from trainer.config.values import shown
+
+COMPARISON = (ROOT / "docs" / "comparison.md").read_text()
+FLAGS = (ROOT / "docs" / "flags.md").read_text()
+THEIRS = dict(
+    line.split("\t")
+    for line in (ROOT / "tests" / "data" / "openrlhf-0.11.2.tsv").read_text().splitlines()
+)
+"""Every flag of OpenRLHF 0.11.2's PPO with its default as text; empty: none."""
+TABLE = flags_of(Config)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_flag_has_a_concern_a_help_and_one_effect(name: str) -> None:
+    _, about = TABLE[name]
+    assert about.group
+    assert about.help
+    assert effect(about)
+    assert not (about.no_effect and about.unsupported)
+
+
+def test_every_flag_of_openrlhf_is_known() -> None:
+    assert sorted(set(THEIRS) - set(spellings(Config))) == []
+
+
+def test_no_dotted_spelling_is_invented() -> None:
+    dotted = {one for _, about in TABLE.values() for one in about.dotted_spellings}
+    assert sorted(dotted - set(THEIRS)) == []
+
+
+def test_a_flag_of_policy_and_critic_has_the_same_range_for_both() -> None:
+    for name, (_, about) in TABLE.items():
+        if about.follows:
+            leader = TABLE[about.follows][1]
+            for what in ("choices", "at_least", "above", "at_most", "no_effect", "unsupported"):
+                assert getattr(about, what) == getattr(leader, what), name
+
+
+def test_each_default_that_differs_from_openrlhf_is_in_the_docs() -> None:
+    section = COMPARISON.split("## Defaults that differ")[1].split("\n## ")[0]
+    differing = [
+        name
+        for name, (field, about) in TABLE.items()
+        if not (about.no_effect or about.unsupported)
+        and any(_number(shown(field.default)) != _number(THEIRS[d]) for d in about.dotted_spellings)
+    ]
+    assert differing
+    assert [name for name in differing if f"`{name}`" not in section] == []
+
+
+def _number(text: str) -> object:
+    """A default's text, such that 1 and 1.0, none and nothing are the same."""
+    try:
+        return [float(part) for part in text.split()]
+    except ValueError:
+        return [] if text == "None" else text
+
+
+def test_the_docs_have_the_table_of_flags() -> None:
+    renew = "python -m trainer.config.parity docs/flags.md"
+    assert renewed(FLAGS) == FLAGS, renew
+
+
+@pytest.mark.parametrize(
+    ("flag", "beginning"),
+    [("optim", "AdamW is"), ("learning_rate", "PPO has"), ("ring_attn_size", "a sequence lies")],
+)
+def test_a_name_keeps_its_capitals_in_the_table(flag: str, beginning: str) -> None:
+    assert effect(TABLE[flag][1]).startswith(f"not supported: {beginning}")
+
+
+def test_every_flag_that_claims_an_effect_is_read() -> None:
+    sources = [
+        path.read_text()
+        for path in (ROOT / "trainer").rglob("*.py")
+        if path.parent.name != "options" and path.name not in ("no_effect.py", "validate.py")
+    ]
+    code = "\n".join(sources)
+    claimed = [n for n, (_, about) in TABLE.items() if not (about.no_effect or about.unsupported)]
+    unread = {name for name in claimed if not re.search(rf"(config|self)\.{name}\b", code)}
+    assert unread == set()
+
+
+def test_help_has_every_flag_and_answers_at_once() -> None:
+    code = (
+        "import sys, time, trainer.__main__ as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = ('torch', 'ray', 'numpy', 'transformers', 'httpx', 'yaml')\n"
+        "print([n for n in heavy if n in sys.modules])\n"
+        "print(time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *shown_help, imported, seconds = done.stdout.splitlines()
+    assert imported == "[]"
+    assert float(seconds) < 0.3
+    words = set(re.findall(r"--([\w.]+)", "\n".join(shown_help)))
+    assert sorted(set(spellings(Config)) - words) == []
+
+
+def test_every_flag_of_trl_s_grpo_is_in_the_docs() -> None:
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).with_name("trainer") / "grpo_config.py"
+    (config,) = (n for n in ast.parse(source.read_text()).body if isinstance(n, ast.ClassDef))
+    names = [n.target.id for n in config.body if isinstance(n, ast.AnnAssign)]
+    assert len(names) > 50
+    section = COMPARISON.split("## TRL's flags")[1]
+    assert [name for name in names if f"`{name}`" not in section] == []

@@ -1,0 +1,41 @@
+"""Models that compute at the same time on one machine share its threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.tiny_run import Tiny
+from trainer.models.loading import share_threads
+
+
+def test_models_that_compute_at_the_same_time_share_the_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    shares = []
+    try:
+        for at_once in (1, 2, 3, 16):
+            share_threads(at_once)
+            shares.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert shares == [8, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "scoring", "training"),
+    [
+        ({"advantage_estimator": "gae"}, 3, 2),
+        ({"advantage_estimator": "gae", "init_kl_coef": 0, "train_batch_size": 8}, 1, 2),
+        ({"advantage_estimator": "rloo", "use_kl_loss": True, "train_batch_size": 8}, 1, 1),
+    ],
+)
+def test_who_computes_at_the_same_time_follows_from_the_flags(
+    tiny: Tiny, run_dir: Path, flags: dict[str, object], scoring: int, training: int
+) -> None:
+    config = tiny.config(run_dir, **flags)
+    assert (config.scoring_at_once, config.training_at_once) == (scoring, training)

@@ -1,0 +1,90 @@
+"""Adapters: what is trained, what engines and exports get, what a checkpoint holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.support.tiny_run import Tiny, of_the_samples
+from tests.trainer.workers.test_learner import critic, experience, largest_difference, policy
+from trainer.models.settings import LoRASettings
+from trainer.types import UnfitModelError, Weights
+
+
+def lora(*modules: str, dropout: float = 0.0) -> LoRASettings:
+    chosen = modules or ("all-linear",)
+    return LoRASettings(rank=2, alpha=8, dropout=dropout, target_modules=chosen)
+
+
+def copy(weights: Weights) -> Weights:
+    return {name: array.copy() for name, array in weights.items()}
+
+
+def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weights(
+    tiny: Tiny,
+) -> None:
+    plain, adapted = policy(tiny), policy(tiny, lora=lora("q_proj", "down_proj"))
+    before = copy(adapted.weights())
+    assert largest_difference(before, plain.weights()) == 0
+    adapted.update(experience(), step=1)
+    after = adapted.weights()
+    moved = {name for name in before if np.abs(after[name] - before[name]).max() > 0}
+    assert moved
+    assert all(name.endswith(("q_proj.weight", "down_proj.weight")) for name in moved)
+
+
+def test_engines_get_what_the_policy_computes_with(tiny: Tiny, tmp_path: Path) -> None:
+    actor = policy(tiny, lora=lora())
+    known = experience()
+    before = actor.log_probs(known.sequences)
+    actor.update(known, step=1)
+    expected = actor.log_probs(known.sequences)
+    assert np.abs(expected - before).max() > 1e-3
+    actor.export(tmp_path / "hf")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    weights = dict(exported.named_parameters())
+    assert {n: p.shape for n, p in weights.items()} == {
+        name: array.shape for name, array in actor.weights().items()
+    }
+    for name, array in actor.weights().items():
+        assert torch.equal(weights[name], torch.from_numpy(array))
+    same = policy(Tiny(tmp_path / "hf", tiny.prompts, tiny.held_out))
+    assert np.abs(same.log_probs(known.sequences) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
+    tiny: Tiny, tmp_path: Path, role: object
+) -> None:
+    first, second = (role(tiny, lora=lora(), train_batch_size=2) for _ in range(2))  # type: ignore[operator]
+    first.update(experience(), step=1)
+    first.snapshot(1)
+    first.save(1, tmp_path)
+    content = torch.load(next(tmp_path.glob("*.pt")), weights_only=True)["model"]
+    assert all("lora" in name or "value_head" in name for name in content)
+    second.restore(tmp_path)
+    after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
+    assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_a_restored_model_drops_nothing_out_before_its_first_update(
+    tiny: Tiny, tmp_path: Path, role: object
+) -> None:
+    first, second = (role(tiny, lora=lora(dropout=0.5)) for _ in range(2))  # type: ignore[operator]
+    first.update(experience(), step=1)
+    first.snapshot(1)
+    first.save(1, tmp_path)
+    second.restore(tmp_path)
+    computed = [getattr(one, "values", None) or one.log_probs for one in (first, second)]
+    known = experience().sequences
+    assert np.array_equal(computed[0](known), computed[1](known))
+
+
+def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:
+    with pytest.raises(UnfitModelError, match=r"--target_modules wrong: .* down_proj.*all-linear"):
+        policy(tiny, lora=lora("wrong"))

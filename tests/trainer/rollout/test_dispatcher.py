@@ -1,0 +1,111 @@
+"""Partial rollouts at engines of which some are lost, replaced or stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.tiny_run import Tiny
+from tests.trainer.rollout.hf_engine.test_engine import settings
+from tests.trainer.rollout.hf_engine.test_partial import TEXTS
+from tests.trainer.weight_sync.test_update import Never
+from trainer.cluster import pulse
+from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.rollout import dispatcher
+from trainer.rollout.dispatcher import EngineDispatcher
+from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import FinishedRollout, LostWorkerError, PartialRollout, Sampling
+
+
+@pytest.fixture(autouse=True)
+def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are asked for one token at a time."""
+    monkeypatch.setattr(dispatcher, "SLICE", 0.0)
+
+
+def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> None:
+    sampling = Sampling(max_new_tokens=12)
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
+
+    def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
+        engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
+        work = EngineDispatcher(EnginePool(LocalGroup(engines)), sampling, patience=1)
+        work.give(partials)
+        ended: list[FinishedRollout] = []
+        for round_ in range(100):
+            if round_ == lost_after:
+                engines[0]._partials = None
+            ended += work.work(0.0)
+        assert not work.busy
+        return {one.key: one.completion.tokens.tolist() for one in ended}
+
+    assert written(lost_after=4) == written(lost_after=-1)
+
+
+def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(tiny: Tiny) -> None:
+    sampling = Sampling(max_new_tokens=12)
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
+
+    def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
+        group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
+        pool = EnginePool(group, at_once=False)
+        work = EngineDispatcher(pool, sampling, patience=1)
+        work.give(partials)
+        ended: list[FinishedRollout] = []
+        for round_ in range(100):
+            if round_ == 4:
+                for engine in lost:
+                    pool.lose(engine, LostWorkerError(f"engine-{engine} is lost", "engine"))
+            ended += work.work(0.0)
+        assert work.stalled == (len(lost) == 2)
+        return {one.key: one.completion.tokens.tolist() for one in ended}
+
+    whole = written([])
+    assert written([0]) == whole
+    assert len(written([0, 1])) < len(whole)
+
+
+class Freezing(LocalGroup[HFEngine]):
+    """An engine of it can be stopped: it then answers nothing, until it is started anew."""
+
+    frozen: int | None = None
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        return Never() if worker == self.frozen else super().send(worker, method, *args, **kwargs)
+
+    def alive(self, worker: int) -> Pending[None]:
+        return Never() if worker == self.frozen else super().alive(worker)
+
+    def renew(self, workers: Sequence[int]) -> None:
+        assert self.frozen in workers
+        self.frozen = None
+
+
+def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_slice_is_late(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.0)
+    sampling = Sampling(max_new_tokens=12)
+    partials = [
+        [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
+    ]
+    group = Freezing([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
+    pool = EnginePool(group, patience=Patience(life=0.3))
+    work = EngineDispatcher(pool, sampling, patience=600)
+    work.give(partials)
+    ended = work.work(0.0)
+    group.frozen = 0
+    deadline = time.monotonic() + 30
+    while work.busy:
+        assert time.monotonic() < deadline
+        ended += work.work(0.1)
+    assert {one.key for one in ended} == {partial.key for both in partials for partial in both}
+    assert pool.present == [1], "until weights are given out again"

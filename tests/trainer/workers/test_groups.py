@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny_run import Tiny
+from trainer.workers import groups
+from trainer.workers.settings import LearnerSettings
+
+
+class Recorder:
+    """A launcher that starts nothing and remembers the settings that it was given."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, LearnerSettings] = {}
+
+    def launch(self, role: str, actor: str, count: int, *settings: Any) -> Any:
+        self.settings[role] = settings[0]
+
+    launch_ranks = launch
+
+
+def test_policy_and_critic_have_optimisers_of_their_own(tiny: Tiny, run_dir: Path) -> None:
+    shared = {"l2": 0.1, "max_norm": 2, "min_lr_ratio": 0.3, "lr_warmup_ratio": 0.2}
+    only = {"critic.adam.weight_decay": 0.4, "critic.max_norm": 3, "critic.lr_scheduler": "linear"}
+    recorder = Recorder()
+    groups.assemble(tiny.config(run_dir, **shared, **only), 4, recorder)
+    policy, critic = (recorder.settings[role].schedule for role in ("policy", "critic"))
+    assert (policy.l2, policy.max_norm, policy.lr_scheduler) == (0.1, 2, "cosine_with_min_lr")
+    assert (critic.l2, critic.max_norm, critic.lr_scheduler) == (0.4, 3, "linear")
+    assert policy.min_lr_ratio == critic.min_lr_ratio == 0.3
+    assert policy.lr_warmup_ratio == critic.lr_warmup_ratio == 0.2
+    assert policy.updates == critic.updates == 4 * 2

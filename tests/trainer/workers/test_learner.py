@@ -1,0 +1,176 @@
+"""Training one model: what its update depends on, and what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.tiny_run import Tiny, of_the_samples
+from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.models.settings import ModelSettings
+from trainer.types import Experience, Sequences, TrainingError, Weights
+from trainer.workers.critic import CriticActor
+from trainer.workers.policy import PolicyActor
+from trainer.workers.settings import LearnerSettings, Schedule
+
+
+def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
+    values = {
+        "train_batch_size": 4,
+        "micro_train_batch_size": 4,
+        "loss_aggregation": "token",
+        "longest": 6,
+        "max_epochs": 1,
+        "seed": 0,
+        "gradient_checkpointing": False,
+        **changes,
+    }
+    schedule = Schedule(
+        learning_rate=1e-2,
+        lr_scheduler="linear",
+        lr_warmup_ratio=0.0,
+        min_lr_ratio=0.1,
+        updates=10,
+        adam_betas=(0.9, 0.95),
+        adam_eps=1e-8,
+        l2=0.1,
+        max_norm=1.0,
+    )
+    model = ModelSettings(
+        model=str(tiny.model), mixed_precision=False, micro_batch_size=3, temperature=0.7
+    )
+    return LearnerSettings(model=model, schedule=schedule, **values)  # type: ignore[arg-type]
+
+
+def policy(tiny: Tiny, **changes: object) -> PolicyActor:
+    objective = PolicyObjective(kl_estimator="k3")
+    return PolicyActor(settings(tiny, **changes), objective)
+
+
+def critic(tiny: Tiny, **changes: object) -> CriticActor:
+    return CriticActor(settings(tiny, **changes), CriticObjective(value_clip=0.5))
+
+
+def sequences() -> Sequences:
+    """Four samples of different lengths, one with a stretch that the policy did not choose."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([9, 4, 7, 5])
+    actions = (np.arange(9) >= 3) & (np.arange(9) < lengths[:, None])
+    actions[0, 5:7] = False
+    return Sequences(rng.integers(3, 15, size=(4, 9)), lengths, actions)
+
+
+def experience(of: Sequences | None = None) -> Experience:
+    known = of or sequences()
+    rng = np.random.default_rng(1)
+    draw = [
+        np.where(known.actions, rng.normal(size=(4, 9)), 0).astype(np.float32) for _ in range(5)
+    ]
+    return Experience(
+        sequences=known,
+        old_log_probs=draw[0] - 2,
+        advantages=draw[1],
+        returns=draw[2],
+        values=draw[3],
+        ref_log_probs=draw[4] - 2,
+        kl_coef=0.1,
+    )
+
+
+def copy(weights: Weights) -> Weights:
+    return {name: array.copy() for name, array in weights.items()}
+
+
+def largest_difference(one: Weights, other: Weights) -> float:
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def test_log_probs_are_those_of_the_sampled_distribution_for_each_action(tiny: Tiny) -> None:
+    actor, batch = policy(tiny), sequences()
+    got = actor.log_probs(batch)
+    model = actor._model.double()
+    for row, length in enumerate(batch.lengths):
+        tokens = torch.tensor(batch.tokens[row : row + 1, :length])
+        with torch.no_grad():
+            full = (model(input_ids=tokens).logits[0] / 0.7).log_softmax(-1)
+        for t in range(9):
+            chosen = full[t - 1, tokens[0, t]].item() if batch.actions[row, t] else 0.0
+            assert got[row, t] == pytest.approx(chosen, abs=1e-5)
+
+
+def test_values_are_those_of_the_state_before_each_action(tiny: Tiny) -> None:
+    actor, batch = critic(tiny), sequences()
+    got = actor.values(batch)
+    longer = batch.tokens.copy()
+    longer[0, 8] = 3  # the last action itself is no part of the state that it was chosen in
+    assert np.array_equal(
+        actor.values(Sequences(longer, batch.lengths, batch.actions))[0, 8:], got[0, 8:]
+    )
+    assert got[batch.actions].any()
+    assert not got[~batch.actions].any()
+
+
+def test_an_update_is_the_same_however_it_is_cut_into_micro_batches(tiny: Tiny) -> None:
+    results = []
+    for micro in (4, 2, 1):
+        actor = policy(tiny, micro_train_batch_size=micro)
+        actor.update(experience(), step=1)
+        results.append(copy(actor.weights()))
+    before = policy(tiny).weights()
+    assert largest_difference(results[0], before) > 1e-3
+    # Adam turns the sum's last bits into visible, but small differences.
+    assert largest_difference(results[0], results[1]) < 1e-4
+    assert largest_difference(results[0], results[2]) < 1e-4
+
+
+def test_a_sample_without_a_reward_has_no_part_in_an_update(tiny: Tiny) -> None:
+    known = sequences().where_known(np.array([1, np.nan, 0, 0.5], dtype=np.float32))
+    one, other = experience(known), experience(known)
+    other.advantages[1] = other.returns[1] = 1e6
+    other.sequences.tokens[1] = 5
+    for build in (policy, critic):
+        results = [of_the_samples(build(tiny).update(batch, step=1)) for batch in (one, other)]
+        assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_a_loss_that_is_not_finite_stops_before_the_update(tiny: Tiny, role: object) -> None:
+    actor = role(tiny)  # type: ignore[operator]
+    batch = experience()
+    batch.advantages[2, 4] = batch.returns[2, 4] = np.nan
+    before = {name: p.clone() for name, p in actor._training._model.named_parameters()}
+    with pytest.raises(TrainingError, match="loss is nan"):
+        actor.update(batch, step=1)
+    for name, parameter in actor._training._model.named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+def test_saved_and_restored_learners_go_on_to_the_bit(tiny: Tiny, tmp_path: Path) -> None:
+    first, second = policy(tiny, train_batch_size=2), policy(tiny, train_batch_size=2)
+    first.update(experience(), step=1)
+    first.snapshot(1)
+    first.save(1, tmp_path)
+    second.restore(tmp_path)
+    after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
+    assert after[0] == after[1]
+    assert largest_difference(first.weights(), second.weights()) == 0
+
+
+def test_an_update_depends_on_nothing_that_its_process_did_before(forgetful: Tiny) -> None:
+    results = []
+    for drawn_before in (0, 1000):
+        actor = policy(forgetful)
+        torch.rand(drawn_before)
+        actor.update(experience(), step=1)
+        results.append(copy(actor.weights()))
+    assert largest_difference(results[0], results[1]) == 0
+
+
+def test_gradient_checkpointing_changes_no_result(tiny: Tiny) -> None:
+    plain, frugal = policy(tiny), policy(tiny, gradient_checkpointing=True)
+    plain.update(experience(), step=1)
+    frugal.update(experience(), step=1)
+    assert largest_difference(plain.weights(), frugal.weights()) < 1e-6

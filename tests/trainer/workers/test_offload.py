@@ -1,0 +1,86 @@
+"""What is computed with for a while only leaves nothing in a GPU's memory meanwhile."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from env.types import RewardRequest
+from tests.support.tiny_reward_model import write_reward_model
+from tests.support.tiny_run import Tiny
+from tests.trainer.rollout.hf_engine.test_engine import settings as engine_settings
+from tests.trainer.workers.test_learner import experience, policy, settings
+from trainer.cluster.worker_group import LocalGroup
+from trainer.models import lora
+from trainer.models.settings import LoRASettings, Sharding
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.weight_sync import update
+from trainer.workers.reference import ReferenceActor
+from trainer.workers.reward import RewardActor
+from trainer.workers.settings import RewardSettings
+
+
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An entry for each time that torch was told to give the GPU memory that it keeps back."""
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("given back"))
+    return calls
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_a_reference_that_is_offloaded_gives_its_memory_back_after_each_pass(
+    tiny: Tiny, given_back: list[str], offload: bool
+) -> None:
+    model = replace(settings(tiny).model, offload=offload)
+    actor = ReferenceActor(model, Sharding())
+    assert len(given_back) == offload, "it waits for its first samples in the CPU's memory"
+    for _ in range(2):
+        actor.log_probs(experience().sequences)
+    assert len(given_back) == 3 * offload
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_reward_models_that_are_offloaded_give_their_memory_back_after_each_pass(
+    tmp_path: Path, given_back: list[str], offload: bool
+) -> None:
+    judge = write_reward_model(tmp_path, "0123456789+=")
+    actor = RewardActor(
+        RewardSettings(
+            models=(str(judge), str(judge)),
+            mixed_precision=False,
+            micro_batch_size=4,
+            offload=offload,
+        )
+    )
+    actor.score([RewardRequest("1+1=2", "1+1=")])
+    assert len(given_back) == 2 * offload, "each of the two models"
+
+
+def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Tensor]] = []
+    merge = lora.merged
+
+    def merged(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = merge(model, tensors)
+        made.extend(weakref.ref(tensor) for tensor in found.values())
+        return found
+
+    monkeypatch.setattr(lora, "merged", merged)
+    adapters = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
+    actor = policy(tiny, lora=adapters)
+    pool = EnginePool(LocalGroup([HFEngine(engine_settings(tiny))]))
+    for version in (1, 2):
+        update.weights(LocalGroup([actor]), pool, version)
+    assert made
+    assert not [one for one in made if one() is not None]

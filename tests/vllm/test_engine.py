@@ -1,0 +1,319 @@
+"""vLLM itself, built for the CPU, on a model of some thousand parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.run_dir import ExitCode
+from env.prepare.model import TinyModel, write_model
+from tests.support.tiny_run import Tiny, metric_rows, to_argv
+from trainer.cluster.worker_group import LocalGroup
+from trainer.rollout.engine import EngineSettings, VLLMSettings
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import (
+    BrokenGroupError,
+    Completion,
+    Key,
+    PartialRollout,
+    Request,
+    Sampling,
+    Sequences,
+    TrainingError,
+)
+from trainer.weight_sync import shared_memory, update
+from trainer.weight_sync.choose import Seat
+from trainer.workers.policy import PolicyActor
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
+
+TOLERANCE = 1e-4
+"""Nats, of one token's log-probability in fp32: other kernels, other orders of summation. What is
+seen here is 5e-7."""
+LONG = "1" * 150
+"""A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
+SAMPLING = Sampling(max_new_tokens=20, temperature=0.7)
+REFUSED = r"vLLM 0.29.0 cannot run .*OddForCausalLM.*--rollout_engine hf"
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """Heads of 32: vLLM's attention has no smaller ones."""
+    path = tmp_path_factory.mktemp("vllm") / "model"
+    shape = TinyModel(hidden_size=64, layers=2, heads=2, max_length=256)
+    write_model(shape, "0123456789+=", path)
+    return replace(tiny, model=path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Iterator[None]:
+    """vLLM preloads libraries into every process that is started after it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def settings(model: Tiny, **own: object) -> EngineSettings:
+    return EngineSettings(
+        model=str(model.model),
+        add_special_tokens=True,
+        prompt_max_len=200,
+        generate_max_len=20,
+        mixed_precision=False,
+        slots=64,
+        vllm=VLLMSettings(enforce_eager=True, enable_prefix_caching=True, **own),  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(model: Tiny) -> object:
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    return VLLMEngine(settings(model))
+
+
+@pytest.fixture(scope="module")
+def policy(model: Tiny) -> PolicyActor:
+    from tests.trainer.workers.test_learner import policy as build
+
+    return build(model)
+
+
+def requests(*seeds: int) -> list[Request]:
+    return [Request(text, seeds) for text in ("1+1=", "12+30=", "7=", LONG)]
+
+
+def worst(policy: PolicyActor, completions: list[Completion]) -> float:
+    """The largest difference between what engine and trainer say of a drawn token."""
+    sequences = Sequences.collate(completions)
+    assert sequences.rollout_log_probs is not None
+    difference = policy.log_probs(sequences) - sequences.rollout_log_probs
+    return float(np.abs(difference).max())
+
+
+def moved(policy: PolicyActor, step: int) -> None:
+    """Another policy than before, by far more than the tolerance."""
+    import torch
+
+    generator = torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        for parameter in policy._model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+
+
+def test_engine_and_trainer_agree_and_weights_and_versions_advance(
+    engine: HFEngine, policy: PolicyActor
+) -> None:
+    before = engine.generate(requests(1, 2, 3), SAMPLING)
+    assert {completion.version for completion in before} == {0}
+    assert worst(policy, before) < TOLERANCE
+    for version in (1, 2):
+        moved(policy, version)
+        assert worst(policy, before) > 100 * TOLERANCE
+        update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), version, wake=True)
+        after = engine.generate(requests(1, 2, 3), SAMPLING)
+        assert {completion.version for completion in after} == {version}
+        assert worst(policy, after) < TOLERANCE
+        before = after
+
+
+def test_weights_from_another_node_are_the_same_weights(
+    engine: HFEngine, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved(policy, 3)
+    monkeypatch.setattr(engine, "node", lambda: "elsewhere")
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
+    assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
+
+
+def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
+    model: Tiny, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where others that came before them broke off."""
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    engine: Any = VLLMEngine(settings(model))
+    transfer = engine._llm.llm_engine.model_executor.driver_worker.worker.weight_transfer_engine
+    assert transfer._dense is not None
+    transfer._dense = None
+    monkeypatch.setattr(shared_memory, "PART_BYTES", 40_000)
+    first, *others = policy.offer()
+    assert others
+    engine.begin()
+    engine.load(policy.stage(first))
+    moved(policy, 4)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
+    assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
+
+
+def test_vllm_s_own_end_of_nccl_is_told_where_to_come_and_says_what_it_lacks(model: Tiny) -> None:
+    """A GPU: it says so for each group that it is asked into, and goes on."""
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    engine = VLLMEngine(settings(model, sync_backend="nccl"))
+    assert engine.member() == engine.member()
+    assert engine.member().ranks == 1
+    before = engine.generate(requests(1), SAMPLING)
+    for port in (29500, 29501):
+        said = rf"127.0.0.1, port {port}: .*no.* available|127.0.0.1, port {port}: .*CUDA"
+        with pytest.raises(BrokenGroupError, match=said):
+            engine.join(Seat("127.0.0.1", port, first=1, world=2))
+    after = engine.generate(requests(1), SAMPLING)
+    assert [list(c.tokens) for c in after] == [list(c.tokens) for c in before]
+
+
+def test_a_completion_follows_its_seed_whatever_is_written_beside_it(engine: HFEngine) -> None:
+    together = engine.generate(requests(2**63 + 1, 5), SAMPLING)
+    alone = [
+        completion
+        for request in requests(2**63 + 1, 5)
+        for seed in request.seeds
+        for completion in engine.generate([Request(request.text, (seed,))], SAMPLING)
+    ]
+    assert [list(c.tokens) for c in together] == [list(c.tokens) for c in alone]
+    of_one_prompt = together[:2]
+    assert len({tuple(completion.tokens) for completion in of_one_prompt}) == 2
+
+
+def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:
+    written = engine.generate([Request("1+1=", tuple(range(32)))], SAMPLING)
+    stop = engine._texts.tokenizer.eos_token_id
+    assert {completion.finished for completion in written} == {True, False}
+    for completion in written:
+        assert not completion.actions[:4].any()
+        assert completion.actions[4:].all()
+        assert not completion.log_probs[:4].any()
+        ends = np.flatnonzero(completion.tokens[4:] == stop)
+        assert list(ends) == ([completion.length - 1] if completion.finished else [])
+        assert completion.finished or completion.length == 20
+
+
+def test_greedy_completions_are_those_of_transformers(
+    engine: HFEngine, policy: PolicyActor, model: Tiny
+) -> None:
+    plain = HFEngine(settings(model))
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([plain, engine])), 4)
+    ours, theirs = (
+        [(c.text, c.finished) for c in one.generate(requests(0), SAMPLING.greedy())]
+        for one in (plain, engine)
+    )
+    assert ours == theirs
+
+
+def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
+    engine: HFEngine, policy: PolicyActor
+) -> None:
+    """What the engine says of a token is what the policy says whose version the token carries."""
+    partials = [
+        PartialRollout((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))
+    ]
+    ended: dict[Key, Completion] = {}
+
+    def write(given: list[PartialRollout], calls: int) -> None:
+        for call in range(calls):
+            told = engine.write(given if call == 0 else [], SAMPLING, 0.0)
+            ended.update({one.key: one.completion for one in told.ended})
+
+    def difference(version: int) -> float:
+        sequences = Sequences.collate(list(ended.values()))
+        assert sequences.rollout_log_probs is not None
+        ours = policy.log_probs(sequences) - sequences.rollout_log_probs
+        of_version = [
+            ours[row, : len(c.tokens)][c.versions == version]
+            for row, c in enumerate(ended.values())
+        ]
+        return float(np.abs(np.concatenate(of_version)).max())
+
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
+    write(partials, calls=4)
+    engine.generate(requests(1), SAMPLING.greedy())
+    before = {partial.key: partial.tokens.tolist() for partial in engine.partials()}
+    assert before
+    moved(policy, 6)
+    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
+    write([], calls=40)
+    assert sorted(ended) == [partial.key for partial in partials]
+    for key, tokens in before.items():
+        completion = ended[key]
+        assert completion.tokens[completion.actions][: len(tokens)].tolist() == tokens
+        assert set(completion.versions[completion.actions]) == {5, 6}
+        assert completion.version == 5
+    assert difference(6) < TOLERANCE < difference(5)
+
+
+def test_a_model_that_vllm_does_not_know_is_refused_with_what_to_do(
+    model: Tiny, tmp_path: Path
+) -> None:
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    shutil.copytree(model.model, tmp_path / "odd")
+    config = json.loads((tmp_path / "odd/config.json").read_text())
+    odd = config | {"architectures": ["OddForCausalLM"]}
+    (tmp_path / "odd/config.json").write_text(json.dumps(odd))
+    with pytest.raises(TrainingError, match=REFUSED):
+        VLLMEngine(settings(replace(model, model=tmp_path / "odd")))
+
+
+def test_a_run_with_two_engines_learns_on_policy(model: Tiny, run_dir: Path) -> None:
+    """The program as in a job, on a Ray of its own: what is corrected is rounding."""
+    flags = {
+        "advantage_estimator": "group_norm",
+        "rollout_engine": "vllm",
+        "vllm_num_engines": 2,
+        "enforce_eager": True,
+        "prompt_max_len": 16,
+        "rollout_batch_size": 16,
+        "n_samples_per_prompt": 4,
+        "train_batch_size": 64,
+        "micro_train_batch_size": 64,
+        "is_correction_level": "token",
+        "actor_learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "init_kl_coef": 0,
+        "max_steps": 15,
+        "remote_rm_url": write_bandit(run_dir.parent),
+    }
+    config = model.config(run_dir, **flags)
+    names = ("pretrain", "prompt_data", "run_dir", "input_key", "label_key", "generate_max_len")
+    argv = to_argv({name: getattr(config, name) for name in names} | flags)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray_directory:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+        ended = subprocess.run(
+            [sys.executable, "-m", "trainer", *argv],
+            env=inherited | {"RAY_TMPDIR": ray_directory, "OMP_NUM_THREADS": "1", "LD_PRELOAD": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    assert ended.returncode == ExitCode.FINISHED, ended.stdout[-5000:]
+    rows = metric_rows(config)
+    assert len(rows) == 15
+    for row in rows:
+        assert row["train/ratio"] == pytest.approx(1, abs=1e-3)
+        assert row["train/vllm_kl"] == pytest.approx(0, abs=1e-3)
+        assert row["train/is_filter_ratio"] == 0
+    assert rows[0]["train/reward"] < 0.2
+    assert rows[-1]["train/reward"] > 0.5
+
+
+def write_bandit(directory: Path) -> Path:
+    file = directory / "bandit.py"
+    file.write_text(
+        "def reward_func(queries, prompts, labels):\n"
+        "    answers = [q[len(p):] for q, p in zip(queries, prompts)]\n"
+        "    return {'rewards': [a.count('1') / max(1, len(a)) for a in answers]}\n"
+    )
+    return file
