@@ -127,6 +127,12 @@ class RollState:
         gone = [name for name in before if name not in self.present]
         return tuple(why.get(name, f"{name} has left") for name in gone)
 
+    def joined_since_start(self, at_start: Sequence[str]) -> str | None:
+        """A sentence that names the workers beyond `at_start`; None until the roll is complete."""
+        if not self.complete or len(at_start) >= self.expected:
+            return None
+        return f"{', '.join(sorted(set(self.present) - set(at_start)))} joined"
+
     def enough(self, minimum: int) -> bool:
         return len(self.present) >= minimum
 

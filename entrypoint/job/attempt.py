@@ -5,29 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from contract.progress import Phase, Progress
 from contract.redaction import redact
-from contract.run_dir import RunFiles
-from entrypoint.config.settings import Settings
 from entrypoint.console import ProgressLine
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import BESIDE_THE_DRIVER, AttemptResult
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import Signs, plain
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
-from entrypoint.job.recipes.base import Command, Recipe
+from entrypoint.job.recipes.base import Command
+from entrypoint.job.run_context import RunContext
 from entrypoint.job.told_steps import ToldSteps
 from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
 from entrypoint.processes import process, stacks
-from entrypoint.processes.inbox import Inbox, JobEnded, RayEnded, StopAsked, WorkerLeaves
-from entrypoint.run.journal import Journal
+from entrypoint.processes.inbox import JobEnded, RayEnded, StopAsked, WorkerLeaves
 
 log = logging.getLogger(__name__)
 
@@ -39,44 +37,30 @@ HEAR_SECONDS = 1.0
 """For the workers to say how it stands with them; they are asked at once."""
 
 
-class Nodes(Protocol):
-    """What an attempt asks of the head's control port."""
-
-    def ask_for_stacks(self, attempt: int) -> None:
-        """Have the workers write theirs, too."""
-        ...
-
-    def is_leaving(self, worker: str) -> bool:
-        """Whether a worker that asked to leave still waits for the job to end."""
-        ...
-
-    def oom_kills(self) -> Mapping[str, int]:
-        """Worker → processes that the kernel has ended there for want of memory, since it came."""
-        ...
-
-    def hear_all(self, timeout: float) -> None:
-        """Have all workers say how it stands with them at this moment."""
-        ...
+@dataclass(frozen=True, slots=True)
+class AttemptPlan:
+    submission: str
+    """Ray's name for this submission of the job."""
+    number: int
+    resume_from: int
+    """Step of the checkpoint to resume from; 0: start at the beginning."""
+    command: Command
+    workers: tuple[str, ...]
+    """The workers that are there as the attempt starts."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """`run` submits, follows and watches. The main thread waits on the inbox; a thread copies the
-    job's log and puts JobEnded when it is over."""
+    """`execute` submits, follows and watches the job.
 
-    submission: str
-    number: int
-    resume_from: int
-    """Step of the checkpoint that it is to go on from; 0 where there is none."""
-    settings: Settings
-    recipe: Recipe
-    journal: Journal
+    The main thread waits on the inbox. A second thread copies the job's log and puts JobEnded into
+    the inbox when the job is over.
+    """
+
+    run: RunContext
+    plan: AttemptPlan
     jobs: JobClient
-    inbox: Inbox
     hang: HangWatch
-    nodes: Nodes
-    newcomers: Callable[[], str | None]
-    """In a sentence: workers that this attempt began without are there."""
     _signs: Signs = field(init=False)
     _kills: OomWatch = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
@@ -86,7 +70,7 @@ class Attempt:
     _leaving: str | None = None
     _grown: str | None = None
     _saved_before: int | None = None
-    """Step of the newest checkpoint when newcomers were first seen."""
+    """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
     """Whether its first step was looked at."""
     _told: ToldSteps | None = field(init=False)
@@ -101,29 +85,29 @@ class Attempt:
     _killed_at: float | None = None
 
     def __post_init__(self) -> None:
-        self._signs = Signs(self._step, self.recipe.evidence)
-        self._kills = OomWatch(
-            lambda: {**self.nodes.oom_kills(), self.settings.node_name: oom_kills.count()}
-        )
+        self._signs = Signs(self._step, self.run.recipe.evidence)
+        own, control = self.run.settings.node_name, self.run.control
+        self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
 
-    def run(self, command: Command) -> AttemptResult:
-        """Raises InterruptedWaitError where the node is asked to stop before Ray has the job."""
+    def execute(self) -> AttemptResult:
+        """Raises InterruptedWaitError if the node is asked to stop before Ray has the job."""
+        run, plan, command = self.run, self.plan, self.plan.command
         before = self._progress()  # the job may tell of its first step at once
         step = before.step if before else 0
-        told = ToldSteps(self.journal, self.resume_from, step)
-        self._told = None if self.recipe.tells_phases else told
+        told = ToldSteps(run.journal, plan.resume_from, step)
+        self._told = None if run.recipe.tells_phases else told
         try:
-            self.jobs.submit(self.submission, command.argv, command.env, self.inbox.stop)
+            self.jobs.submit(plan.submission, command.argv, command.env, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
             return AttemptResult(status="FAILED", message=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
         self._watch(before)
         info, step = self._last_status(), self._step()
         if info.status != "SUCCEEDED":
-            self.nodes.hear_all(HEAR_SECONDS)
+            run.control.hear_all(HEAR_SECONDS)
             self._look_for_kills()
         if info.error_type in BESIDE_THE_DRIVER:
-            self._signs.told_by_ray(redact(info.message, self.settings.secrets))
+            self._signs.told_by_ray(redact(info.message, run.settings.secrets))
         return AttemptResult(
             status=info.status,
             exit_code=info.driver_exit_code,
@@ -141,11 +125,11 @@ class Attempt:
         )
 
     def _follow(self) -> None:
-        log_to = self._run.logs / f"attempt-{self.number}.log"
+        log_to = self.run.files.logs / f"attempt-{self.plan.number}.log"
         try:
-            self.jobs.follow(self.submission, log_to, self._read, self._ray_lost)
+            self.jobs.follow(self.plan.submission, log_to, self._read, self._ray_lost)
         finally:
-            self.inbox.put(JobEnded(self.submission))
+            self.run.inbox.put(JobEnded(self.plan.submission))
 
     def _read(self, line: str) -> None:
         self._lines += 1
@@ -155,8 +139,8 @@ class Attempt:
         """Until the job has ended, or Ray under it. `before`: the progress of earlier attempts."""
         self.hang.begin()
         while True:
-            match self.inbox.take(timeout=TICK_SECONDS):
-                case JobEnded(ended) if ended == self.submission:
+            match self.run.inbox.take(timeout=TICK_SECONDS):
+                case JobEnded(ended) if ended == self.plan.submission:
                     break
                 case RayEnded(exit_code, why):
                     self._ray_lost.set()
@@ -191,32 +175,36 @@ class Attempt:
         on with more workers."""
         self._hung = self.hang.look(progress, self._phase(), self._lines)
         if self._hung:
-            stacks_in = stacks.path_of(self._run, self.number)
-            self.nodes.ask_for_stacks(self.number)
-            count = stacks.collect(self.settings, stacks_in)
+            stacks_in = stacks.path_of(self.run.files, self.plan.number)
+            self.run.control.ask_for_stacks(self.plan.number)
+            count = stacks.collect(self.run.settings, stacks_in)
             self._say_stop(f"{self._hung}; stacks of {count} processes are in {stacks_in.name}")
             self._kill()
         elif progress is not None and progress != before and not self._begun:
             self._begun = True
-            events = [e for e in self.journal.events() if e["attempt"] == self.number]
-            if wrong := resume_check.mismatch(self.resume_from, events, progress.step):
+            events = [e for e in self.run.journal.events() if e["attempt"] == self.plan.number]
+            if wrong := resume_check.mismatch(self.plan.resume_from, events, progress.step):
                 self._wrong_start = wrong
                 self._say_stop(f"{wrong}: ended, so that it saves nothing")
                 self._kill()
             else:
                 self._tell_where_it_begins(events)
-        elif progress is not None and (sentence := self.newcomers()):
-            self._grow(progress.checkpoint or 0, sentence)
+        elif progress is not None:
+            joined = self.run.control.roll().joined_since_start(self.plan.workers)
+            if joined:
+                self._grow(progress.checkpoint or 0, joined)
 
     def _stop_for_leaving(self, worker: str, why: str) -> None:
-        if self.nodes.is_leaving(worker):
+        if self.run.control.is_leaving(worker):
             self._leaving = f"{worker} leaves: {why}"
             self._stop(self._leaving)
 
     def _look_for_kills(self) -> None:
         for node, kills in self._kills.look().items():
             self._line.end()
-            self.journal.record("oom-kill", self._signs.killed(node, kills), node=node, kills=kills)
+            self.run.journal.record(
+                "oom-kill", self._signs.killed(node, kills), node=node, kills=kills
+            )
 
     def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:
         """In the job's own words: only it knows what the nodes still held in memory."""
@@ -226,8 +214,10 @@ class Attempt:
                 log.info("%s", event["sentence"])
 
     def _grow(self, saved: int, sentence: str) -> None:
-        """Stop at the first checkpoint after newcomers are there: a job that does not save when it
-        is asked to stop then loses least."""
+        """Stop at the first checkpoint after additional workers are there.
+
+        A job that does not save when it is asked to stop loses least there.
+        """
         if self._saved_before is None:
             self._saved_before = saved
             self._line.end()
@@ -241,19 +231,15 @@ class Attempt:
         ends = (self._stop_asked, self._hung, self._wrong_start, self._leaving, self._grown)
         return any(ends)
 
-    @property
-    def _run(self) -> RunFiles:
-        return RunFiles(self.settings.run_dir)
-
     def _progress(self) -> Progress | None:
         """The newest that could be read: where storage does not answer, the job's end will tell."""
         with suppress(OSError):
-            self._newest = Progress.read(self._run.progress) or self._newest
+            self._newest = self.run.progress() or self._newest
         return self._newest
 
     def _phase(self) -> Phase | None:
-        phase = Phase.read(self._run.phase)
-        return phase if phase and phase.attempt == self.number else None
+        phase = Phase.read(self.run.files.phase)
+        return phase if phase and phase.attempt == self.plan.number else None
 
     def _step(self) -> int:
         progress = self._progress()
@@ -262,14 +248,14 @@ class Attempt:
     def _stop(self, why: str) -> None:
         self._asked_at = self._asked_at or time.monotonic()
         self._say_stop(f"{why}: asking the job to save and to stop")
-        threading.Thread(target=self.jobs.stop, args=(self.submission,), daemon=True).start()
+        threading.Thread(target=self.jobs.stop, args=(self.plan.submission,), daemon=True).start()
 
     def _does_not_end(self) -> bool:
         """Where it has had its time to end, it is killed; where even that is not heard of, Ray has
         gone with it."""
         now = time.monotonic()
         if self._killed_at is None:
-            patience = self.settings.grace_seconds + LATE_SECONDS
+            patience = self.run.settings.grace_seconds + LATE_SECONDS
             if self._asked_at is not None and now - self._asked_at > patience:
                 self._say_stop(f"the job has not ended for {patience:.0f} s: killing it")
                 self._kill()
@@ -282,22 +268,22 @@ class Attempt:
         """With no time to save: it reaches no step boundary, or must not. What was not found is
         Ray's to end."""
         self._killed_at = time.monotonic()
-        mark, number = self.settings.node_mark, str(self.number)
+        mark, number = self.run.settings.node_mark, str(self.plan.number)
         if drivers := process.ours(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)
         else:
-            self.jobs.stop(self.submission)
+            self.jobs.stop(self.plan.submission)
 
     def _say_stop(self, sentence: str) -> None:
         self._line.end()
-        self.journal.record("stop", sentence)
+        self.run.journal.record("stop", sentence)
 
     def _last_status(self) -> JobInfo:
         if self._ray_lost.is_set():
             return JobInfo("LOST", self._ray_ended)
 
         def ended() -> JobInfo:
-            info = self.jobs.info(self.submission)
+            info = self.jobs.info(self.plan.submission)
             if not info.ended:
                 raise wait.NotYetError(f"the job is {info.status}")
             return info

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from entrypoint.cluster.roll import RollState
-from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
-from entrypoint.job.recipes.base import FilesGoneError, Recipe
+from entrypoint.job.recipes.base import FilesGoneError
+from entrypoint.job.run_context import RunContext
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
-from entrypoint.processes.inbox import Inbox, RayEnded
+from entrypoint.processes.inbox import RayEnded
 from entrypoint.processes.services import Services
-from entrypoint.run.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +57,10 @@ class Cluster(Protocol):
 class Rendezvous:
     """`complete` runs before each attempt, `recover` after one that did not end the run."""
 
-    settings: Settings
-    recipe: Recipe
-    journal: Journal
-    control: ControlServer
-    services: Services
+    run: RunContext
     cluster: Cluster
+    services: Services
     collective: CollectiveCheck
-    inbox: Inbox
     minimum: int
     """With fewer workers than this at the roll's deadline, the run does not start."""
     job: Settings = field(init=False)
@@ -76,7 +71,7 @@ class Rendezvous:
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
     def __post_init__(self) -> None:
-        self.job = self.settings
+        self.job = self.run.settings
 
     def complete(self) -> policy.Stop | None:
         """Wait until the roll is complete and its nodes reach each other.
@@ -85,19 +80,21 @@ class Rendezvous:
         """
         failures = 0
         while True:
-            self.collective.warm_up(self.control.node_infos()[0], self.control.roll().expected)
+            self.collective.warm_up(
+                self.run.control.node_infos()[0], self.run.control.roll().expected
+            )
             self._call_the_roll()
-            self.control.phase = "collective check"
-            answer = self.collective.ask(self.control.node_infos(), self.inbox.stop)
+            self.run.control.phase = "collective check"
+            answer = self.collective.ask(self.run.control.node_infos(), self.run.inbox.stop)
             if answer is None:
                 return None
             verdict = answer.verdict
             nodes = (*answer.faulty, *answer.unstarted)
-            self.journal.record("collective", answer.sentence, verdict=verdict, nodes=nodes)
-            if verdict is not Verdict.FAIL or self.settings.preflight is PreflightMode.WARN:
+            self.run.journal.record("collective", answer.sentence, verdict=verdict, nodes=nodes)
+            if verdict is not Verdict.FAIL or self.run.settings.preflight is PreflightMode.WARN:
                 return None
             failures += 1
-            workers, budget = self.control.roll().present, self.settings.max_restarts
+            workers, budget = self.run.control.roll().present, self.run.settings.max_restarts
             for decision in policy.unreachable(answer, workers, failures, budget):
                 if isinstance(decision, policy.Stop):
                     return decision
@@ -109,20 +106,20 @@ class Rendezvous:
 
         Raises InterruptedWaitError if the node is asked to stop meanwhile.
         """
-        self.control.phase = "recovering"
+        self.run.control.phase = "recovering"
         if isinstance(decision, policy.Replace):
-            self.control.evict(decision.worker, decision.sentence)
+            self.run.control.evict(decision.worker, decision.sentence)
         if (
             isinstance(decision, policy.Renew)
-            and decision.node != self.control.node_infos()[0].node
+            and decision.node != self.run.control.node_infos()[0].node
         ):
-            self.control.renew(decision.node)
+            self.run.control.renew(decision.node)
         elif ray_lost or isinstance(decision, policy.Renew):
             self._restart_ray()
         if isinstance(decision, policy.Resume) and decision.delayed:
             pause = wait.backoff(failures)
             log.info("waiting %.1f s before the next attempt", pause)
-            if self.inbox.stop.wait(pause):
+            if self.run.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")
 
     def await_files(self) -> None:
@@ -133,35 +130,27 @@ class Rendezvous:
 
         def look() -> None:
             try:
-                self.recipe.look_for_files(self.settings)
+                self.run.recipe.look_for_files(self.run.settings)
             except FilesGoneError as gone:
                 raise wait.NotYetError(str(gone)) from None
 
         try:
             look()
         except wait.NotYetError as gone:
-            self.control.phase = "waiting for the job's files"
-            self.journal.record("files", f"{gone}; waiting for the job's files")
+            self.run.control.phase = "waiting for the job's files"
+            self.run.journal.record("files", f"{gone}; waiting for the job's files")
         else:
             return
-        what, timeout = "the job's files", self.settings.service_timeout
+        what, timeout = "the job's files", self.run.settings.service_timeout
         try:
-            wait.until(what, look, timeout=timeout, stop=self.inbox.stop)
+            wait.until(what, look, timeout=timeout, stop=self.run.inbox.stop)
         except wait.GaveUpError as error:
             raise StorageLostError(str(error)) from None
-        self.journal.record("files", "the job's files are there again")
+        self.run.journal.record("files", "the job's files are there again")
 
     def record(self, decision: policy.Answer) -> None:
         answer = type(decision).__name__.lower()
-        self.journal.record("decision", decision.sentence, answer=answer)
-
-    def newcomers(self) -> str | None:
-        """In a sentence, once the roll is complete and was not as the attempt began."""
-        state = self.control.roll()
-        before = self.present or ()
-        if not state.complete or len(before) >= state.expected:
-            return None
-        return f"{', '.join(sorted(set(state.present) - set(before)))} joined"
+        self.run.journal.record("decision", decision.sentence, answer=answer)
 
     def _call_the_roll(self) -> None:
         """Wait until the workers have joined, Ray lists them too, and the services answer.
@@ -171,28 +160,28 @@ class Rendezvous:
         fits = False
         while not fits:
             self.await_files()
-            self.control.phase = "roll call"
+            self.run.control.phase = "roll call"
             state = self._next_roll()
             present, expected = state.present, state.expected
-            self.journal.record("roll", str(state), present=list(present), expected=expected)
+            self.run.journal.record("roll", str(state), present=list(present), expected=expected)
             fits = self._fit(state)
         self.present = state.present
-        self.services.wait_ready(self.inbox.stop)
+        self.services.wait_ready(self.run.inbox.stop)
 
     def _next_roll(self) -> RollState:
         """Raises RollIncompleteError if too few workers are there at the deadline."""
-        before = self.present is not None or self.journal.attempts() > 0
+        before = self.present is not None or self.run.journal.attempts() > 0
         began = time.monotonic() if before else math.inf
         try:
             return wait.until(
                 "the roll",
                 lambda: self._whole_roll(waited=time.monotonic() - began),
-                timeout=self.settings.roll_timeout,
-                stop=self.inbox.stop,
+                timeout=self.run.settings.roll_timeout,
+                stop=self.run.inbox.stop,
                 longest_pause=0.3,
             )
         except wait.GaveUpError:
-            state = self.control.roll()
+            state = self.run.control.roll()
             if not state.enough(self.minimum):
                 raise RollIncompleteError(f"the roll is incomplete: {state}") from None
             log.warning("starting with fewer workers than expected: %s", state)
@@ -204,28 +193,28 @@ class Rendezvous:
         Returns False to call the roll again: the nodes have changed, or the job's files are gone.
         Raises UnplaceableError if the nodes are the same and cannot hold the job.
         """
-        head = self.control.node_infos()[0]
+        head = self.run.control.node_infos()[0]
         offers = [info.offer for info in (head, *state.node_infos)]
-        fitted = self.recipe.fitted
+        fitted = self.run.recipe.fitted
         try:
-            self.job = self.settings if state.complete else fitted(self.settings, offers)
-            lacking = self.recipe.needs(self.job, offers)
+            self.job = self.run.settings if state.complete else fitted(self.run.settings, offers)
+            lacking = self.run.recipe.needs(self.job, offers)
         except FilesGoneError:
             return False
-        if lacking and self.control.roll().present == state.present:
+        if lacking and self.run.control.roll().present == state.present:
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
         return not lacking
 
     def _whole_roll(self, waited: float) -> RollState:
-        self.control.release_leaving()
+        self.run.control.release_leaving()
         if self.cluster.ended():
-            self.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
+            self.run.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
             self._restart_ray()
-        state = self.control.roll()
+        state = self.run.control.roll()
         there = len(state.present)
         # Those that were lacking before are not waited for a second time.
         as_before = self.present is not None and there >= len(self.present)
-        patience = 0.0 if as_before else self.settings.replace_timeout
+        patience = 0.0 if as_before else self.run.settings.replace_timeout
         shrink = policy.with_fewer(
             there, state.expected, self.minimum, waited=waited, patience=patience
         )
@@ -240,7 +229,7 @@ class Rendezvous:
             self._lose_patience(str(unseen))
             raise
         self._unseen_since = None
-        if not set(state.present) <= set((now := self.control.roll()).present):
+        if not set(state.present) <= set((now := self.run.control.roll()).present):
             raise wait.NotYetError(str(now))  # one was lost while Ray was asked
         if shrink is not None and not as_before:
             self.record(shrink)
@@ -254,14 +243,16 @@ class Rendezvous:
         now = time.monotonic()
         self._unseen_since = self._unseen_since or now
         waited = now - self._unseen_since
-        if waited < NODE_TIMEOUTS * self.settings.node_timeout:
+        if waited < NODE_TIMEOUTS * self.run.settings.node_timeout:
             return
         self._unseen_since = None
-        self.journal.record("ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes")
+        self.run.journal.record(
+            "ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes"
+        )
         self._restart_ray()
 
     def _restart_ray(self) -> None:
         # The workers' Ray would take a minute to notice that the head's is another one.
-        self.control.new_incarnation()
+        self.run.control.new_incarnation()
         self.cluster.revive()
-        self.inbox.forget(RayEnded)  # a message about the Ray that is gone
+        self.run.inbox.forget(RayEnded)  # a message about the Ray that is gone

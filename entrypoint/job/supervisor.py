@@ -7,27 +7,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contract import lease
-from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles, write_atomically
-from entrypoint.cluster.server import ControlServer
-from entrypoint.config.settings import Settings
-from entrypoint.job.attempt import Attempt
+from contract.run_dir import ExitCode, write_atomically
+from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, Recipe
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.rendezvous import (
     Rendezvous,
     RollIncompleteError,
     StorageLostError,
     UnplaceableError,
 )
+from entrypoint.job.run_context import RunContext
 from entrypoint.net import wait
 from entrypoint.node.ray_node import RayFailedError
-from entrypoint.processes.inbox import Inbox
 from entrypoint.run import errors
-from entrypoint.run.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -75,26 +71,22 @@ class Outcome:
 
 @dataclass(slots=True)
 class Supervisor:
-    settings: Settings
-    recipe: Recipe
-    journal: Journal
-    control: ControlServer
+    run: RunContext
     rendezvous: Rendezvous
     jobs: JobClient
-    inbox: Inbox
     _track: policy.Track = field(init=False)
     _hang: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._track = policy.Track(self.settings.max_restarts)
+        self._track = policy.Track(self.run.settings.max_restarts)
 
-    def run(self) -> Outcome:
+    def supervise(self) -> Outcome:
         try:
             self.rendezvous.await_files()
             self._hang = HangWatch(
-                hang.given_timeout(self.settings),
-                self.recipe.outage(self.settings),
-                tells_phases=self.recipe.tells_phases,
+                hang.given_timeout(self.run.settings),
+                self.run.recipe.outage(self.run.settings),
+                tells_phases=self.run.recipe.tells_phases,
             )
             while True:
                 if (stop := self.rendezvous.complete()) is not None:
@@ -112,24 +104,37 @@ class Supervisor:
                     decision, self._track.fruitless, ray_lost=result.status == "LOST"
                 )
         except Exception as error:
-            return Outcome.of_error(error, self.settings.run_dir)
+            return Outcome.of_error(error, self.run.settings.run_dir)
         finally:
             self.rendezvous.collective.close()
 
     def _attempt(self) -> AttemptResult:
-        number = self.journal.attempts() + 1
-        self.journal.attempt = number
-        identity, job = resume_check.fingerprint(self.settings), self.rendezvous.job
-        if resume_check.has_begun(self.journal.events("attempt", "resume"), identity):
-            job = self.recipe.going_on(job)
-        named = self.recipe.begins_at(job)
-        resume_from = named or self.recipe.latest(self.settings.run_dir)
-        submission = f"rollcall-{self.control.incarnation}-{number}"
-        self.control.phase = "training"
-        self.control.ask_for_stacks(0)
-        added = job.job[len(self.settings.job) + 1 :]
+        """Run the next attempt. Raises FilesGoneError if the job's files are gone."""
+        plan = self._plan()
+        result = Attempt(self.run, plan, self.jobs, self._hang).execute()
+        if result.status == "LOST":
+            return result
+        result = replace(result, lost_nodes=self.run.control.roll().lost(plan.workers))
+        if classes.classify(result) is FailureClass.USAGE:
+            return replace(result, files_gone=self._files_gone())
+        return result
+
+    def _plan(self) -> AttemptPlan:
+        """Return what the next attempt is to do, and record its start."""
+        run, job = self.run, self.rendezvous.job
+        number = run.journal.attempts() + 1
+        run.journal.attempt = number
+        identity = resume_check.fingerprint(run.settings)
+        if resume_check.has_begun(run.journal.events("attempt", "resume"), identity):
+            job = run.recipe.going_on(job)
+        named = run.recipe.begins_at(job)
+        resume_from = named or run.recipe.latest(run.settings.run_dir)
+        submission = f"rollcall-{run.control.incarnation}-{number}"
+        run.control.phase = "training"
+        run.control.ask_for_stacks(0)
+        added = job.job[len(run.settings.job) + 1 :]
         start = policy.start(resume_from or 0, 0 if named else self._in_memory())
-        self.journal.record(
+        run.journal.record(
             "attempt",
             f"attempt {number} starts"
             + (f" from {start}" if start else "")
@@ -138,34 +143,15 @@ class Supervisor:
             command=identity,
             resume_from=resume_from or 0,
         )
-        command = self.recipe.command(job, resume_from)
-        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **lease.environment(self.journal.claim)}
+        command = run.recipe.command(job, resume_from)
+        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **lease.environment(run.journal.claim)}
         command = replace(command, env={**command.env, **of_attempt})
-        attempt = Attempt(
-            submission,
-            number,
-            resume_from or 0,
-            self.settings,
-            self.recipe,
-            self.journal,
-            self.jobs,
-            self.inbox,
-            self._hang,
-            self.control,
-            self.rendezvous.newcomers,
-        )
-        result = attempt.run(command)
-        if result.status == "LOST":
-            return result
-        lost = self.control.roll().lost(self.rendezvous.present or ())
-        result = replace(result, lost_nodes=lost)
-        if classes.classify(result) is FailureClass.USAGE:
-            return replace(result, files_gone=self._files_gone())
-        return result
+        workers = self.rendezvous.present or ()
+        return AttemptPlan(submission, number, resume_from or 0, command, workers)
 
     def _files_gone(self) -> str | None:
         try:
-            self.recipe.look_for_files(self.settings)
+            self.run.recipe.look_for_files(self.run.settings)
         except FilesGoneError as gone:
             return str(gone)
         except ArgumentsError:
@@ -179,7 +165,7 @@ class Supervisor:
         self.rendezvous.collective.ended(failure)
         history = self._track.after(failure, gained=gained or failure is FailureClass.GROWN)
         if failure not in NO_FAILURE:
-            self.journal.record(
+            self.run.journal.record(
                 "failure",
                 f"{failure}: {classes.evidence(result, failure)}",
                 failure=failure,
@@ -190,8 +176,8 @@ class Supervisor:
                 lost_nodes=list(result.lost_nodes),
             )
         sign = classes.sign_of(result, failure)
-        faulty = self.control.worker_at(sign.address) if sign and sign.address else None
-        from_step = self.recipe.latest(self.settings.run_dir) or 0
+        faulty = self.run.control.worker_at(sign.address) if sign and sign.address else None
+        from_step = self.run.recipe.latest(self.run.settings.run_dir) or 0
         return policy.decide(
             failure,
             history,
@@ -203,30 +189,27 @@ class Supervisor:
 
     def _prove_storage(self) -> None:
         """Until the run directory takes a write again. Raises StorageLostError."""
-        probe = RunFiles(self.settings.run_dir).root / ".probe"
+        probe = self.run.files.root / ".probe"
 
         def write() -> None:
             try:
-                lease.check(self.journal.claim)  # on the run's own storage
+                lease.check(self.run.journal.claim)  # on the run's own storage
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:
                 raise wait.NotYetError(f"{probe.parent}: {error.strerror}") from None
 
-        what, timeout = "the run directory to take a write", self.settings.service_timeout
+        what, timeout = "the run directory to take a write", self.run.settings.service_timeout
         try:
-            wait.until(what, write, timeout=timeout, stop=self.inbox.stop)
+            wait.until(what, write, timeout=timeout, stop=self.run.inbox.stop)
         except wait.GaveUpError as error:
             raise StorageLostError(str(error)) from None
 
     def _step(self) -> int:
-        progress = self._progress()
+        progress = self.run.progress()
         return progress.step if progress else 0
 
     def _in_memory(self) -> int:
         """The newest step that the nodes were known to hold; 0 where they held none."""
-        progress = self._progress()
+        progress = self.run.progress()
         return (progress.in_memory if progress else None) or 0
-
-    def _progress(self) -> Progress | None:
-        return Progress.read(RunFiles(self.settings.run_dir).progress)

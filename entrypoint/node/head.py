@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from contract import lease as fence
 from contract.fd_store import Custody
-from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.registry import NodeRegistry
@@ -24,6 +23,7 @@ from entrypoint.job.failures import resume_check
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Rendezvous
+from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.node import ray_node
@@ -56,25 +56,14 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 return ExitCode.FINISHED
-            token = run_token.for_head(settings)
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
             run_identity.record_difference(settings, begun, journal)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             storage_proof.sweep(run.root)
-            life = _Life(
-                settings=settings,
-                role=role,
-                address=address,
-                warnings=warnings,
-                inbox=inbox,
-                journal=journal,
-                incarnation=lease.incarnation,
-                token=token,
-                identity=identity,
-            )
-            return _lead(life)
+            me = node_info(settings, address, warnings, lease.incarnation)
+            return _lead(settings, role, me, journal, inbox)
     except (HeldError, fence.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
@@ -92,58 +81,41 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
     inbox.put(StopAsked(why))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Life:
-    """What a head has to lead a run with, once it holds the lease."""
-
-    settings: Settings
-    role: Head
-    address: str
-    warnings: tuple[str, ...]
-    """Names of the preflight checks that did not pass."""
-    inbox: Inbox
-    journal: Journal
-    incarnation: str
-    token: str
-    identity: str
-    """Fingerprint of the command, which need not be the one that the run was begun with."""
-
-    def node_info(self) -> NodeInfo:
-        settings = self.settings
-        return NodeInfo(
-            node=settings.node_name,
-            address=self.address,
-            versions=versions(settings),
-            inventory=inventory(settings, self.address),
-            resources=settings.resources,
-            warnings=self.warnings,
-            environment=of_collectives(settings.environ),
-            storage=self.incarnation,
-        )
-
-    def control(self, me: NodeInfo, cluster: HeadRay) -> ControlServer:
-        """Raises OSError if the port cannot be listened on."""
-        settings, left_out = self.settings, differences.left_out(self.settings)
-        registry = NodeRegistry(me, self.role.expected_workers, self.incarnation, left_out)
-        observer = JournalObserver(self.journal, self.inbox, cluster)
-        run = RunFiles(settings.run_dir)
-        return ControlServer(registry, observer, run, self.token, settings.control_port)
+def node_info(
+    settings: Settings, address: str, warnings: tuple[str, ...], incarnation: str
+) -> NodeInfo:
+    """What the head says about itself. `warnings`: names of the checks that did not pass."""
+    return NodeInfo(
+        node=settings.node_name,
+        address=address,
+        versions=versions(settings),
+        inventory=inventory(settings, address),
+        resources=settings.resources,
+        warnings=warnings,
+        environment=of_collectives(settings.environ),
+        storage=incarnation,
+    )
 
 
-def _lead(life: _Life) -> int:
+def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox: Inbox) -> int:
+    """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
     began = time.monotonic()
-    settings, journal, inbox, token = life.settings, life.journal, life.inbox, life.token
-    me = life.node_info()
+    token = run_token.for_head(settings)
     cluster = HeadRay(settings, me, token, inbox)
+    left_out = differences.left_out(settings)
+    registry = NodeRegistry(me, role.expected_workers, me.storage, left_out)
+    observer = JournalObserver(journal, inbox, cluster)
+    files, port = RunFiles(settings.run_dir), settings.control_port
     try:
-        control = life.control(me, cluster)
+        control = ControlServer(registry, observer, files, token, port)
     except OSError as error:
         log.error(
             "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
-            settings.control_port,
+            port,
             error.strerror,
         )
         return ExitCode.UNFIT
+    run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
@@ -153,46 +125,36 @@ def _lead(life: _Life) -> int:
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
-        recipe = recipes.load(settings.recipe)
         jobs = JobClient(cluster.dashboard, token, settings.ray_dir, settings.secrets)
         ray = ray_node.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
-        least = life.role.min_workers
-        rendezvous = Rendezvous(
-            settings, recipe, journal, control, services, cluster, collective, inbox, least
-        )
+        rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
         try:
-            supervisor = Supervisor(settings, recipe, journal, control, rendezvous, jobs, inbox)
+            supervisor = Supervisor(run, rendezvous, jobs)
             cluster.wait_ready()
-            outcome = supervisor.run()
+            outcome = supervisor.supervise()
         except Exception as error:
             outcome = Outcome.of_error(error, settings.run_dir)
-        run = RunFiles(settings.run_dir)
-        code = tell_end(outcome, run, journal, control, life.identity, time.monotonic() - began)
-        memory.save(run.kept, settings.node_name)
+        code = tell_end(outcome, run, time.monotonic() - began)
+        memory.save(files.kept, settings.node_name)
         return code
 
 
-def tell_end(
-    outcome: Outcome,
-    run: RunFiles,
-    journal: Journal,
-    control: ControlServer,
-    identity: str,
-    seconds: float,
-) -> int:
-    """Write the outcome down and tell it to every worker; the exit code of all nodes.
+def tell_end(outcome: Outcome, run: RunContext, seconds: float) -> int:
+    """Record the outcome and announce it to every worker; return the exit code of all nodes.
 
-    Where storage does not take it the workers are told all the same, or they would wait for a head
-    that does not come. Raises SupersededError: then the workers are the later head's.
+    `seconds`: how long the run has taken.
+
+    If storage does not take the outcome, the workers are told all the same: they would wait for a
+    head that does not come. Raises SupersededError: then a later head has the workers.
     """
     try:
-        _conclude(outcome, run, journal, identity, seconds)
+        _conclude(outcome, run, seconds)
     except OSError as error:
         outcome = _unwritten(outcome, errors.describe(error))
         log.error("%s", outcome.sentence)
-    control.announce(outcome.name, outcome.exit_code)
-    control.wait_until_acknowledged(TELL_WORKERS_SECONDS)
+    run.control.announce(outcome.name, outcome.exit_code)
+    run.control.wait_until_acknowledged(TELL_WORKERS_SECONDS)
     return outcome.exit_code
 
 
@@ -224,15 +186,14 @@ def _start_sentence(role: Head) -> str:
     return f"this is the head; it waits for {role.expected_workers} {noun}"
 
 
-def _conclude(
-    outcome: Outcome, run: RunFiles, journal: Journal, identity: str, seconds: float
-) -> None:
-    fence.check(journal.claim)
-    progress = Progress.read(run.progress)
+def _conclude(outcome: Outcome, run: RunContext, seconds: float) -> None:
+    """Write result.json and the journal's last event. Raises OSError, SupersededError."""
+    fence.check(run.journal.claim)
+    progress = run.progress()
     row = {
         "outcome": outcome.name,
         "exit_code": int(outcome.exit_code),
-        "attempts": journal.attempts(),
+        "attempts": run.journal.attempts(),
         "steps": progress.step if progress else 0,
         "reward_first": progress.reward_first if progress else None,
         "reward_last": progress.reward if progress else None,
@@ -240,11 +201,11 @@ def _conclude(
         "eval_after": progress.eval if progress else None,
         "wall_seconds": round(seconds, 1),
     }
-    write_atomically(run.result, json.dumps(row, indent=1) + "\n")
-    journal.record(
+    write_atomically(run.files.result, json.dumps(row, indent=1) + "\n")
+    run.journal.record(
         "outcome",
         outcome.sentence,
         outcome=outcome.name,
         exit_code=int(outcome.exit_code),
-        command=identity,
+        command=resume_check.fingerprint(run.settings),
     )

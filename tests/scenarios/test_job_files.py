@@ -62,8 +62,8 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     world = World(root, *acts, **env)
     given = {name: str(world.settings.environ[name]) for name in ("ROLLCALL_RAY_TEMP_DIR",)}
     settings = read_settings({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
-    world.supervisor.settings = world.rendezvous.settings = world.rendezvous.job = settings
-    world.supervisor.recipe = world.rendezvous.recipe = RECIPE
+    world.context.settings = world.rendezvous.job = settings
+    world.context.recipe = RECIPE
     registry = world.control._registry
     registry.me = replace(registry.me, inventory={"cpus": 8})
     return world

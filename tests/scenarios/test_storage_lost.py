@@ -26,6 +26,8 @@ from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.command import RECIPE
+from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.net import wait
 from entrypoint.node import worker
@@ -67,6 +69,11 @@ def lose_the_mount(run: RunFiles) -> None:
     run.root.mkdir()
 
 
+def context(head: Head, journal: Journal) -> RunContext:
+    settings = Settings.read({"ROLLCALL_RUN_DIR": str(head.run.root)})
+    return RunContext(settings, RECIPE, journal, head.control, Inbox())
+
+
 FAILURES = [
     Outcome("failed", ExitCode.RUN_DIR, "the run directory took no write"),
     Outcome("failed", ExitCode.JOB_FAILED, "the job failed 4 times"),
@@ -83,9 +90,7 @@ def test_workers_are_told_an_outcome_that_cannot_be_written_down(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lose_the_mount(head.run)
-    assert (
-        tell_end(outcome, head.run, journal, head.control, "the command", 1.0) == outcome.exit_code
-    )
+    assert tell_end(outcome, context(head, journal), 1.0) == outcome.exit_code
     eventually(lambda: told == [HeadSaid(outcome.name, outcome.exit_code)])
     (sentence,) = [
         record.message for record in caplog.records if record.name == "entrypoint.node.head"
@@ -99,9 +104,7 @@ def test_a_run_whose_end_is_on_no_record_is_finished_on_no_node(
 ) -> None:
     lose_the_mount(head.run)
     outcome = Outcome("finished", ExitCode.FINISHED, "the job has finished")
-    assert (
-        tell_end(outcome, head.run, journal, head.control, "the command", 1.0) == ExitCode.RUN_DIR
-    )
+    assert tell_end(outcome, context(head, journal), 1.0) == ExitCode.RUN_DIR
     eventually(lambda: told == [HeadSaid("failed", ExitCode.RUN_DIR)])
 
 
@@ -111,7 +114,7 @@ def test_workers_of_a_head_that_was_superseded_are_told_nothing(
     (head.run.leases / "2").write_text("{}")
     outcome = Outcome("stopped", ExitCode.STOPPED, "taken over")
     with pytest.raises(SupersededError):
-        tell_end(outcome, head.run, journal, head.control, "the command", 1.0)
+        tell_end(outcome, context(head, journal), 1.0)
     assert told == []
     assert head.control.state()["outcome"] is None
 

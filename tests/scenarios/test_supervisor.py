@@ -56,7 +56,7 @@ def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_pa
 
     died = ends(DIED, at_step=42, in_memory=41)
     world = World(tmp_path, died, ray_ends, ends(FINISHED, at_step=50))
-    world.supervisor.recipe = Saves(40)
+    world.context.recipe = Saves(40)
     assert world.lives().name == "finished"
     held = "step {} or a later one that the nodes hold in memory, else step 40"
     assert world.sentences("decision") == [
@@ -307,7 +307,7 @@ def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_p
             return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
 
     world = World(tmp_path, workers=1, minimum=1)
-    world.rendezvous.recipe = Needy()
+    world.context.recipe = Needy()
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
     outcome = world.lives()
     assert outcome.exit_code is ExitCode.USAGE

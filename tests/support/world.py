@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
@@ -14,9 +15,10 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
-from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.ray_jobs import JobClient, JobInfo
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.rendezvous import Rendezvous
+from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.net import wait
 from entrypoint.net.port_block import PortBlock
@@ -116,26 +118,12 @@ class World:
         self.port = self._reserved.first
         registry = NodeRegistry(HEAD, workers, "first")
         self.control = control_server(root, self.port, TOKEN, registry, Observer(self.inbox))
-        self.rendezvous = Rendezvous(
-            self.settings,
-            RECIPE,
-            self.journal,
-            self.control,
-            Services(self.settings, is_head=True, env={}, tell=print),
-            self,
-            CollectiveCheck(self.settings, "127.0.0.2:1", os.environ, ["true"]),
-            self.inbox,
-            minimum=minimum,
-        )
-        self.supervisor = Supervisor(
-            self.settings,
-            RECIPE,
-            self.journal,
-            self.control,
-            self.rendezvous,
-            self.jobs,  # type: ignore[arg-type]
-            self.inbox,
-        )
+        self.context = RunContext(self.settings, RECIPE, self.journal, self.control, self.inbox)
+        services = Services(self.settings, is_head=True, env={}, tell=print)
+        collective = CollectiveCheck(self.settings, "127.0.0.2:1", os.environ, ["true"])
+        self.rendezvous = Rendezvous(self.context, self, services, collective, minimum)
+        jobs = cast(JobClient, self.jobs)
+        self.supervisor = Supervisor(self.context, self.rendezvous, jobs)
 
     def alive(self) -> set[str]:
         return self.nodes
@@ -159,7 +147,7 @@ class World:
             self._lives = True
             for timer in self._timers:
                 timer.start()
-            outcome = self.supervisor.run()
+            outcome = self.supervisor.supervise()
         if self.jobs.broken:
             raise self.jobs.broken
         return outcome

@@ -163,7 +163,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def examined_by(world: World, *rows: dict[str, Any], **env: str) -> CollectiveCheck:
     settings = read_settings({**world.settings.environ, **env}, ["true"])
-    world.rendezvous.settings = settings
+    world.context.settings = settings
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(*rows))
     world.rendezvous.collective = check
     return check

@@ -34,8 +34,8 @@ class Nodes(World):
 
     def __init__(self, root: Path, job: Sequence[str]) -> None:
         super().__init__(root, workers=2, minimum=2)
-        self.rendezvous.settings = settings_of(root, *job)
-        self.rendezvous.recipe = RECIPE
+        self.context.settings = settings_of(root, *job)
+        self.context.recipe = RECIPE
         self.leaves_when_ray_is_asked = False
         for name in ADDRESSES:
             self.comes(name)
@@ -77,7 +77,7 @@ def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(
     nodes.leaves_when_ray_is_asked = True
     assert nodes.rendezvous.complete() is None
     assert nodes.rolls() == [["a", "b"]]
-    assert nodes.rendezvous.job == nodes.rendezvous.settings
+    assert nodes.rendezvous.job == nodes.context.settings
     assert nodes.rendezvous.present == ("a", "b")
 
 
@@ -99,6 +99,6 @@ def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:
     nodes.comes("b", gpus=4)
     with pytest.raises(UnplaceableError):
         nodes.rendezvous.complete()
-    nodes.rendezvous.recipe = Meanwhile(nodes)
+    nodes.context.recipe = Meanwhile(nodes)
     assert nodes.rendezvous.complete() is None
     assert nodes.rolls() == [["a", "b"]] * 3

@@ -88,7 +88,7 @@ def test_a_trainer_that_corrects_progress_before_its_first_step_records_its_step
         return tells(FINISHED, [5])(world)
 
     world = World(tmp_path, trainer)
-    monkeypatch.setattr(type(world.supervisor.recipe), "tells_phases", True)
+    monkeypatch.setattr(type(world.context.recipe), "tells_phases", True)
     tells(FINISHED, [904])(world)  # of a run directory that was put back
     assert world.lives().name == "finished"
     assert world.sentences("resume") == world.sentences("step") == ["own"]

@@ -146,7 +146,7 @@ def test_a_run_is_finished_for_the_command_that_finished_it(
             led.append(job[-1])
             return Outcome("ended", code, f"{job[-1]} ended with {code}")
 
-        monkeypatch.setattr(head.Supervisor, "run", lead)
+        monkeypatch.setattr(head.Supervisor, "supervise", lead)
         return serve(run, free_port, *job)
 
     longer, shorter = ("train", "200"), ("train", "100")

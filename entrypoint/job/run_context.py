@@ -1,0 +1,30 @@
+"""What the head's supervisor, rendezvous and attempts share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.cluster.server import ControlServer
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.base import Recipe
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run.journal import Journal
+
+
+@dataclass(slots=True)
+class RunContext:
+    settings: Settings
+    recipe: Recipe
+    journal: Journal
+    control: ControlServer
+    inbox: Inbox
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.settings.run_dir)
+
+    def progress(self) -> Progress | None:
+        """The run's newest progress; None before its first. Raises OSError."""
+        return Progress.read(self.files.progress)
