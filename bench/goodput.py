@@ -22,7 +22,7 @@ from unittest.mock import patch
 from bench.result import report
 from contract.journal import append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
-from entrypoint.job.failures.classes import AttemptResult, FailureClass
+from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
 from entrypoint.job.failures.log_patterns import Signs
 from entrypoint.job.failures.policy import Replace, Stop, Track
 from entrypoint.net import wait
@@ -183,9 +183,11 @@ def _result(kind: str, inputs: Inputs, step: int) -> tuple[AttemptResult, float]
     """How it looks to the supervisor, and for how long the job was silent by then."""
     if kind == "stuck":
         watched = hang.limit("forward", [inputs.longest_part] * hang.KNOWN)
-        return AttemptResult(status="FAILED", hung="nothing more"), watched + inputs.end_of_hung
+        result = AttemptResult(status="FAILED", cause=Hung("nothing more"))
+        return result, watched + inputs.end_of_hung
     if kind == "maintenance":
-        return AttemptResult(status="FAILED", exit_code=143, leaving="a worker leaves"), 0.0
+        leaves = WorkerLeaving("a worker leaves")
+        return AttemptResult(status="FAILED", exit_code=143, cause=leaves), 0.0
     signs = Signs(lambda: step)
     for line in _log(*LOGS[kind]).splitlines():
         signs.read(line)

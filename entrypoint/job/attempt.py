@@ -14,7 +14,16 @@ from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.console import ProgressLine
 from entrypoint.job.failures import resume_check
-from entrypoint.job.failures.classes import BESIDE_THE_DRIVER, AttemptResult
+from entrypoint.job.failures.classes import (
+    BESIDE_THE_DRIVER,
+    AttemptResult,
+    Cause,
+    Hung,
+    ScaleUp,
+    StopRequested,
+    WorkerLeaving,
+    WrongStart,
+)
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import Signs, plain
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
@@ -64,11 +73,8 @@ class Attempt:
     _signs: Signs = field(init=False)
     _kills: OomWatch = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
-    _stop_asked: bool = False
-    _hung: str | None = None
-    _wrong_start: str | None = None
-    _leaving: str | None = None
-    _grown: str | None = None
+    _cause: Cause | None = None
+    """Why this class has asked the job to end, or has killed it."""
     _saved_before: int | None = None
     """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
@@ -117,11 +123,7 @@ class Attempt:
             signs=self._signs.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,
-            stop_asked=self._stop_asked,
-            hung=self._hung,
-            wrong_start=self._wrong_start,
-            leaving=self._leaving,
-            grown=self._grown,
+            cause=self._cause,
         )
 
     def _follow(self) -> None:
@@ -147,14 +149,14 @@ class Attempt:
                     self._ray_ended = why or "Ray on the head ended"
                     log.warning("Ray on the head ended with %d", exit_code)
                     break
-                case StopAsked(why) if not self._stop_asked:  # the job too is asked once
-                    self._stop_asked = True
-                    self._stop(why)
-                case WorkerLeaves(worker, why) if not self._ending:
-                    self._stop_for_leaving(worker, why)
+                case StopAsked(why) if not isinstance(self._cause, StopRequested | WrongStart):
+                    self._stop(StopRequested(why))  # the job too is asked once
+                case WorkerLeaves(worker, why) if self._cause is None:
+                    if self.run.control.is_leaving(worker):
+                        self._stop(WorkerLeaving(f"{worker} leaves: {why}"))
             self._look_for_kills()
             progress = self._progress()
-            if not self._ending:
+            if self._cause is None:
                 self._look(progress, before)
             elif self._does_not_end():
                 break
@@ -173,31 +175,23 @@ class Attempt:
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go
         on with more workers."""
-        self._hung = self.hang.look(progress, self._phase(), self._lines)
-        if self._hung:
+        if hung := self.hang.look(progress, self._phase(), self._lines):
             stacks_in = stacks.path_of(self.run.files, self.plan.number)
             self.run.control.ask_for_stacks(self.plan.number)
             count = stacks.collect(self.run.settings, stacks_in)
-            self._say_stop(f"{self._hung}; stacks of {count} processes are in {stacks_in.name}")
-            self._kill()
+            sentence = f"{hung}; stacks of {count} processes are in {stacks_in.name}"
+            self._kill(Hung(hung), sentence)
         elif progress is not None and progress != before and not self._begun:
             self._begun = True
             events = [e for e in self.run.journal.events() if e["attempt"] == self.plan.number]
             if wrong := resume_check.mismatch(self.plan.resume_from, events, progress.step):
-                self._wrong_start = wrong
-                self._say_stop(f"{wrong}: ended, so that it saves nothing")
-                self._kill()
+                self._kill(WrongStart(wrong), f"{wrong}: ended, so that it saves nothing")
             else:
                 self._tell_where_it_begins(events)
         elif progress is not None:
             joined = self.run.control.roll().joined_since_start(self.plan.workers)
             if joined:
                 self._grow(progress.checkpoint or 0, joined)
-
-    def _stop_for_leaving(self, worker: str, why: str) -> None:
-        if self.run.control.is_leaving(worker):
-            self._leaving = f"{worker} leaves: {why}"
-            self._stop(self._leaving)
 
     def _look_for_kills(self) -> None:
         for node, kills in self._kills.look().items():
@@ -223,13 +217,7 @@ class Attempt:
             self._line.end()
             log.info("%s: taken in at the next checkpoint", sentence)
         elif saved > self._saved_before:
-            self._grown = sentence
-            self._stop(sentence)
-
-    @property
-    def _ending(self) -> bool:
-        ends = (self._stop_asked, self._hung, self._wrong_start, self._leaving, self._grown)
-        return any(ends)
+            self._stop(ScaleUp(sentence))
 
     def _progress(self) -> Progress | None:
         """The newest that could be read: where storage does not answer, the job's end will tell."""
@@ -245,9 +233,11 @@ class Attempt:
         progress = self._progress()
         return progress.step if progress else 0
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, cause: Cause) -> None:
+        """Ask the job to save and to end."""
+        self._cause = cause
         self._asked_at = self._asked_at or time.monotonic()
-        self._say_stop(f"{why}: asking the job to save and to stop")
+        self._record_stop(f"{cause.sentence}: asking the job to save and to stop")
         threading.Thread(target=self.jobs.stop, args=(self.plan.submission,), daemon=True).start()
 
     def _does_not_end(self) -> bool:
@@ -257,16 +247,21 @@ class Attempt:
         if self._killed_at is None:
             patience = self.run.settings.grace_seconds + LATE_SECONDS
             if self._asked_at is not None and now - self._asked_at > patience:
-                self._say_stop(f"the job has not ended for {patience:.0f} s: killing it")
-                self._kill()
+                assert self._cause is not None
+                sentence = f"the job has not ended for {patience:.0f} s: killing it"
+                self._kill(self._cause, sentence)
         elif now - self._killed_at > LATE_SECONDS:
             log.warning("the job was killed, and Ray does not say that it has ended")
             self._ray_lost.set()
         return self._ray_lost.is_set()
 
-    def _kill(self) -> None:
-        """With no time to save: it reaches no step boundary, or must not. What was not found is
-        Ray's to end."""
+    def _kill(self, cause: Cause, sentence: str) -> None:
+        """Kill the job, which reaches no step boundary or must not save.
+
+        If its processes are not found here, Ray ends them.
+        """
+        self._cause = cause
+        self._record_stop(sentence)
         self._killed_at = time.monotonic()
         mark, number = self.run.settings.node_mark, str(self.plan.number)
         if drivers := process.ours(mark, ROLLCALL_ATTEMPT=number):
@@ -274,7 +269,7 @@ class Attempt:
         else:
             self.jobs.stop(self.plan.submission)
 
-    def _say_stop(self, sentence: str) -> None:
+    def _record_stop(self, sentence: str) -> None:
         self._line.end()
         self.run.journal.record("stop", sentence)
 

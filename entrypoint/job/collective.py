@@ -30,7 +30,7 @@ AFTER_ON_GPUS = frozenset(
         FailureClass.NODE_LOST,
         FailureClass.GPU_FAULT,
         FailureClass.HANG,
-        FailureClass.GROWN,
+        FailureClass.SCALED_UP,
     }
 )
 AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})

@@ -28,7 +28,7 @@ from entrypoint.run import errors
 log = logging.getLogger(__name__)
 
 PROBE_BYTES = 2**20
-NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.GROWN)
+NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Supervisor:
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
         self.rendezvous.collective.ended(failure)
-        history = self._track.after(failure, gained=gained or failure is FailureClass.GROWN)
+        history = self._track.after(failure, gained=gained or failure is FailureClass.SCALED_UP)
         if failure not in NO_FAILURE:
             self.run.journal.record(
                 "failure",

@@ -12,7 +12,12 @@ from contract.progress import Progress
 from contract.resources import Offer
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import AttemptResult, FailureClass, classify
+from entrypoint.job.failures.classes import (
+    AttemptResult,
+    FailureClass,
+    ScaleUp,
+    classify,
+)
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin import RECIPE
@@ -40,14 +45,13 @@ def test_with_fewer_workers_it_goes_on_once_they_were_waited_for(
 
 
 def test_an_attempt_that_was_ended_to_grow_is_no_failure() -> None:
-    result = AttemptResult(status="STOPPED", exit_code=143, grown="b joined")
-    assert classify(result) is FailureClass.GROWN
-    assert classify(AttemptResult(status="SUCCEEDED", grown="b joined")) is FailureClass.FINISHED
-    lost = AttemptResult(status="FAILED", grown="b joined", lost_nodes=("a has left",))
+    result = AttemptResult(status="STOPPED", exit_code=143, cause=ScaleUp("b joined"))
+    assert classify(result) is FailureClass.SCALED_UP
+    finished = AttemptResult(status="SUCCEEDED", cause=ScaleUp("b joined"))
+    assert classify(finished) is FailureClass.FINISHED
+    lost = AttemptResult(status="FAILED", cause=ScaleUp("b joined"), lost_nodes=("a has left",))
     assert classify(lost) is FailureClass.NODE_LOST
-    asked = AttemptResult(status="STOPPED", grown="b joined", stop_asked=True)
-    assert classify(asked) is FailureClass.PREEMPTED
-    decision = decide(FailureClass.GROWN, History(0, 1, 3), 45)
+    decision = decide(FailureClass.SCALED_UP, History(0, 1, 3), 45)
     assert isinstance(decision, Grow)
     assert decision.sentence == (
         "every worker is there again: resuming from step 45 with all of them"

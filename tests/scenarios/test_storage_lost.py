@@ -70,7 +70,7 @@ def lose_the_mount(run: RunFiles) -> None:
 
 
 def context(head: Head, journal: Journal) -> RunContext:
-    settings = Settings.read({"ROLLCALL_RUN_DIR": str(head.run.root)})
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(head.run.root)})
     return RunContext(settings, RECIPE, journal, head.control, Inbox())
 
 

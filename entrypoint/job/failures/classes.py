@@ -22,7 +22,7 @@ class FailureClass(StrEnum):
     HANG = "hang"
     STORAGE = "storage"
     PREEMPTED = "preempted"
-    GROWN = "grown"
+    SCALED_UP = "scaled_up"
     """No failure: an attempt with fewer workers was ended to go on with all of them."""
     UNKNOWN = "unknown"
 
@@ -39,6 +39,45 @@ class Sign:
     """Its name, where the cluster said it and not the log."""
     step: int = 0
     """Finished steps of the run when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The node was asked to stop."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """The hang watch ended the attempt."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongStart:
+    """The attempt did not begin at its checkpoint."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaving:
+    """A worker asked to leave."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUp:
+    """The missing workers are there; the next attempt uses them."""
+
+    sentence: str
+
+
+Cause = StopRequested | Hung | WrongStart | WorkerLeaving | ScaleUp
+"""Why the supervisor itself ended an attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +98,8 @@ class AttemptResult:
     """Finished steps of the whole run."""
     silent_seconds: float = 0.0
     """Seconds from its last sign of life to the moment when its end was known."""
-    stop_asked: bool = False
-    hung: str | None = None
-    """The hang watch's sentence, if the hang watch ended the attempt."""
-    wrong_start: str | None = None
-    """In a sentence: the run went on from elsewhere than its checkpoint."""
-    leaving: str | None = None
-    """In a sentence: a worker asked to leave, and the job was stopped for it."""
-    grown: str | None = None
-    """In a sentence: the workers that were lacking are there, and the job was stopped for them."""
+    cause: Cause | None = None
+    """None if the job ended by itself, or Ray under it."""
     lost_nodes: tuple[str, ...] = ()
     files_gone: str | None = None
     """In a sentence: files that the job names cannot be read any more."""
@@ -114,17 +146,18 @@ def classify(result: AttemptResult) -> FailureClass:
 def _by_the_first_rule(result: AttemptResult) -> FailureClass:
     if result.status == "SUCCEEDED":
         return FailureClass.FINISHED
-    if result.wrong_start:
-        return FailureClass.WRONG_START
-    if result.stop_asked:
-        return FailureClass.PREEMPTED
-    if result.hung:
-        broken = FailureClass.GPU_FAULT in _seen(result)
-        return FailureClass.GPU_FAULT if broken else FailureClass.HANG
-    if result.leaving:
-        return FailureClass.NODE_LOST
-    if result.grown and not result.lost_nodes:
-        return FailureClass.GROWN
+    match result.cause:
+        case WrongStart():
+            return FailureClass.WRONG_START
+        case StopRequested():
+            return FailureClass.PREEMPTED
+        case Hung():
+            broken = FailureClass.GPU_FAULT in _seen(result)
+            return FailureClass.GPU_FAULT if broken else FailureClass.HANG
+        case WorkerLeaving():
+            return FailureClass.NODE_LOST
+        case ScaleUp() if not result.lost_nodes:
+            return FailureClass.SCALED_UP
     if result.exit_code in EXIT_CODES:
         return EXIT_CODES[result.exit_code]
     seen = _seen(result)
@@ -144,13 +177,12 @@ def _seen(result: AttemptResult) -> set[FailureClass]:
 
 def evidence(result: AttemptResult, failure: FailureClass) -> str:
     """The best evidence for a failure of this class, in one line."""
-    if failure is FailureClass.NODE_LOST and result.leaving:
-        return result.leaving
-    if failure is FailureClass.WRONG_START and result.wrong_start:
-        return result.wrong_start
-    if failure is FailureClass.HANG and result.hung:
-        before = [sign for sign in result.signs if sign.failure in NEAREST_THE_CAUSE]
-        return f"{result.hung}, after: {before[0].line.strip()}" if before else result.hung
+    match result.cause:
+        case WorkerLeaving(sentence) | WrongStart(sentence):
+            return sentence
+        case Hung(sentence) if failure is FailureClass.HANG:
+            before = [sign for sign in result.signs if sign.failure in NEAREST_THE_CAUSE]
+            return f"{sentence}, after: {before[0].line.strip()}" if before else sentence
     if failure is FailureClass.NODE_LOST and result.lost_nodes:
         return "; ".join(result.lost_nodes)
     if failure is FailureClass.STORAGE and result.files_gone:

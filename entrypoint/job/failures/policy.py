@@ -152,7 +152,7 @@ def decide(
         return Stop("failed", exit_code, sentence)
     beginning = start(from_step, in_memory)
     where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
-    if failure is FailureClass.GROWN:
+    if failure is FailureClass.SCALED_UP:
         return Grow(f"every worker is there again: {where} with all of them")
     if failure in ADVICE:
         return _once_more(failure, history, where, short_of_memory)

@@ -15,7 +15,10 @@ from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
     AttemptResult,
     FailureClass,
+    Hung,
     Sign,
+    StopRequested,
+    WrongStart,
     classify,
     evidence,
     sign_of,
@@ -142,15 +145,18 @@ def test_ordinary_lines_are_no_signs() -> None:
     ("result", "failure"),
     [
         (AttemptResult(status="SUCCEEDED", exit_code=0), F.FINISHED),
-        (AttemptResult(status="STOPPED", stop_asked=True), F.PREEMPTED),
-        (AttemptResult(status="STOPPED", hung="no step for 700 s"), F.HANG),
+        (AttemptResult(status="STOPPED", cause=StopRequested("SIGTERM")), F.PREEMPTED),
+        (AttemptResult(status="STOPPED", cause=Hung("no step for 700 s")), F.HANG),
         # Nobody waits for a GPU that is gone.
         (
-            AttemptResult(status="STOPPED", hung="none", signs=(Sign(F.GPU_FAULT, "a"),)),
+            AttemptResult(status="STOPPED", cause=Hung("none"), signs=(Sign(F.GPU_FAULT, "a"),)),
             F.GPU_FAULT,
         ),
-        (AttemptResult(status="STOPPED", hung="none", signs=(Sign(F.HOST_OOM, "a"),)), F.HANG),
-        (AttemptResult(status="STOPPED", wrong_start="it began at 1"), F.WRONG_START),
+        (
+            AttemptResult(status="STOPPED", cause=Hung("none"), signs=(Sign(F.HOST_OOM, "a"),)),
+            F.HANG,
+        ),
+        (AttemptResult(status="STOPPED", cause=WrongStart("it began at 1")), F.WRONG_START),
         (AttemptResult(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
         (AttemptResult(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
         (
@@ -180,7 +186,7 @@ def test_every_result_has_one_class(result: AttemptResult, failure: F) -> None:
 
 def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
     seen = Sign(F.UNKNOWN, "died"), Sign(F.HOST_OOM, "w1 was out of memory")
-    result = AttemptResult(status="STOPPED", hung="no step for 45 s", signs=seen)
+    result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), signs=seen)
     assert evidence(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
 
 
