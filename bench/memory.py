@@ -68,7 +68,7 @@ def measure(way: str) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from trainer.models.causal_lm import Scorer
+    from trainer.models.causal_lm import LogProbModel
     from trainer.models.loading import prepare_process
     from trainer.models.settings import ModelSettings
     from trainer.types import Sequences
@@ -78,7 +78,7 @@ def measure(way: str) -> dict[str, float]:
     wanted = ModelSettings(
         model="", mixed_precision=False, micro_batch_size=SAMPLES, temperature=0.9
     )
-    scorer = Scorer(model, device, wanted)
+    scorer = LogProbModel(model, device, wanted)
     length = TOKENS // SAMPLES + 1  # an action's logits come from the token before it
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (SAMPLES, length))
     actions = np.broadcast_to(np.arange(length) > 0, tokens.shape)

@@ -27,10 +27,10 @@ from trainer.cluster import engine_choice, memory_estimate, placement
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import first_rows, layout
-from trainer.config.checks import engine_faults
 from trainer.config.config import Config
+from trainer.config.installed import engine_faults
 from trainer.config.reward_models import combination
-from trainer.models import hub, hub_models
+from trainer.models import hub
 from trainer.rollout import prompts as data
 from trainer.rollout.model_reward import ModelReward
 from trainer.types import TrainingError, UnfitModelError
@@ -141,7 +141,7 @@ def _fetched(config: Config, placed: Placement) -> Config:
     if not names:
         return config
     print(f"Fetching {', '.join(names)} where it is not yet.", flush=True)
-    found = list(placement.on_each_node(placed, hub_models.fetched, config).values())
+    found = list(placement.on_each_node(placed, hub.fetch_models, config).values())
     here = hub.located(config, found[0])
     if faults := engine_faults(here):
         raise UnfitModelError("\n".join(faults))

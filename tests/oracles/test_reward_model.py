@@ -12,9 +12,9 @@ from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest
 from tests.oracles.agreement import same
 from tests.oracles.process import Peers
-from trainer.models import value_head
+from trainer.models import value_model
+from trainer.models.settings import RewardSettings
 from trainer.workers.reward import RewardActor
-from trainer.workers.settings import RewardSettings
 
 TEXTS = ("1+1=2", "1+11=", "203+4=207")
 
@@ -42,6 +42,6 @@ def test_one_of_openrlhf_s_gives_the_rewards_that_it_gives_there(
     )
     scores = [score for (score,) in ours.score([RewardRequest(text, "") for text in TEXTS])]
     same([score.reward for score in scores], theirs["rewards"])
-    head = value_head.load(str(saved), prefix, hidden=16)
+    head = value_model.load_head(str(saved), prefix, hidden=16)
     assert head is not None
     assert np.array_equal(head.float().numpy(), theirs["head"])

@@ -23,7 +23,7 @@ from tests.trainer.workers.test_learner import settings
 from trainer.algorithms.losses import CriticObjective
 from trainer.checkpoint.resume import ResumeError
 from trainer.config.schema import ConfigError
-from trainer.models import value_head
+from trainer.models import value_model
 from trainer.rollout import prompts
 from trainer.types import TrainingError, UnfitModelError
 from trainer.workers.critic import CriticActor
@@ -329,7 +329,7 @@ def test_the_value_network_is_saved_beside_the_policy(tiny: Tiny, run_dir: Path)
 def test_a_critic_goes_on_from_a_trained_value_head(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(run_dir, save_value_network=True, max_steps=1)
     train(config)
-    trained = load_file(config.exported_critic / value_head.FILE)["score.weight"]
+    trained = load_file(config.exported_critic / value_model.HEAD_FILE)["score.weight"]
     model = settings(tiny).model
     known = replace(settings(tiny), model=replace(model, model=str(config.exported_critic)))
     values = {}
@@ -345,7 +345,7 @@ def test_a_value_head_of_another_shape_is_refused(tiny: Tiny, tmp_path: Path) ->
     shutil.copytree(tiny.model, directory)
     save_file({"score.weight": np.zeros((2, 8), np.float32)}, directory / "head.safetensors")
     with pytest.raises(UnfitModelError, match=r"score\.weight .*\[2, 8\].*--value_head_prefix"):
-        value_head.load(str(directory), "score", hidden=8)
+        value_model.load_head(str(directory), "score", hidden=8)
 
 
 DAPO = {

@@ -29,7 +29,8 @@ class MicroBatchLimits:
     packed: bool = False
     """Count tokens without padding, because no padding passes through the model."""
     apart: int | None = None
-    """Samples with more tokens than this share no micro-batch with shorter ones (see rotary.py)."""
+    """Samples with more tokens than this share no micro-batch with shorter ones: see
+    `trainer.models.forward.longrope_limit`."""
 
 
 @dataclass(frozen=True, slots=True)

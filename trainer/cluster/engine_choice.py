@@ -21,7 +21,7 @@ def settled(config: Config, found: Assignment) -> Config:
 
     `auto` is vLLM where there are GPUs and it is installed, and transformers elsewhere: on CPUs
     vLLM takes half a minute to start, and a gigabyte for its cache. Who asks for several GPUs an
-    engine means vLLM, installed or not: `trainer.config.checks` says what is lacking.
+    engine means vLLM, installed or not: `trainer.config.installed` says what is lacking.
     """
     kind = config.rollout_engine
     if kind == "auto":

@@ -26,7 +26,7 @@ OF_ACTORS = (
 OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES)
 OF_THE_DRIVER = (
     *(
-        "trainer.config.checks",
+        "trainer.config.installed",
         "trainer.rollout.prompts",
         "trainer.cluster.engine_choice",
         "contract.journal",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from trainer.config.schema import Fault
-from trainer.config.spellings import Given, unknown
+from trainer.config.schema import Fault, MissingFile, flags_of
 from trainer.config.values import FALSE, TRUE
 
 
@@ -41,7 +44,7 @@ class _Words:
             self.next()
 
 
-def given_in(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[Given], list[Fault]]:
+def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[Given], list[Fault]]:
     """`--name value …` and `--name=value`, for the names in `shapes`; several after = by commas.
 
     Whether the values are enough, and right, is for the reader of the flag to say.
@@ -65,3 +68,144 @@ def given_in(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[Giv
 
 def _split(value: str, shape: Shape) -> tuple[str, ...]:
     return tuple(value.replace(",", " ").split()) if shape.most > 1 else (value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that the user gave: under which spelling, and in which file."""
+
+    spelling: str
+    texts: tuple[str, ...]
+    file: str = ""
+    """Empty: on the command line."""
+
+    @property
+    def label(self) -> str:
+        return label(self.spelling, self.file)
+
+
+def label(spelling: str, file: str = "") -> str:
+    return f"{file}: {spelling}" if file else f"--{spelling}"
+
+
+def aliases(config: type[Any]) -> dict[str, tuple[str, ...]]:
+    """Spelling → names of the fields that it sets; the first is the one that it is named for."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, (_, about) in flags_of(config).items():
+        for spelling in (name, *about.aliases, *about.dotted_spellings):
+            assert spelling not in found, spelling
+            found[spelling] = (name,)
+    for name, (_, about) in flags_of(config).items():
+        if about.follows:
+            found[about.follows] += (name,)
+    return found
+
+
+def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
+    """A fault that offers the nearest spelling."""
+    near = difflib.get_close_matches(spelling.replace("-", "_"), list(known), 1)
+    what = "unknown key" if file else "unknown flag"
+    remedy = f"Did you mean {label(near[0]) if not file else near[0]}?" if near else "See --help"
+    return Fault(label(spelling, file), "", what, remedy)
+
+
+def resolve(
+    givens: Iterable[Given], known: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, Given], list[Fault], list[str]]:
+    """Field → what was given for it; what was given twice in one place; what a later file beats.
+
+    A spelling of one field beats a shared one; else the later beats the earlier.
+    """
+    found: dict[str, Given] = {}
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    in_order = sorted(givens, key=lambda given: len(known[given.spelling]) == 1)
+    for given in in_order:
+        for name in known[given.spelling]:
+            before = found.get(name)
+            # A shared spelling and one of a single field are a rule and its exception.
+            if before and len(known[before.spelling]) == len(known[given.spelling]):
+                if before.file == given.file:
+                    faults.append(_twice(before, given))
+                elif before.texts != given.texts:
+                    warnings.append(f"{before.label} has no effect: {given.label} says the same")
+            found[name] = given
+    return found, list(dict.fromkeys(faults)), warnings
+
+
+def _twice(before: Given, now: Given) -> Fault:
+    if before.label == now.label:
+        return Fault(now.label, "", "is given twice", "Give it once")
+    return Fault(now.label, "", f"{before.label} says the same", "Give one of the two")
+
+
+SUFFIXES = {".yaml", ".yml", ".toml"}
+
+
+def read_file(path: Path, known: Mapping[str, object]) -> tuple[list[Given], list[Fault]]:
+    """What the file says for the `known` spellings, and what is wrong with it."""
+    if path.suffix not in SUFFIXES:
+        return [], [_fault(path, "is neither YAML nor TOML", "Name it .yaml, .yml or .toml")]
+    try:
+        content = _load(path)
+    except OSError as error:
+        problem, remedy = f"cannot be read: {error.strerror}", "Give a file that this machine sees"
+        return [], [MissingFile("--config", str(path), problem, remedy)]
+    except ValueError as error:
+        return [], [_fault(path, f"is broken: {' '.join(str(error).split())}", "Correct it")]
+    if not isinstance(content, dict):
+        return [], [_fault(path, "holds no keys", "Write one `flag: value` a line")]
+    givens, faults = [], []
+    for key, value in _flat(content):
+        if key not in known:
+            faults.append(unknown(key, known, str(path)))
+        elif isinstance(value, dict):
+            faults.append(Fault(f"{path}: {key}", "", "is no section", f"Give a value to {key}"))
+        elif value is not None:
+            givens.append(Given(key, _texts(value), str(path)))
+    return givens, faults
+
+
+def _fault(path: Path, problem: str, remedy: str) -> Fault:
+    return Fault("--config", str(path), problem, remedy)
+
+
+def _load(path: Path) -> Any:
+    """The file's content. Raises OSError, or ValueError where it is broken."""
+    text = path.read_text()
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    import yaml  # not before a file is given: --help answers at once
+
+    try:
+        if twice := _key_twice(yaml.compose(text)):
+            raise ValueError(f"the key {twice} is there twice")
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _key_twice(node: Any) -> str | None:
+    """The first key that a section of the YAML document has twice: YAML would take the last."""
+    if getattr(node, "id", "") != "mapping":
+        return None
+    keys = [key.value for key, _ in node.value]
+    below = (_key_twice(value) for _, value in node.value)
+    return next((key for key in keys if keys.count(key) > 1), None) or next(
+        filter(None, below), None
+    )
+
+
+def _flat(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested sections as dotted keys with their values."""
+    for key, value in section.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A value as the command line would have it: YAML reads 1e-6 as a text, 2 as a number."""
+    return tuple(str(part) for part in value) if isinstance(value, list) else (str(value),)

@@ -2,7 +2,7 @@
 
 transformers itself is not asked: to import it takes seconds, and a node would spend them before it
 does anything else. What only a load can find, the process that loads tells
-(`trainer.models.unfit`).
+(`trainer.models.hub`).
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from trainer.config import cli, config_file, values
-from trainer.config.cli import Shape
+from trainer.config import cli, values
+from trainer.config.cli import Given, Shape, aliases, label, resolve
 from trainer.config.help import help_text
 from trainer.config.schema import OVER, Fault, Flag, flags_of
-from trainer.config.spellings import Given, label, resolve, spellings
 
 T = TypeVar("T")
 CONFIG = "config"
@@ -51,15 +50,15 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
         print(help_text(config, prog, description))
         sys.exit(0)
     declared = _declared(config)
-    known = spellings(config)
+    known = aliases(config)
     shapes = {spelling: _shape(declared[names[0]]) for spelling, names in known.items()}
     before, after = _parted(argv)
-    from_line, faults = cli.given_in(before, {**shapes, CONFIG: Shape(1)})
-    from_above, wrong = cli.given_in(after, shapes)
+    from_line, faults = cli.read_words(before, {**shapes, CONFIG: Shape(1)})
+    from_above, wrong = cli.read_words(after, shapes)
     from_files: list[Given] = []
     for given in from_line:
         if given.spelling == CONFIG:
-            more, broken = config_file.given_in(Path(*given.texts), known)
+            more, broken = cli.read_file(Path(*given.texts), known)
             from_files += more
             faults += broken
     in_files, twice_in_file, warnings = resolve(from_files, known)

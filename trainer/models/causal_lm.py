@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
 
 from trainer.algorithms.batching import MicroBatchLimits
+from trainer.models import zero3
 from trainer.models.forward import Forward
-from trainer.models.lm_head import LogitsAsStates, backbone_of, projection_of
 from trainer.models.loading import in_passes, share_threads
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.settings import ModelSettings
@@ -32,7 +37,7 @@ class Head(nn.Module):
         return token_log_probs(states, tokens, self._projection, temperature, entropy=entropy)
 
 
-class Scorer(nn.Module):
+class LogProbModel(nn.Module):
     """A model with its head, scoring the actions of samples."""
 
     def __init__(self, model: Any, device: torch.device, settings: ModelSettings) -> None:
@@ -85,3 +90,105 @@ class Scorer(nn.Module):
     @property
     def packed(self) -> bool:
         return self._forward.packed
+
+
+LOUD = 100.0
+"""Logits are amplified by this in the trial, so that a soft cap shows even in a fresh model."""
+
+
+def projection_of(model: Any) -> Projection | None:
+    """The head of `model` as a Projection; None where it is something else.
+
+    Besides a linear layer with or without bias, models scale (Cohere, Granite) or softly cap
+    (Gemma) their logits. Each way that the configuration suggests is compared with the model's own
+    logits on a few tokens, in fp32, so that a model that does anything more is never taken for one
+    of them.
+    """
+    linear, backbone = model.get_output_embeddings(), backbone_of(model)
+    if type(linear) is not nn.Linear or backbone is None:
+        return None
+    tokens = torch.tensor([[1, 2, 3]], device=linear.weight.device)
+    hook = linear.register_forward_hook(lambda module, inputs, output: output * LOUD)
+    try:
+        with torch.no_grad(), zero3.readable(model), _in_any_precision(model):
+            expected = model(input_ids=tokens, use_cache=False).logits[0].float()
+            states = backbone(input_ids=tokens, use_cache=False).last_hidden_state[0]
+    finally:
+        hook.remove()
+    with zero3.whole(linear.parameters()):
+        for scale, softcap in _suggested(model.config.get_text_config()):
+            loud = Projection(linear.weight.detach(), _detached(linear.bias), scale * LOUD, softcap)
+            if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
+                return Projection(linear.weight, linear.bias, scale, softcap)
+    return None
+
+
+def backbone_of(model: Any) -> Any:
+    """What makes the hidden states that a head is for; None where `model` does not tell.
+
+    A few classes (Llama 4's for text) name as theirs what only a larger model has: there it is the
+    one transformer in them.
+    """
+    if model.base_model is not model:
+        return model.base_model
+    inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return inner[0] if len(inner) == 1 else None
+
+
+@contextmanager
+def _in_any_precision(model: Any) -> Iterator[None]:
+    """Without flash attention, which refuses the fp32 of master weights: the trial is the head's.
+
+    By `eager`, as some models with flash attention have no sdpa.
+    """
+    before: str = model.config._attn_implementation
+    if "flash" not in before:
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _suggested(config: Any) -> Iterator[tuple[float, float | None]]:
+    """Scales and soft caps to try."""
+    softcap = getattr(config, "final_logit_softcapping", None)
+    multiplier = getattr(config, "logit_scale", None) or 1.0
+    divisor = getattr(config, "logits_scaling", None) or 1.0
+    for scale in (1.0, multiplier, divisor, 1 / divisor):
+        yield scale, softcap
+
+
+def _detached(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()
+
+
+class LogitsAsStates(nn.Module):
+    """A model whose states are its own logits: for a head that is no Projection.
+
+    Where that begins with a linear layer, logits are in fp32 from there on, as a Projection's are.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+        self.config = model.config
+        linear = model.get_output_embeddings()
+        if type(linear) is nn.Linear:
+            linear.forward = partial(_in_fp32, linear)  # type: ignore[method-assign]
+
+    def set_attn_implementation(self, name: str) -> None:
+        self._model.set_attn_implementation(name)
+
+    def forward(self, **inputs: Any) -> SimpleNamespace:
+        return SimpleNamespace(last_hidden_state=self._model(**inputs).logits)
+
+
+def _in_fp32(linear: nn.Linear, states: Tensor) -> Tensor:
+    """What the layer does, in fp32 at least."""
+    kind = torch.promote_types(states.dtype, torch.float32)
+    bias = None if linear.bias is None else linear.bias.to(kind)
+    with torch.autocast(states.device.type, enabled=False):
+        return functional.linear(states.to(kind), linear.weight.to(kind), bias)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
-from trainer.models import rotary, zero3
+from trainer.models import zero3
 from trainer.models.packed_attention import PACKED, Layout
 from trainer.types import Sequences
 
@@ -54,7 +54,7 @@ class Forward:
 
     def limits(self, samples: int, tokens: int | None) -> MicroBatchLimits:
         """Return the limits of a micro-batch: `samples`, or `tokens` if a budget is given."""
-        longest = rotary.apart(self._backbone.config)
+        longest = longrope_limit(self._backbone.config)
         # A sample's last token does not pass through the model.
         apart = None if longest is None else longest + 1
         return MicroBatchLimits(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
@@ -148,3 +148,19 @@ class Forward:
         leak = (got[others] - beside[others]).abs().max()
         same = torch.allclose(got, expected, rtol=tolerance, atol=tolerance)
         return same and bool(leak <= tolerance / 10 * expected.abs().max())
+
+
+def longrope_limit(config: Any) -> int | None:
+    """Positions above which a sequence has other frequencies (longrope); None: all have the same.
+
+    `config`: transformers' of a model. With --max_len within the positions of pretraining, no
+    sequence is that long.
+    """
+    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    of_layers = [one for one in given.values() if isinstance(one, dict)]  # by type of layer
+    found = [
+        one["original_max_position_embeddings"]
+        for one in (given, *of_layers)
+        if one.get("rope_type") == "longrope"
+    ]
+    return min(found, default=None)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainer.config.config import Config
+from contract.os_errors import numbered
+from trainer.config.config import Config
+from trainer.config.installed import model_faults
+from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 EXOTIC = ("*.onnx", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.tflite", "original/*", "onnx/*")
@@ -175,3 +178,48 @@ def _lines(name: str) -> Any:
                 print(f"{name}: {self.n / 1e9:.2f}{total} GB", flush=True)
 
     return Lines
+
+
+def fetch_models(config: Config) -> dict[str, str]:
+    """Name → its directory on this node, where its files are looked at as those of a directory are.
+
+    Raises HubError, UnfitModelError, and OSError where the disk fails.
+    """
+    found = fetch_all(models(config))
+    if faults := model_faults(located(config, found)):
+        raise UnfitModelError("\n".join(faults))
+    return found
+
+
+MISSHAPEN = "ignore_mismatched_sizes"
+"""In transformers' error for weights of other shapes than config.json has."""
+
+
+@contextmanager
+def unfit_model_errors(model: str) -> Iterator[None]:
+    """Loads files of `model`. Raises UnfitModelError where they cannot be used.
+
+    An error of the disk or of the memory is none of the model's, and passes.
+    """
+    try:
+        with numbered(Path(model)):
+            yield
+    except TrainingError:
+        raise
+    except Exception as error:
+        if not _is_of_the_files(error):
+            raise
+        said = " ".join(str(error).split())
+        raise UnfitModelError(
+            f"{model} cannot be loaded: {type(error).__name__}: {said}"
+        ) from error
+
+
+def _is_of_the_files(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno is None  # transformers' own word for a file that is not there
+    if isinstance(error, RuntimeError):
+        return MISSHAPEN in str(error)
+    # The libraries in Rust raise errors of their own, tokenizers bare ones.
+    from_rust = type(error) is Exception or type(error).__module__.startswith("safetensors")
+    return from_rust or isinstance(error, ValueError | KeyError | TypeError | AttributeError)

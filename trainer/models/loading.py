@@ -15,8 +15,8 @@ from transformers.utils import logging
 
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.models import unfit
 from trainer.models.gpu_memory import keep_freed_memory
+from trainer.models.hub import unfit_model_errors
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
 
 
@@ -57,7 +57,7 @@ def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) 
 
 
 def _loaded(kind: Any, model: str, dtype: torch.dtype, attention: str | None) -> Any:
-    with unfit.told(model):
+    with unfit_model_errors(model):
         loaded, info = kind.from_pretrained(
             model, dtype=dtype, attn_implementation=attention, output_loading_info=True
         )

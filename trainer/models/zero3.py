@@ -7,14 +7,20 @@ Imported where DeepSpeed may be absent.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from trainer.cluster import rendezvous
 from trainer.models.gpu_memory import give_freed_memory_back
+from trainer.models.settings import Sharding
+from trainer.types import Rank
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -103,3 +109,79 @@ def whole(parameters: Iterable[Any]) -> Iterator[None]:
 
     with deepspeed.zero.GatheredParameters(sharded):
         yield
+
+
+def prepare_deepspeed(rank: Rank) -> None:
+    """To be called before any module that drives DeepSpeed is imported; again does no harm."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["LOCAL_RANK"] = "0"  # a process sees its own GPU only
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    import deepspeed
+
+    # Its all-reduce over shared memory would be compiled now; gloo needs no compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if rank.world == 1:
+        rendezvous.alone()
+
+
+READ_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
+"""transformers' switch for its threads, which read on, to the whole model, while one is split."""
+
+
+def splits(sharding: Sharding, rank: Rank) -> bool:
+    """Whether weights are split among ranks."""
+    return sharding.zero_stage >= 3 and rank.world > 1
+
+
+@contextmanager
+def split(sharding: Sharding, rank: Rank, *, offload: bool = False) -> Iterator[None]:
+    """What transformers loads within is split among the ranks, if `sharding` splits weights.
+
+    On all ranks at once. `offload`: the parts stay in the CPU's memory.
+    """
+    if not splits(sharding, rank):
+        yield
+        return
+    prepare_deepspeed(rank)
+    hook = register_module_parameter_registration_hook(_Split(sharding, offload=offload))
+    before = os.environ.get(READ_AHEAD)
+    os.environ[READ_AHEAD] = "1"
+    try:
+        yield
+    finally:
+        hook.remove()
+        os.environ.pop(READ_AHEAD)
+        if before is not None:
+            os.environ[READ_AHEAD] = before
+
+
+class _Split:
+    """Called by torch for each parameter that is set on a module."""
+
+    def __init__(self, sharding: Sharding, *, offload: bool) -> None:
+        import deepspeed
+        from deepspeed.utils import groups
+
+        self._init = deepspeed.zero.Init(
+            module=nn.Module(),  # nothing to split yet
+            config_dict_or_path={
+                "train_micro_batch_size_per_gpu": 1,
+                "zero_optimization": weight_settings(sharding, offload=offload),
+            },
+            zero_param_parallel_group=groups._get_zero_param_intra_parallel_group(),
+        )
+
+    def __call__(self, module: nn.Module, name: str, parameter: Any) -> None:
+        # transformers marks what it has read; what a checkpoint lacks is drawn at random later.
+        if getattr(parameter, "_is_hf_initialized", False) and not is_sharded(parameter):
+            # Not sent by the first rank, as DeepSpeed would: each reads its part of the file alone.
+            # What arrives in the memory that a file is mapped to would stay there, too.
+            self._init._convert_to_deepspeed_param(parameter)
+            parameter.partition()
+
+
+def weight_settings(sharding: Sharding, *, offload: bool) -> dict[str, Any]:
+    """DeepSpeed's settings of how weights lie on the ranks."""
+    device = {"offload_param": {"device": "cpu"}} if offload else {}
+    return {"stage": 3, "zero_hpz_partition_size": sharding.zpg, **device}

@@ -11,7 +11,7 @@ from env.prompts import PromptError, PromptStream, Render, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config
-from trainer.models import unfit
+from trainer.models.hub import unfit_model_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +80,5 @@ def _chat_template(model: str) -> Render:
 def _tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
 
-    with unfit.told(model):
+    with unfit_model_errors(model):
         return AutoTokenizer.from_pretrained(model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
-from trainer.models import unfit
+from trainer.models.hub import unfit_model_errors
 from trainer.rollout.engine import EngineSettings
 from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
 
@@ -33,7 +33,7 @@ class Texts:
     """A model's tokeniser, as the rollouts use it."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        with unfit.told(settings.model):
+        with unfit_model_errors(settings.model):
             self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self._special = settings.add_special_tokens
         self._longest = settings.prompt_max_len

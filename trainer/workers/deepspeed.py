@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainer.checkpoint import state
 from trainer.checkpoint.staging import Keep
 from trainer.checkpoint.state import State
-from trainer.models import zero3_loading
+from trainer.models import zero3
 from trainer.models.lora import trained
 from trainer.models.precision import to_bf16
 from trainer.models.settings import Sharding
@@ -181,7 +181,7 @@ def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
         config={
             "train_micro_batch_size_per_gpu": 1,
             "zero_optimization": {
-                **zero3_loading.weights(sharding, offload=offload),
+                **zero3.weight_settings(sharding, offload=offload),
                 "stage3_param_persistence_threshold": _small(module),
             },
         },

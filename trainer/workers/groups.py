@@ -11,11 +11,11 @@ from trainer.cluster.restarts import Budget
 from trainer.cluster.worker_group import Group, Launcher
 from trainer.config import reward_models
 from trainer.config.config import Config
-from trainer.models.settings import LoRASettings, ModelSettings, Sharding
+from trainer.models.settings import LoRASettings, ModelSettings, RewardSettings, Sharding
 from trainer.rollout.engine import EngineSettings, VLLMSettings
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.workers.protocols import Critic, Learner, Policy, Reference, RewardModel
-from trainer.workers.settings import LearnerSettings, RewardSettings, Schedule
+from trainer.workers.settings import LearnerSettings, Schedule
 
 ENGINES = {
     "auto": "trainer.rollout.hf_engine.engine:HFEngine",

@@ -18,8 +18,8 @@ from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Lent, Parcel, Part
 from trainer.models import hf_export as export
-from trainer.models import lora, zero3_loading
-from trainer.models.causal_lm import Scorer
+from trainer.models import lora, zero3
+from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences, Weights
@@ -40,7 +40,7 @@ class PolicyActor(Keeper):
         peaks = Peaks()
         self._source = settings.model.model
         with peaks.phase("load"):
-            with zero3_loading.split(settings.sharding, rank):
+            with zero3.split(settings.sharding, rank):
                 self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
             self._model.to(device)
             if settings.gradient_checkpointing:
@@ -48,7 +48,7 @@ class PolicyActor(Keeper):
             if settings.lora is not None:
                 lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
             self._model.eval()  # the new adapters, too: they have dropout
-            self._scorer = Scorer(self._model, device, settings.model)
+            self._scorer = LogProbModel(self._model, device, settings.model)
         self._training = Training(
             "policy",
             self._scorer,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from trainer.algorithms import batching
-from trainer.models import precision, zero3_loading
-from trainer.models.causal_lm import Scorer
+from trainer.models import precision, zero3
+from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process, visiting
 from trainer.models.settings import ModelSettings, Sharding
@@ -24,11 +24,11 @@ class ReferenceActor:
         self._device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks()
         sharding = replace(sharding, zpg=1)  # that is for backward passes, and there are none
-        split = zero3_loading.splits(sharding, rank)
+        split = zero3.splits(sharding, rank)
         self._moves = settings.offload and not split  # DeepSpeed brings layers where they compute
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         with self._peaks.phase("load"):
-            with zero3_loading.split(sharding, rank, offload=settings.offload):
+            with zero3.split(sharding, rank, offload=settings.offload):
                 model = load_causal_lm(settings.model, dtype, settings.attention)
             if settings.mixed_precision:
                 precision.to_bf16(model)
@@ -36,7 +36,7 @@ class ReferenceActor:
             if not self._moves:
                 self._model.to(self._device)
             with self._there():
-                self._scorer = Scorer(model, self._device, settings)
+                self._scorer = LogProbModel(model, self._device, settings)
         self._run: Any = self._scorer
         if split:
             from trainer.workers import deepspeed

@@ -25,22 +25,6 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardSettings:
-    """How reward models are loaded and run."""
-
-    models: tuple[str, ...]
-    mixed_precision: bool
-    micro_batch_size: int
-    """Samples of one forward pass."""
-    deterministic: bool = False
-    offload: bool = False
-    """In the CPU's memory between two passes."""
-    attention: str | None = None
-    value_head_prefix: str = "score"
-    """The head's name in the files of a model of OpenRLHF's that does not say it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
     """How a model is trained."""
 

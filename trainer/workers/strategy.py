@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainer.checkpoint.staging import Keep
 from trainer.checkpoint.state import State
-from trainer.models import deepspeed_process
+from trainer.models import zero3
 from trainer.types import Rank
 from trainer.workers.settings import LearnerSettings
 
@@ -65,7 +65,7 @@ def strategy_of(
         from trainer.workers.ddp import Replicated
 
         return Replicated(module, model, settings, rank)
-    deepspeed_process.prepare(rank)
+    zero3.prepare_deepspeed(rank)
     from trainer.workers.deepspeed import ZeRO
 
     return ZeRO(module, model, settings, rank)

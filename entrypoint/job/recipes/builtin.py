@@ -39,8 +39,8 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.checks import data_faults, engine_faults, model_faults
         from trainer.config.config import parse
+        from trainer.config.installed import data_faults, engine_faults, model_faults
         from trainer.config.schema import ConfigError
 
         try:
@@ -126,7 +126,7 @@ def _has_begun(settings: Settings) -> bool:
 
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     """None if the run directory cannot be read: its preflight check says why, and ends with 73."""
-    from trainer.config.checks import beginning_faults
+    from trainer.config.installed import beginning_faults
 
     try:
         return () if _has_begun(settings) else [*beginning_faults(config)]

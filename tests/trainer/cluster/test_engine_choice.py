@@ -11,7 +11,7 @@ from contract.resources import Offer
 from tests.support.tiny_run import Tiny
 from trainer.cluster import engine_choice
 from trainer.cluster.bin_packing import assign
-from trainer.config import checks, layout
+from trainer.config import installed, layout
 from trainer.config.config import Config
 
 CPUS = [Offer(name="here", cpus=8)]
@@ -46,9 +46,9 @@ def test_several_gpus_an_engine_are_never_given_to_transformers_because_vllm_is_
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(installed, "find_spec", lambda name: None)
     config = settled(tiny.config(run_dir, vllm_tensor_parallel_size=2), GPUS)
-    lacking, *_ = checks.engine_faults(config)
+    lacking, *_ = installed.engine_faults(config)
     assert "--vllm_tensor_parallel_size over 1: vLLM is not installed here" in lacking
 
 

@@ -14,7 +14,7 @@ import pytest
 from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
-from trainer.config.checks import engine_faults
+from trainer.config.installed import engine_faults
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import ROOT
+from trainer.config.cli import aliases
 from trainer.config.config import Config
 from trainer.config.parity import effect, renewed
 from trainer.config.schema import flags_of
-from trainer.config.spellings import spellings
 from trainer.config.values import shown
 
 COMPARISON = (ROOT / "docs" / "comparison.md").read_text()
@@ -38,7 +38,7 @@ def test_a_flag_has_a_concern_a_help_and_one_effect(name: str) -> None:
 
 
 def test_every_flag_of_openrlhf_is_known() -> None:
-    assert sorted(set(THEIRS) - set(spellings(Config))) == []
+    assert sorted(set(THEIRS) - set(aliases(Config))) == []
 
 
 def test_no_dotted_spelling_is_invented() -> None:
@@ -113,7 +113,7 @@ def test_help_has_every_flag_and_answers_at_once() -> None:
     assert imported == "[]"
     assert float(seconds) < 0.3
     words = set(re.findall(r"--([\w.]+)", "\n".join(shown_help)))
-    assert sorted(set(spellings(Config)) - words) == []
+    assert sorted(set(aliases(Config)) - words) == []
 
 
 def test_every_flag_of_trl_s_grpo_is_in_the_docs() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.models.causal_lm import Scorer
-from trainer.models.lm_head import projection_of
+from trainer.models.causal_lm import LogProbModel, projection_of
 from trainer.models.loading import in_passes
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.settings import ModelSettings
@@ -54,11 +53,11 @@ def model(name: str, dtype: torch.dtype = torch.float64) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
-def scorer(of: Any, *, packing: bool) -> Scorer:
+def scorer(of: Any, *, packing: bool) -> LogProbModel:
     wanted = ModelSettings(
         model="", mixed_precision=False, micro_batch_size=4, temperature=0.7, packing=packing
     )
-    return Scorer(of, torch.device("cpu"), wanted)
+    return LogProbModel(of, torch.device("cpu"), wanted)
 
 
 def batch(lengths: list[int], seed: int) -> Sequences:

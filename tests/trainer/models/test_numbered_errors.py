@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tests.support.tiny_run import Tiny
 from trainer.config import first_rows, model_files
-from trainer.models import unfit
+from trainer.models.hub import unfit_model_errors
 from trainer.types import UnfitModelError
 
 
@@ -30,7 +30,10 @@ def no_free_descriptor() -> Iterator[None]:
 
 
 def test_a_disk_without_the_device_is_not_the_models_fault() -> None:
-    with pytest.raises(OSError, match="No such device") as caught, unfit.told("/models/one"):
+    with (
+        pytest.raises(OSError, match="No such device") as caught,
+        unfit_model_errors("/models/one"),
+    ):
         safe_open("/dev/null", framework="np")
     assert (caught.value.errno, caught.value.filename) == (errno.ENODEV, "/models/one")
 
@@ -45,7 +48,7 @@ def test_a_disk_without_the_device_is_not_the_models_fault() -> None:
     ],
 )
 def test_the_number_in_the_text_is_that_of_an_error_of_the_system(error: Exception) -> None:
-    with pytest.raises(OSError, match=r"^\[Errno") as caught, unfit.told("model"):
+    with pytest.raises(OSError, match=r"^\[Errno") as caught, unfit_model_errors("model"):
         raise error
     assert caught.value.errno in (errno.ESTALE, errno.EIO, errno.ENOMEM)
 
@@ -54,10 +57,10 @@ def test_weights_that_cannot_be_opened_for_want_of_a_descriptor_are_not_missing(
     tiny: Tiny,
 ) -> None:
     weights = Path(tiny.model) / "model.safetensors"
-    at_the_limit, told = no_free_descriptor(), unfit.told("model")
+    at_the_limit, told = no_free_descriptor(), unfit_model_errors("model")
     with pytest.raises(OSError, match="Too many open files"), at_the_limit, told:
         safe_open(weights, framework="np")
-    at_the_limit, told = no_free_descriptor(), unfit.told("model")
+    at_the_limit, told = no_free_descriptor(), unfit_model_errors("model")
     with pytest.raises(OSError, match="Resource temporarily unavailable"), told, at_the_limit:
         safe_open(weights, framework="np")
 
@@ -65,9 +68,9 @@ def test_weights_that_cannot_be_opened_for_want_of_a_descriptor_are_not_missing(
 def test_weights_that_are_missing_or_closed_to_the_user_are_the_users_to_put_right(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UnfitModelError, match="No such file"), unfit.told("model"):
+    with pytest.raises(UnfitModelError, match="No such file"), unfit_model_errors("model"):
         safe_open(tmp_path / "model.safetensors", framework="np")
-    with pytest.raises(UnfitModelError, match="Is a directory"), unfit.told("model"):
+    with pytest.raises(UnfitModelError, match="Is a directory"), unfit_model_errors("model"):
         Tokenizer.from_file(str(tmp_path))
 
 

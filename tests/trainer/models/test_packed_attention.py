@@ -11,8 +11,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.flash_attention import get_target_dtype
 
 from tests.trainer.models.test_log_probs import batch, model
-from trainer.models.causal_lm import Scorer
-from trainer.models.lm_head import projection_of
+from trainer.models.causal_lm import LogProbModel, projection_of
 from trainer.models.packed_attention import attend
 from trainer.models.settings import ModelSettings
 
@@ -41,9 +40,9 @@ def test_fp32_masters_with_flash_attention_are_scored_in_bf16() -> None:
     settings = ModelSettings(
         model="", mixed_precision=True, micro_batch_size=4, temperature=0.7, packing=False
     )
-    expected = Scorer(of, torch.device("cpu"), settings).log_probs(sequences)
+    expected = LogProbModel(of, torch.device("cpu"), settings).log_probs(sequences)
     of.set_attn_implementation(FLASH)
-    got = Scorer(of, torch.device("cpu"), settings).log_probs(sequences)
+    got = LogProbModel(of, torch.device("cpu"), settings).log_probs(sequences)
     assert of.config._attn_implementation == FLASH
     assert abs(got - expected).max() < 0.05
 
@@ -59,5 +58,5 @@ def test_kernels_that_know_of_no_boundaries_are_given_padded_samples() -> None:
     of = model("llama", torch.bfloat16)
     of.set_attn_implementation(FLASH)
     settings = ModelSettings(model="", mixed_precision=True, micro_batch_size=4, temperature=0.7)
-    assert not Scorer(of, torch.device("cpu"), settings).packed
+    assert not LogProbModel(of, torch.device("cpu"), settings).packed
     assert of.config._attn_implementation == FLASH

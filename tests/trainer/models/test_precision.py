@@ -18,7 +18,7 @@ from tests.trainer.models.test_log_probs import batch, model
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.checkpoint import state
 from trainer.models import log_probs
-from trainer.models.causal_lm import Scorer
+from trainer.models.causal_lm import LogProbModel
 from trainer.models.log_probs import Projection, token_log_probs
 from trainer.models.settings import LoRASettings, ModelSettings, Sharding
 from trainer.types import Rank
@@ -102,7 +102,7 @@ def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
     of.lm_head.register_forward_hook(lambda module, inputs, output: output + output.roll(1, -1))
     sequences = batch([7], 1)
     wanted = ModelSettings(model="", mixed_precision=True, micro_batch_size=4, temperature=1.0)
-    got = Scorer(of, torch.device("cpu"), wanted).log_probs(sequences)[0, 1:]
+    got = LogProbModel(of, torch.device("cpu"), wanted).log_probs(sequences)[0, 1:]
     tokens = torch.from_numpy(sequences.tokens)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         states = of.model(input_ids=tokens[:, :-1]).last_hidden_state[0]
@@ -209,7 +209,7 @@ def test_a_convolution_that_leaks_into_the_next_sample_is_never_packed(dtype: to
     wanted = ModelSettings(
         model="", mixed_precision=dtype is torch.bfloat16, micro_batch_size=4, temperature=1.0
     )
-    assert not Scorer(of, torch.device("cpu"), wanted).packed
+    assert not LogProbModel(of, torch.device("cpu"), wanted).packed
     assert of.config._attn_implementation == "sdpa"
 
 
@@ -217,7 +217,7 @@ def test_a_trial_leaves_weights_as_they_were() -> None:
     of = model("llama", torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in of.state_dict().items()}
     wanted = ModelSettings(model="", mixed_precision=True, micro_batch_size=4, temperature=1.0)
-    assert Scorer(of, torch.device("cpu"), wanted).packed
+    assert LogProbModel(of, torch.device("cpu"), wanted).packed
     after = of.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}

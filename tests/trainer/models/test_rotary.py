@@ -17,12 +17,11 @@ from tests.support.ranks import experience, settings
 from tests.support.tiny_run import Tiny
 from tests.trainer.models.test_log_probs import COMMON, batch
 from trainer.algorithms.losses import PolicyObjective
-from trainer.config.checks import engine_faults
-from trainer.models.causal_lm import Scorer
-from trainer.models.settings import ModelSettings, Sharding
+from trainer.config.installed import engine_faults
+from trainer.models.causal_lm import LogProbModel
+from trainer.models.settings import ModelSettings, RewardSettings, Sharding
 from trainer.workers.policy import PolicyActor
 from trainer.workers.reward import RewardActor
-from trainer.workers.settings import RewardSettings
 
 PRETRAINED = 8
 LONGROPE = {
@@ -62,7 +61,7 @@ def test_a_sample_s_log_probabilities_do_not_depend_on_the_others(
         temperature=0.7,
         packing=packing,
     )
-    scorer = Scorer(of, torch.device("cpu"), wanted)
+    scorer = LogProbModel(of, torch.device("cpu"), wanted)
     assert scorer.packed == packing
     together = scorer.log_probs(sequences)
     for row, length in enumerate(sequences.lengths):

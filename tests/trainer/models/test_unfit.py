@@ -14,7 +14,7 @@ from contract.run_dir import ExitCode
 from env.prompts import PromptError
 from tests.support.tiny_run import Tiny, train
 from trainer import run
-from trainer.models import unfit
+from trainer.models.hub import unfit_model_errors
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Request, Sampling, UnfitModelError
@@ -76,7 +76,7 @@ def test_so_is_a_critic_that_cannot_be_loaded(
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])
 def test_an_error_of_the_machines_is_none_of_the_models(error: Exception) -> None:
-    with pytest.raises(type(error)), unfit.told("model"):
+    with pytest.raises(type(error)), unfit_model_errors("model"):
         raise error
 
 

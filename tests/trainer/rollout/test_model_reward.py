@@ -19,12 +19,12 @@ from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.cluster.worker_group import LocalGroup, LocalLauncher
 from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
+from trainer.models.settings import RewardSettings
 from trainer.rollout import prompts
 from trainer.rollout.model_reward import ModelReward
 from trainer.types import TrainingError
 from trainer.workers import groups
 from trainer.workers.reward import RewardActor
-from trainer.workers.settings import RewardSettings
 
 CHAT = "{% for turn in messages %}{{ turn.role[0] }}:{{ turn.content }};{% endfor %}"
 

@@ -19,13 +19,12 @@ from tests.trainer.rollout.hf_engine.test_engine import settings as engine_setti
 from tests.trainer.workers.test_learner import experience, policy, settings
 from trainer.cluster.worker_group import LocalGroup
 from trainer.models import lora
-from trainer.models.settings import LoRASettings, Sharding
+from trainer.models.settings import LoRASettings, RewardSettings, Sharding
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.weight_sync import update
 from trainer.workers.reference import ReferenceActor
 from trainer.workers.reward import RewardActor
-from trainer.workers.settings import RewardSettings
 
 
 @pytest.fixture

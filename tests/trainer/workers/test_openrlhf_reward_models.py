@@ -18,11 +18,11 @@ from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from tests.trainer.workers.test_learner import settings
 from trainer.algorithms.losses import CriticObjective
-from trainer.models import value_head
+from trainer.models import value_model
+from trainer.models.settings import RewardSettings
 from trainer.types import TrainingError
 from trainer.workers.critic import CriticActor
 from trainer.workers.reward import RewardActor
-from trainer.workers.settings import RewardSettings
 
 REQUESTS = [RewardRequest(f"1+1={answer}", "1+1=") for answer in ("2", "11111", "", "203")]
 
@@ -108,7 +108,7 @@ def test_a_critic_starts_from_its_head_and_hands_it_on_under_its_name(
     actor = critic(tiny, theirs)
     assert torch.equal(head_of(actor), trained)
     actor.export(tmp_path / "exported")
-    assert list(load_file(tmp_path / "exported" / value_head.FILE)) == ["value.weight"]
+    assert list(load_file(tmp_path / "exported" / value_model.HEAD_FILE)) == ["value.weight"]
     assert torch.equal(head_of(critic(tiny, tmp_path / "exported")), trained)
 
 

@@ -1,4 +1,4 @@
-"""The critic's value head as it lies beside, or among, a model's weights."""
+"""The critic's model: a transformer with a linear head that gives one value a token."""
 
 from __future__ import annotations
 
@@ -6,18 +6,59 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers.modeling_utils import load_state_dict
 
-from trainer.types import UnfitModelError
+from trainer.algorithms.seeds import derive
+from trainer.models.forward import Forward
+from trainer.types import Sequences, UnfitModelError
 
-FILE = "value_head.safetensors"
+HEAD_FILE = "value_head.safetensors"
 """Where an exported critic has it: transformers' models of the backbone have no place for one."""
 
 
-def prefix_in(config: Any, given: str) -> str:
+class ValueHead(nn.Linear):
+    """Computes in fp32 at least, whatever its weights are in."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        kind = torch.promote_types(states.dtype, torch.float32)
+        return functional.linear(states.to(kind), self.weight.to(kind)).squeeze(-1)
+
+
+class ValueModel(nn.Module):
+    """A transformer with a linear head in place of the vocabulary."""
+
+    def __init__(
+        self, backbone: Any, forward: Forward, seed: int, head: Tensor | None = None
+    ) -> None:
+        """`forward`: the way through `backbone`; `head` [1, H]: a trained one, fresh where None."""
+        super().__init__()
+        self.backbone = backbone
+        self._forward = forward
+        hidden = hidden_size(backbone)
+        self.value_head = ValueHead(hidden, 1, bias=False)
+        if head is not None:
+            self.value_head.load_state_dict({"weight": head})
+            return
+        generator = torch.Generator().manual_seed(derive(seed, "value-head"))
+        nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
+
+    def forward(self, sequences: Sequences) -> Tensor:
+        """[N] value of the state in which each action was chosen; in fp32 at least."""
+        values: Tensor = self.value_head(self._forward.states(sequences))
+        return values
+
+
+def hidden_size(backbone: Any) -> int:
+    size: int = backbone.config.get_text_config().hidden_size
+    return size
+
+
+def head_prefix(config: Any, given: str) -> str:
     """What a head is called: as a reward model of OpenRLHF's says in its config.json, else `given`.
 
     `config`: transformers' of the model.
@@ -26,7 +67,7 @@ def prefix_in(config: Any, given: str) -> str:
     return prefix
 
 
-def load(source: str, prefix: str, hidden: int) -> Tensor | None:
+def load_head(source: str, prefix: str, hidden: int) -> Tensor | None:
     """[1, hidden] of a model directory, or of a model on the hub that was loaded before.
 
     `prefix`.weight is the name under which OpenRLHF's models and transformers' ones for sequence

@@ -1,0 +1,128 @@
+"""A reward model: a score for a text, from a transformer with one output."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from env.types import RewardRequest, Score
+from trainer.algorithms import batching
+from trainer.algorithms.batching import MicroBatchLimits
+from trainer.config.reward_models import HEAD
+from trainer.models.forward import longrope_limit
+from trainer.models.hub import unfit_model_errors
+from trainer.models.loading import visiting
+from trainer.models.settings import RewardSettings
+from trainer.models.value_model import head_prefix
+from trainer.types import TrainingError
+
+
+class ScalarRewardModel:
+    """One reward model, which reads a sample with its own tokeniser and its own chat template."""
+
+    def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
+        self._name, self._settings, self._device = name, settings, device
+        with unfit_model_errors(name):
+            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._model = model = _loaded(name, settings).eval()
+        if not settings.offload:
+            self._model.to(device)
+        self._limits = MicroBatchLimits(
+            samples=settings.micro_batch_size, apart=longrope_limit(model.config)
+        )
+        self._longest: int | None = getattr(
+            model.config.get_text_config(), "max_position_embeddings", None
+        )
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        scores: dict[int, Score] = {}
+        tokens = {}
+        for row, request in enumerate(requests):
+            read = self._tokens(request)
+            if isinstance(read, Score):
+                scores[row] = read
+            else:
+                tokens[row] = read
+        rows = np.array(list(tokens), dtype=np.int64)
+        lengths = np.array([len(tokens[row]) for row in rows], dtype=np.int64)
+        moves = self._settings.offload
+        with visiting(self._model, self._device) if moves else nullcontext():
+            for index in batching.micro_batches(lengths, self._limits):
+                part = rows[index].tolist()
+                found = self._forward([tokens[row] for row in part])
+                scores |= zip(part, map(self._judged, found), strict=True)
+        return [scores[row] for row in range(len(requests))]
+
+    def _tokens(self, request: RewardRequest) -> list[int] | Score:
+        """The sample in this model's own tokens; a failed Score where it cannot read it.
+
+        A chat ends as its template ends it, any other text with the end-of-sequence token: so were
+        the texts that TRL and OpenRLHF train reward models on.
+        """
+        if request.messages is not None:
+            chat = [*request.messages, {"role": "assistant", "content": request.response}]
+            tokens: list[int] = self._tokenizer.apply_chat_template(chat, return_dict=False)
+        else:
+            tokens = self._tokenizer(request.query)["input_ids"]
+            end = self._tokenizer.eos_token_id
+            if end is not None and tokens[-1:] != [end]:
+                tokens = [*tokens, end]
+        if not tokens:
+            return Score.failed(f"{self._name} reads no token in it")
+        if self._longest is not None and len(tokens) > self._longest:
+            return Score.failed(f"{len(tokens)} tokens; {self._name} reads {self._longest}")
+        return tokens
+
+    def _forward(self, batch: Sequence[list[int]]) -> list[float]:
+        """The model's number for each text, padded on the right.
+
+        transformers takes the last token that is no padding: what pads is one that occurs nowhere
+        here, so that a text's own end is never taken for it.
+        """
+        present = {token for tokens in batch for token in tokens}
+        padding = next(token for token in range(len(present) + 1) if token not in present)
+        self._model.config.get_text_config().pad_token_id = padding
+        longest = max(map(len, batch))
+        ids = [tokens + [padding] * (longest - len(tokens)) for tokens in batch]
+        mask = [[1] * len(tokens) + [0] * (longest - len(tokens)) for tokens in batch]
+        logits: Any = self._model(
+            input_ids=torch.tensor(ids, device=self._device),
+            attention_mask=torch.tensor(mask, device=self._device),
+        ).logits
+        return [float(value) for value in logits[:, 0].float()]
+
+    def _judged(self, reward: float) -> Score:
+        if math.isfinite(reward):
+            return Score.of(reward)
+        return Score.failed(f"{self._name} says {reward}")
+
+
+def _loaded(name: str, settings: RewardSettings) -> Any:
+    """As transformers' model for sequence classification, which OpenRLHF's are by another name.
+
+    Raises TrainingError where it has no head.
+    """
+    config = AutoConfig.from_pretrained(name)
+    if HEAD not in " ".join(config.architectures or []):
+        config.num_labels = 1
+    head = head_prefix(config, settings.value_head_prefix)
+    model, loading = AutoModelForSequenceClassification.from_pretrained(
+        name,
+        config=config,
+        key_mapping={rf"^{re.escape(head)}\.": "score."},
+        dtype=torch.bfloat16 if settings.mixed_precision else torch.float32,
+        attn_implementation=settings.attention,
+        output_loading_info=True,
+    )
+    if fresh := sorted(loading["missing_keys"]):
+        # transformers would draw them at random: rewards of nothing.
+        raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
+    return model
