@@ -38,7 +38,7 @@ demo: setup  ## train PPO on three local nodes, about four minutes: SEED=0 CRASH
 
 test: setup lint hosts  ## lint, then run every test that this machine can run
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "cluster or container or vllm or slurm or browser or gpu or learning"
+	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or slurm or browser or gpu or learning) and not faults"
 
 # docs/faults.md describes both targets.
 faults: setup hosts  ## inject the slow faults, half an hour; renew the tables of results

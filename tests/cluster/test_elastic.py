@@ -45,6 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
+@pytest.mark.faults
 def test_a_lost_worker_is_done_without_and_taken_in_again_at_the_next_checkpoint(
     cluster: Cluster,
 ) -> None:

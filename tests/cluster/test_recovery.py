@@ -73,6 +73,7 @@ def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
     return flags_of(tiny, run_dir, max_steps=STEPS, save_steps=1)
 
 
+@pytest.mark.faults
 def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
     flags: dict[str, Any], begin: Begin, tmp_path: Path
 ) -> None:

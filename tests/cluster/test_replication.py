@@ -144,6 +144,7 @@ def test_a_killed_driver_costs_no_finished_step(run: Run) -> None:
     assert "the nodes' memory" in restored["sentence"]
 
 
+@pytest.mark.faults
 def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> None:
     run.reaches(SAVE_STEPS + 5)
     until(lambda: bool(run.events("checkpoint")), run.attempts[-1])  # written in the background

@@ -147,7 +147,7 @@ def test_a_reward_server_that_never_answers_ends_with_69(
     assert "Traceback" not in said
 
 
-@pytest.mark.cluster
+@pytest.mark.faults
 def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     flags: dict[str, Any], ray_directory: Path
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_model_that_does_not_fit_the_flags_ends_in_one_sentence(
     assert "Traceback" not in said
 
 
-@pytest.mark.cluster
+@pytest.mark.faults
 def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
     flags: dict[str, Any], ray_directory: Path, tmp_path: Path
 ) -> None:

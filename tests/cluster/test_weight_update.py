@@ -102,6 +102,7 @@ class Comer:
         self._group.create(host=seat.host, port=seat.port, rank=seat.first, world_size=seat.world)
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an NCCL may be here")
 def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_others_meet(
     launcher: RayLauncher, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -52,6 +52,7 @@ def beginner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
+@pytest.mark.faults
 def test_a_policy_sharded_over_two_workers_learns_sums_that_two_vllm_engines_write(
     tmp_path: Path, beginner: Path
 ) -> None:

@@ -79,6 +79,7 @@ def staggered(early: tuple[Cluster, float]) -> Cluster:
     return cluster
 
 
+@pytest.mark.faults
 def test_a_worker_started_60_seconds_before_the_head_is_on_the_roll_within_60_seconds_of_it(
     staggered: Cluster,
 ) -> None:
