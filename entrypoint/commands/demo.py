@@ -41,6 +41,9 @@ PORTS = 1000
 WARM_UP_SUMS = "256"
 
 
+HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where everything of one demo lies, and on which ports."""
@@ -102,7 +105,8 @@ def main(arguments: Sequence[str]) -> int:
         with ports as first:
             layout = Layout(root, first)
             layout.run.root.mkdir(parents=True, exist_ok=True)
-            _prepare(layout, options.seed)
+            if not layout.run.journal.exists():
+                _prepare(layout, options.seed)
             return _run(layout, options)
     except KeyboardInterrupt:
         return 130
@@ -115,7 +119,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rollcall demo", description=__doc__)
     parser.add_argument("--crash", action="store_true", help="kill the driver and a worker")
     parser.add_argument("--seed", type=int, default=0, help="of data, model and training")
-    parser.add_argument("--dir", type=Path, help="where everything goes (default: runs/demo-TIME)")
+    parser.add_argument("--dir", type=Path, help=HELP_DIR)
     return parser.parse_args(arguments)
 
 
@@ -164,7 +168,7 @@ def job_flags(layout: Layout, seed: int) -> list[str]:
         *("--actor_learning_rate", "1e-3", "--critic_learning_rate", "2e-3"),
         *("--lr_warmup_ratio", "0.05", "--freezing_actor_steps", "5"),
         *("--generate_max_len", "5", "--vllm_num_engines", "2"),
-        *("--max_steps", "180", "--eval_steps", "10", "--save_steps", "5"),
+        *("--max_steps", "120", "--eval_steps", "10", "--save_steps", "5"),
         *("--seed", str(seed)),
     ]
 
