@@ -31,7 +31,7 @@ def main(settings: Settings, as_json: bool) -> int:
     Raises SettingsError where the role cannot be decided.
     """
     strict = replace(settings, preflight=PreflightMode.STRICT)
-    report = run_checks(role.decide(settings), strict, at_work=living(settings))
+    report = run_checks(role.decide(settings), strict, running_pid=living(settings))
     state = of_head(settings)
     if as_json:
         roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from contract.run_dir import ExitCode
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
-from entrypoint.machine import interfaces
-from entrypoint.machine.gpus import amd_smi, nvml
+from entrypoint.machine.gpus import discover
+from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
 from entrypoint.processes import process
 
@@ -36,32 +35,36 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What probes may look at; the paths are the kernel's own, but in tests."""
+    """What probes may look at."""
 
     role: Head | Worker
     settings: Settings
-    at_work: int | None = None
-    """The process of this node where it runs already, and is only looked at."""
-    shm: Path = Path("/dev/shm")
-    dev: Path = Path("/dev")
-    proc: Path = Path("/proc")
-    cgroup: Path = Path("/sys/fs/cgroup")
-    sys: Path = Path("/sys")
-    nvml: Callable[[], nvml.Nvml | None] = nvml.load
-    addresses: Callable[[], Mapping[str, Sequence[str]]] = interfaces.addresses
-    amdsmi: Callable[[], amd_smi.AmdSmi | None] = amd_smi.load
+    machine: Machine = THIS_MACHINE
+    running_pid: int | None = None
+    """The entrypoint of this node if it runs already and is only examined."""
 
     @property
     def environ(self) -> Mapping[str, str]:
         return self.settings.environ
 
-    def own(self) -> tuple[set[int], str]:
-        """The processes of this node that may be there, and how to say whose they are."""
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs that this node uses, by number or id."""
+        return discover.of_node(self.settings, self.machine.dev)
+
+    @property
+    def why_no_gpu(self) -> str:
+        """Why this node uses no GPU; "" if it uses one."""
+        return discover.why_none(self.settings, self.machine.dev)
+
+    def own_processes(self) -> tuple[set[int], str]:
+        """The processes that may be this node's here, and a phrase that says whose they are."""
         mark = self.settings.node_mark
-        if self.at_work is None:
-            return {one.pid for one in process.ours(mark)}, "left by an earlier life of this node"
-        running = {self.at_work, *(one.pid for one in process.marked(mark))}
-        return running, f"of this node, which runs here (pid {self.at_work})"
+        if self.running_pid is None:
+            left = {found.pid for found in process.ours(mark)}
+            return left, "left by an earlier life of this node"
+        running = {self.running_pid, *(found.pid for found in process.marked(mark))}
+        return running, f"of this node, which runs here (pid {self.running_pid})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband
 from entrypoint.machine.infiniband import ROCE_V2, Port
-from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 
@@ -25,7 +24,7 @@ def _of_fabric(
     probe: Callable[[Context, list[Port]], Finding],
 ) -> Callable[[Context], Finding]:
     def of_fabric(context: Context) -> Finding:
-        found = infiniband.ports(context.sys)
+        found = infiniband.ports(context.machine.sys)
         return probe(context, found) if found else Finding(Verdict.SKIP, NO_FABRIC)
 
     return of_fabric
@@ -108,7 +107,7 @@ def gids(context: Context, found: list[Port]) -> Finding:
 
 def hcas(context: Context) -> Finding:
     pattern = context.environ.get("NCCL_IB_HCA", "")
-    found = infiniband.ports(context.sys)
+    found = infiniband.ports(context.machine.sys)
     devices = ", ".join(dict.fromkeys(one.device for one in found)) or "none"
     if not pattern:
         return Finding(Verdict.SKIP, "NCCL_IB_HCA is not set" if found else NO_FABRIC)
@@ -137,10 +136,10 @@ def mtus(context: Context, found: list[Port]) -> Finding:
 
 
 def gpudirect(context: Context, found: list[Port]) -> Finding:
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
     modules = ("nvidia_peermem", "nv_peer_mem", "ib_peer_mem")
-    loaded = [name for name in modules if (context.sys / "module" / name).exists()]
+    loaded = [name for name in modules if (context.machine.sys / "module" / name).exists()]
     if loaded:
         return Finding(Verdict.PASS, f"{loaded[0]} is loaded")
     evidence = "no peer memory module is loaded"
@@ -168,19 +167,20 @@ def errors(context: Context, found: list[Port]) -> Finding:
 
 def verbs(context: Context, found: list[Port]) -> Finding:
     """May NCCL open the ports? In a container without their files it takes sockets, silently."""
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
     if infiniband.disabled(context.environ):
         return Finding(Verdict.SKIP, "NCCL_IB_DISABLE leaves the ports unused")
-    files = {one: infiniband.verbs(one, context.sys, context.dev) for one in _used(context, found)}
+    sys, dev = context.machine.sys, context.machine.dev
+    files = {port: infiniband.verbs(port, sys, dev) for port in _used(context, found)}
     closed = [
-        str(one)
-        for one, own in files.items()
+        str(port)
+        for port, own in files.items()
         if not any(os.access(path, os.R_OK | os.W_OK) for path in own)
     ]
     if closed:
         evidence = f"user {os.geteuid()} cannot open the files of {', '.join(closed)} in "
-        evidence += f"{context.dev / 'infiniband'}: NCCL does without"
+        evidence += f"{dev / 'infiniband'}: NCCL does without"
         verdict = Verdict.FAIL if infiniband.named(context.environ) else Verdict.WARN
         return Finding(verdict, evidence, "start the container with --device /dev/infiniband")
     return Finding(Verdict.PASS, f"user {os.geteuid()} may open {len(files)} ports")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.machine.gpus import models
+from entrypoint.machine.gpus import discover, models
 from entrypoint.machine.gpus.protocol import GpuError
-from entrypoint.preflight import each_gpu, software
+from entrypoint.preflight import software
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict, worst
 from entrypoint.processes.process import Process, marks
@@ -29,13 +29,13 @@ COMMAND = program("trainer.cluster.diagnostics.gpu_burn")
 
 
 def burn(context: Context) -> Finding:
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if context.at_work is not None:
-        return Finding(Verdict.SKIP, f"this node is at work on them (pid {context.at_work})")
+    if context.running_pid is not None:
+        return Finding(Verdict.SKIP, f"this node is at work on them (pid {context.running_pid})")
     if not software.installed("torch"):
         return Finding(Verdict.SKIP, "torch is not installed, so nothing can be computed")
-    used = each_gpu.of_node(context.settings, context.dev)
+    used = context.gpus
     return run([*COMMAND, f"--gpus={len(used)}"], context)
 
 
@@ -66,10 +66,10 @@ def _divided(context: Context) -> set[int]:
 
     Of AMD's: their names are those of the whole. The names of MIG devices say it.
     """
-    if not each_gpu.is_amd(context.dev):
+    if not discover.is_amd(context.machine.dev):
         return set()
     try:
-        with each_gpu.opened(context) as gpus:
+        with discover.opened(context.settings, context.machine) as gpus:
             used = [] if isinstance(gpus, str) else [one for one in gpus if one is not None]
             whole = [isinstance(one, GpuError) or not one.partition() for one in used]
     except GpuError:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import xid
-from entrypoint.machine.gpus import nvidia
-from entrypoint.machine.gpus import visible as gpus_of
+from entrypoint.machine.gpus import discover, nvidia
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.xid import XidAction
 from entrypoint.preflight import each_gpu, software
@@ -26,11 +25,11 @@ AMD_GROUPS = "start the container with --group-add video --group-add render"
 
 def cuda(context: Context) -> Finding:
     """The driver against the CUDA that torch was built with."""
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if each_gpu.is_amd(context.dev):
+    if discover.is_amd(context.machine.dev):
         return Finding(Verdict.SKIP, "AMD's driver goes with any ROCm of its years")
-    nvml = context.nvml()
+    nvml = context.machine.nvml()
     if nvml is None:
         return Finding(Verdict.SKIP, "nvidia-ml-py is not installed, so the driver cannot be asked")
     try:
@@ -56,14 +55,14 @@ def judge_cuda(driver: str, can: tuple[int, int], built: str) -> Finding:
 
 def devices(context: Context) -> Finding:
     """May this user open what CUDA and ROCm open?"""
-    dev = context.dev
-    if why := each_gpu.why_none(context):
+    dev = context.machine.dev
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if each_gpu.is_amd(dev):
+    if discover.is_amd(dev):
         needed = [dev / "kfd", *sorted(dev.glob("dri/renderD*"))]
         remedy = AMD_GROUPS
     else:
-        used = each_gpu.of_node(context.settings, dev)
+        used = context.gpus
         numbered = [path for path in sorted(dev.glob("nvidia[0-9]*")) if _may_be(path, used)]
         needed = [dev / "nvidiactl", dev / "nvidia-uvm", *numbered]
         remedy = "start the container with NVIDIA's container runtime (--gpus all)"
@@ -82,11 +81,11 @@ def _may_be(device: Path, names: Sequence[str]) -> bool:
 
 
 def visible(context: Context) -> Finding:
-    found, settings = each_gpu.count(context.dev), context.settings
+    found, settings = discover.count(context.machine.dev), context.settings
     if not found or settings.num_gpus == 0:
-        return Finding(Verdict.SKIP, each_gpu.why_none(context))
-    wanted = each_gpu.asked(settings)
-    is_amd = each_gpu.is_amd(context.dev)
+        return Finding(Verdict.SKIP, context.why_no_gpu)
+    wanted = discover.requested(settings)
+    is_amd = discover.is_amd(context.machine.dev)
     return judge_visible(context.environ, found, is_amd=is_amd, wanted=wanted[0] if wanted else 0)
 
 
@@ -116,19 +115,19 @@ def judge_visible(
         if beyond := [str(one) for one in numbers if one >= found]:
             problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {found}"
             return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {found}")
-    shown = len(gpus_of.names(environ, found, is_amd=is_amd))
+    shown = len(discover.visible(environ, found, is_amd=is_amd))
     if given and shown < found and shown != wanted:
         return Finding(Verdict.WARN, f"{evidence} shows {shown} of {found} GPUs")
     return Finding(Verdict.PASS, evidence or "no variable hides a GPU")
 
 
 def xids(context: Context) -> Finding:
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if each_gpu.is_amd(context.dev):
+    if discover.is_amd(context.machine.dev):
         return Finding(Verdict.SKIP, "Xid errors are NVIDIA's")
     try:
-        messages = _kernel_messages(context.dev / "kmsg")
+        messages = _kernel_messages(context.machine.dev / "kmsg")
     except OSError as error:
         return Finding(Verdict.SKIP, f"the kernel's log cannot be read here: {error.strerror}")
     return judge_xids(messages, _is_ours(context))
@@ -139,10 +138,10 @@ def _is_ours(context: Context) -> Callable[[str], bool]:
     a GPU that was lost where a device file has none that answers, else of one that was not given
     to this container."""
     used: dict[str, bool] = {}
-    if nvml := context.nvml():
+    if nvml := context.machine.nvml():
         with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
-            used = nvidia.addresses(nvml, each_gpu.of_node(context.settings, context.dev))
-    lost = len(used) < each_gpu.count(context.dev)
+            used = nvidia.addresses(nvml, context.gpus)
+    lost = len(used) < discover.count(context.machine.dev)
     return lambda address: used.get(address, lost)
 
 

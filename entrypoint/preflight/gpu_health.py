@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.machine.gpus import models
+from entrypoint.machine.gpus import discover, models
 from entrypoint.machine.gpus.protocol import Gpu
 from entrypoint.machine.limits import GIB, sized
 from entrypoint.preflight import each_gpu
@@ -20,28 +20,28 @@ HELD_WARNS, HELD_FAILS = 1 * GIB, 0.1
 
 
 def present(context: Context) -> Finding:
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
     return Finding(Verdict.PASS, _files(context))
 
 
 def _files(context: Context) -> str:
-    found, used = each_gpu.count(context.dev), len(each_gpu.of_node(context.settings, context.dev))
+    found, used = discover.count(context.machine.dev), len(context.gpus)
     return f"{found} GPU device files" + (f", this node uses {used} GPUs" if used != found else "")
 
 
 def counted(context: Context) -> Finding:
     """Device files, what the driver answers for, and what is asked."""
     files, wanted, why = (
-        each_gpu.count(context.dev),
-        each_gpu.asked(context.settings),
-        each_gpu.why_none(context),
+        discover.count(context.machine.dev),
+        discover.requested(context.settings),
+        context.why_no_gpu,
     )
     evidence = _files(context)
     remedy = "give the container its GPUs (--gpus all; --device /dev/kfd --device /dev/dri)"
     if wanted and wanted[0] > files:
         return Finding(Verdict.FAIL, f"{evidence}, and {wanted[1]} asks for {wanted[0]}", remedy)
-    offered, used = context.settings.num_gpus, len(each_gpu.of_node(context.settings, context.dev))
+    offered, used = context.settings.num_gpus, len(context.gpus)
     if offered is not None and offered > used:
         remedy = "offer as many as the variables that hide GPUs show, or unset these"
         evidence += f", and ROLLCALL_NUM_GPUS offers {offered}: Ray does not start so"
@@ -153,9 +153,9 @@ def partition(one: Gpu) -> Finding | None:
 
 
 def held_memory(context: Context) -> Finding:
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    own, whose = context.own()
+    own, whose = context.own_processes()
 
     def judge(one: Gpu) -> Finding | None:
         memory = one.memory()

@@ -11,7 +11,6 @@ from pathlib import Path
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, limits
 from entrypoint.machine.limits import GIB, MIB, sized
-from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 from entrypoint.processes import process
@@ -31,9 +30,9 @@ REAP_SECONDS = 2.0
 
 
 def shm(context: Context) -> Finding:
-    volume = os.statvfs(context.shm)
-    memory = limits.memory_limit(context.proc, context.cgroup)
-    gpus = each_gpu.of_node(context.settings, context.dev)
+    volume = os.statvfs(context.machine.shm)
+    memory = limits.memory_limit(context.machine.proc, context.machine.cgroup)
+    gpus = context.gpus
     return judge_shm(volume.f_frsize * volume.f_blocks, memory, len(gpus))
 
 
@@ -59,7 +58,7 @@ def nofile(context: Context) -> Finding:
 
 def nproc(context: Context) -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    pids = limits.pids_limit(context.proc, context.cgroup)
+    pids = limits.pids_limit(context.machine.proc, context.machine.cgroup)
     evidence = f"processes and threads: {_limit(soft)}"
     evidence += "" if pids is None else f", {pids} in this cgroup"
     least = min(_number(soft), _number(pids))
@@ -69,9 +68,9 @@ def nproc(context: Context) -> Finding:
 
 def memlock(context: Context) -> Finding:
     """RDMA pins the memory that it sends from."""
-    if not infiniband.ports(context.sys):
+    if not infiniband.ports(context.machine.sys):
         return Finding(Verdict.SKIP, "no InfiniBand or RoCE device on this machine")
-    if why := each_gpu.why_none(context):
+    if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, f"{why}, so nothing is sent by RDMA")
     if infiniband.disabled(context.environ):
         return Finding(Verdict.SKIP, "NCCL_IB_DISABLE is set, so nothing is sent by RDMA")
@@ -82,7 +81,7 @@ def memlock(context: Context) -> Finding:
 
 
 def memory(context: Context) -> Finding:
-    usable = limits.memory_limit(context.proc, context.cgroup)
+    usable = limits.memory_limit(context.machine.proc, context.machine.cgroup)
     visible = limits.visible_memory()
     evidence = f"{sized(usable)} of memory"
     evidence += "" if usable == visible else f" by the container's limit, of {sized(visible)}"
@@ -91,7 +90,8 @@ def memory(context: Context) -> Finding:
 
 
 def cpus(context: Context) -> Finding:
-    usable, visible = limits.cpu_limit(context.proc, context.cgroup), os.cpu_count() or 1
+    usable = limits.cpu_limit(context.machine.proc, context.machine.cgroup)
+    visible = os.cpu_count() or 1
     offered = context.settings.num_cpus
     evidence = f"{usable:g} of {visible} CPUs may be used"
     if offered is not None and offered > usable:
@@ -127,7 +127,8 @@ def reaper(context: Context) -> Finding:
         parent.wait(REAP_SECONDS)
         orphan = int(parent.tail())
     deadline = time.monotonic() + REAP_SECONDS
-    while (state := _state(context.proc, orphan)) is not None and time.monotonic() < deadline:
+    proc = context.machine.proc
+    while (state := _state(proc, orphan)) is not None and time.monotonic() < deadline:
         time.sleep(0.02)
     if state is None:
         return Finding(Verdict.PASS, "orphaned processes are reaped")

@@ -10,7 +10,6 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
-from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 
@@ -68,7 +67,7 @@ def chosen(context: Context) -> Finding:
     """NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against what is there and leads to the head."""
     if isinstance(context.role, Head) and context.role.expected_workers == 0:
         return Finding(Verdict.SKIP, "a cluster of one node")
-    everything = interfaces.interfaces(context.sys, context.addresses())
+    everything = interfaces.interfaces(context.machine.sys, context.machine.addresses())
     told = own_address(context, everything)
     on_head = isinstance(context.role, Head)  # a worker may be beside its head on one machine
     if on_head and address.is_loopback(told) and not address.by_hand(context.settings):
@@ -89,7 +88,7 @@ def chosen(context: Context) -> Finding:
             return finding
     if given:
         return Finding(Verdict.PASS, ", ".join(f"{name}={one}" for name, one in given.items()))
-    gpus = each_gpu.of_node(context.settings, context.dev)
+    gpus = context.gpus
     return judge_unset(own, everything, gpus=len(gpus))
 
 

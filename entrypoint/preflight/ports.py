@@ -68,7 +68,7 @@ def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
 
 def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) -> Finding:
     holders = _holders()
-    own, whose = context.own()
+    own, whose = context.own_processes()
     described = [f"{port}: {_describe(port, reason, holders)}" for port, reason in busy.items()]
     evidence = "; ".join(described)
     if all(port in holders and holders[port] in own for port in busy):
@@ -107,9 +107,9 @@ def living(settings: Settings) -> int | None:
 def stale_ray(context: Context) -> Finding:
     """What works for another node of this name must not be taken for what an earlier one left."""
     names = "its own ROLLCALL_NODE_NAME and ROLLCALL_RAY_TEMP_DIR"
-    if context.at_work is not None:
+    if context.running_pid is not None:
         remedy = f"give a second one on this machine {names}"
-        return Finding(Verdict.WARN, f"this node runs here (pid {context.at_work})", remedy)
+        return Finding(Verdict.WARN, f"this node runs here (pid {context.running_pid})", remedy)
     if pid := living(context.settings):
         evidence = f"another Rollcall node runs here (pid {pid})"
         return Finding(Verdict.FAIL, evidence, f"give this one {names}")

@@ -39,13 +39,13 @@ def run_checks(
     settings: Settings,
     checks: Sequence[Check] = CHECKS,
     *,
-    at_work: int | None = None,
+    running_pid: int | None = None,
 ) -> Report:
     """Every check at once, those that put a load on the machine after the others; none where
-    preflight is off. `at_work`: the process of this node where it runs already."""
+    preflight is off. `running_pid`: the entrypoint of this node if it runs already."""
     if settings.preflight is PreflightMode.OFF:
         return Report(PreflightMode.OFF)
-    context, skip = Context(role, settings, at_work=at_work), settings.preflight_skip
+    context, skip = Context(role, settings, running_pid=running_pid), settings.preflight_skip
     told: dict[str, Result] = {
         check.name: Result(check.name, Verdict.SKIP, "left out by ROLLCALL_PREFLIGHT_SKIP", "", 0.0)
         for check in checks

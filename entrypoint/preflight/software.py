@@ -13,8 +13,7 @@ from pathlib import Path
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
-from entrypoint.machine.gpus import amd
-from entrypoint.preflight import each_gpu
+from entrypoint.machine.gpus import amd, discover
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 
@@ -100,7 +99,7 @@ def inventory(
     return {
         "cpus": limits.usable_cpus() if cpus is None else cpus,
         "memory_bytes": limits.memory_limit(),
-        "gpus": len(each_gpu.of_node(settings, dev)) if gpus is None else gpus,
+        "gpus": len(discover.of_node(settings, dev)) if gpus is None else gpus,
         "mtu": own.mtu if own else 0,
         "link_gbits": infiniband.used_gbits(sys, settings.environ) or (own.gbits if own else 0.0),
     }

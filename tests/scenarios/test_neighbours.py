@@ -123,14 +123,14 @@ def test_a_second_node_is_told_of_the_living_one_and_what_to_set(machine: Machin
 
 
 def test_a_look_at_a_living_node_takes_nothing_of_it_for_left_over(machine: Machine) -> None:
-    look = Context(WORKER, machine.settings, at_work=ports.living(machine.settings))
+    look = Context(WORKER, machine.settings, running_pid=ports.living(machine.settings))
     running = f"this node runs here (pid {machine.first.pid})"
     finding = ports.stale_ray(look)
     assert (finding.verdict, finding.evidence) == (Verdict.WARN, running)
     taken = ports.ports(look)
     assert taken.verdict is Verdict.WARN
     assert taken.evidence.endswith(f"all of this node, which runs here (pid {machine.first.pid})")
-    own, _ = look.own()
+    own, _ = look.own_processes()
     assert own > {machine.first.pid}
     machine.kill_first()
     assert ports.living(machine.settings) is None

@@ -17,6 +17,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine import address
 from entrypoint.machine.interfaces import Interface
+from entrypoint.machine.view import Machine
 from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.network import own_address
 from entrypoint.preflight.run import CHECKS
@@ -55,7 +56,9 @@ def interface(environ: dict[str, str], root: Path, *names: str) -> tuple[Result,
     """What preflight finds on a head with these interfaces, the first at 10.9.0.5."""
     known = {name: [f"10.9.{number}.5"] for number, name in enumerate(names)}
     sys_of = machines.network(root, *names)
-    where = Context(HEAD, read_settings(environ), sys=sys_of, dev=root, addresses=lambda: known)
+    where = Context(
+        HEAD, read_settings(environ), Machine(sys=sys_of, dev=root, addresses=lambda: known)
+    )
     (check,) = (one for one in CHECKS if one.name == "fabric.interface")
     return check.run(where), where
 

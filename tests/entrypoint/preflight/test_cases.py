@@ -20,6 +20,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.machine import limits
 from entrypoint.machine.limits import GIB, MIB
+from entrypoint.machine.view import Machine
 from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.run import CHECKS
@@ -33,7 +34,7 @@ Build = Callable[[Path, pytest.MonkeyPatch], Context]
 def context(environ: dict[str, str] | None = None, **given: Any) -> Context:
     role = given.pop("role", HEAD)
     given.setdefault("amdsmi", lambda: None)
-    return Context(role, read_settings(environ or {}), **given)
+    return Context(role, read_settings(environ or {}), Machine(**given))
 
 
 def nvidia(state: str = "h100-good", **changes: Any) -> Build:
@@ -351,7 +352,7 @@ def test_a_driver_that_does_not_answer_fails_each_check_that_asks_it(
 
     library: Any = Hanging({})
     where = context(dev=machines.nvidia_dev(tmp_path), nvml=lambda: library)
-    (where.dev / "kmsg").touch()
+    (where.machine.dev / "kmsg").touch()
     result = replace(check, timeout=0.05).run(where)
     assert result.verdict is Verdict.FAIL
     assert "no answer within" in result.evidence

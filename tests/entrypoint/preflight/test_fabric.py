@@ -13,6 +13,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.machine import infiniband, interfaces
 from entrypoint.machine.interfaces import Interface
+from entrypoint.machine.view import Machine
 from entrypoint.preflight import fabric, network
 from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.run import CHECKS
@@ -30,7 +31,7 @@ OF_PORTS = [
 def asked(name: str, environ: dict[str, str] | None = None, **given: Any) -> Result:
     role = given.pop("role", HEAD)
     (check,) = (one for one in CHECKS if one.name == name)
-    return check.run(Context(role, read_settings(environ or {}), **given))
+    return check.run(Context(role, read_settings(environ or {}), Machine(**given)))
 
 
 def port(root: Path, environ: dict[str, str], name: str, **machine: Any) -> Result:

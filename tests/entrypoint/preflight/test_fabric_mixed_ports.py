@@ -10,6 +10,7 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
+from entrypoint.machine.view import Machine
 from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.run import CHECKS
 from entrypoint.preflight.verdict import Verdict
@@ -24,7 +25,7 @@ FOUR = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"}
 
 def asked(name: str, root: Path, environ: dict[str, str], sys: Path) -> Result:
     (check,) = (one for one in CHECKS if one.name == name)
-    return check.run(Context(HEAD, read_settings(environ), sys=sys, dev=root / "dev"))
+    return check.run(Context(HEAD, read_settings(environ), Machine(sys=sys, dev=root / "dev")))
 
 
 def infiniband_and_ethernet(root: Path, **changes: Any) -> Path:

@@ -11,9 +11,10 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.machine.gpus import nvml
+from entrypoint.machine.gpus import discover, nvml
 from entrypoint.machine.gpus.amd_smi import AmdSmi
-from entrypoint.preflight import each_gpu, run
+from entrypoint.machine.view import Machine
+from entrypoint.preflight import run
 from entrypoint.preflight.check import Check, Context, Result
 from entrypoint.preflight.run import CHECKS
 from entrypoint.preflight.verdict import Verdict
@@ -25,7 +26,7 @@ OF_GPUS = [check for check in CHECKS if check.name.startswith("gpu.") and not ch
 
 def context(environ: dict[str, str] | None = None, **given: Any) -> Context:
     given.setdefault("amdsmi", lambda: None)
-    return Context(HEAD, read_settings(environ or {}), **given)
+    return Context(HEAD, read_settings(environ or {}), Machine(**given))
 
 
 def asked(where: Context) -> dict[str, Result]:
@@ -115,7 +116,7 @@ def test_without_a_gpu_nothing_is_loaded_for_it(tmp_path: Path) -> None:
 
     told = asked(context(dev=tmp_path, nvml=load, amdsmi=load))
     assert {one.verdict for one in told.values()} == {Verdict.SKIP}
-    assert {one.evidence for one in told.values()} == {each_gpu.NO_GPU}
+    assert {one.evidence for one in told.values()} == {discover.NO_GPU}
 
 
 def test_fewer_gpus_than_asked_fail_though_there_is_none(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_gpus_that_this_node_is_at_work_on_are_not_burnt_nor_is_their_memory_a_f
     )
     idle = context(dev=machines.nvidia_dev(tmp_path), nvml=lambda: library)
     assert named("gpu.memory").run(idle).verdict is Verdict.FAIL
-    look = replace(idle, at_work=4242)
+    look = replace(idle, running_pid=4242)
     told = named("gpu.memory").run(look)
     assert told.verdict is Verdict.WARN
     assert told.evidence.endswith("of this node, which runs here (pid 4242)")

@@ -12,6 +12,7 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine.gpus import models
+from entrypoint.machine.view import Machine
 from entrypoint.preflight import gpu_burn, gpu_driver
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Verdict
@@ -134,9 +135,11 @@ def test_a_part_of_amds_gpu_has_the_name_of_the_whole(
     where = Context(
         HEAD,
         read_settings({}),
-        dev=machines.amd_dev(tmp_path, 1),
-        sys=machines.amd_sys(tmp_path, 1, current_compute_partition=mode),
-        amdsmi=lambda: None,
+        Machine(
+            dev=machines.amd_dev(tmp_path, 1),
+            sys=machines.amd_sys(tmp_path, 1, current_compute_partition=mode),
+            amdsmi=lambda: None,
+        ),
     )
     said = [sys.executable, "-S", "-c", f"print({json.dumps([row])!r})"]
     assert gpu_burn.run(said, where).verdict == verdict

@@ -14,8 +14,10 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine import limits
+from entrypoint.machine.gpus import discover
 from entrypoint.machine.limits import GIB, MIB
-from entrypoint.preflight import each_gpu, gpu_health, host, software
+from entrypoint.machine.view import Machine
+from entrypoint.preflight import gpu_health, host, software
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Verdict
 from tests.support import machines
@@ -48,7 +50,7 @@ def probed(name: str, before: str) -> tuple[str, str, str]:
 
 
 def context(environ: dict[str, str] | None = None, **paths: Path) -> Context:
-    return Context(HEAD, read_settings(environ or {}), **paths)
+    return Context(HEAD, read_settings(environ or {}), Machine(**paths))
 
 
 @pytest.mark.parametrize(
@@ -219,20 +221,20 @@ def test_orphans_that_are_reaped_pass() -> None:
 
 
 def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
-    assert each_gpu.count(tmp_path) == 0
+    assert discover.count(tmp_path) == 0
     assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.SKIP
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert each_gpu.count(tmp_path) == 2
+    assert discover.count(tmp_path) == 2
     assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.PASS
 
 
 def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
     (tmp_path / "dri").mkdir()
     (tmp_path / "dri" / "renderD128").touch()
-    assert each_gpu.count(tmp_path) == 0  # a display, without ROCm's driver
+    assert discover.count(tmp_path) == 0  # a display, without ROCm's driver
     (tmp_path / "kfd").touch()
-    assert each_gpu.count(tmp_path) == 1
+    assert discover.count(tmp_path) == 1
 
 
 def test_versions_and_inventory_are_what_the_check_in_tells() -> None:

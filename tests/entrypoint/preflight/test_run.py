@@ -18,6 +18,7 @@ from contract.run_dir import ExitCode
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, SettingsError
+from entrypoint.machine.view import Machine
 from entrypoint.preflight import host, show
 from entrypoint.preflight.check import Check, Context, Report, Result
 from entrypoint.preflight.run import CHECKS, run_checks
@@ -72,7 +73,7 @@ def test_a_kernel_file_that_never_answers_is_a_failed_check(tmp_path: Path) -> N
     fifo = tmp_path / "self" / "cgroup"
     fifo.parent.mkdir()
     os.mkfifo(fifo)
-    context = Context(HEAD, read_settings({}), proc=tmp_path)
+    context = Context(HEAD, read_settings({}), Machine(proc=tmp_path))
     try:
         result = Check("host.memory", "is there memory?", host.memory, timeout=0.2).run(context)
     finally:

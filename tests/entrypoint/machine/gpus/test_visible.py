@@ -9,9 +9,10 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.machine.gpus import visible
+from entrypoint.machine.gpus import discover
+from entrypoint.machine.view import Machine
 from entrypoint.node import ray_node
-from entrypoint.preflight import each_gpu, gpu_burn, gpu_health
+from entrypoint.preflight import gpu_burn, gpu_health
 from entrypoint.preflight.check import Context, Report, Result
 from entrypoint.preflight.run import CHECKS
 from entrypoint.preflight.software import inventory
@@ -30,7 +31,9 @@ def machine(root: Path, environ: dict[str, str], **given: Any) -> Context:
     others = {str(index): FULL for index in range(4, 8)}
     given.setdefault("nvml", lambda: machines.nvml("h100-good", others))
     return Context(
-        HEAD, read_settings(environ), dev=machines.nvidia_dev(root), amdsmi=lambda: None, **given
+        HEAD,
+        read_settings(environ),
+        Machine(dev=machines.nvidia_dev(root), amdsmi=lambda: None, **given),
     )
 
 
@@ -39,7 +42,7 @@ def asked(where: Context) -> dict[str, Result]:
 
 
 def told_to_ray(where: Context) -> list[str]:
-    gpus = int(inventory(where.settings, dev=where.dev)["gpus"])
+    gpus = int(inventory(where.settings, dev=where.machine.dev)["gpus"])
     words = ray_node.common_arguments(where.settings, "10.0.0.2", gpus)
     return [word for word in words if word.startswith("--num-gpus")]
 
@@ -132,7 +135,7 @@ LOST = {"7": {"nvmlDeviceGetHandleByIndex": {"error": 15}}}
 def xids(where: Context, address: str, number: int = 79) -> Verdict:
     """Of the check, where the kernel's log has a grave Xid on that PCI address."""
     line = f"4,77,1234,-;NVRM: Xid (PCI:{address}): {number}, GPU has fallen off the bus."
-    (where.dev / "kmsg").write_text(f"{line}\n")
+    (where.machine.dev / "kmsg").write_text(f"{line}\n")
     return asked(where)["gpu.xid"].verdict
 
 
@@ -198,10 +201,10 @@ def test_of_a_divided_gpu_the_memory_of_the_nodes_own_part_counts(tmp_path: Path
 def test_amds_variables_apply_as_ray_reads_them(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
-    assert visible.names(environ, 8, is_amd=True) == names
-    assert each_gpu.of_node(read_settings(environ), machines.amd_dev(tmp_path)) == names
+    assert discover.visible(environ, 8, is_amd=True) == names
+    assert discover.of_node(read_settings(environ), machines.amd_dev(tmp_path)) == names
 
 
 def test_hips_variable_means_nothing_to_nvidias_gpus() -> None:
     environ = {"HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}
-    assert len(visible.names(environ, 8, is_amd=False)) == 8
+    assert len(discover.visible(environ, 8, is_amd=False)) == 8

@@ -1,0 +1,134 @@
+"""Which of the machine's GPUs this node uses.
+
+The node leaves out the GPUs that a variable such as CUDA_VISIBLE_DEVICES hides.
+NVIDIA_VISIBLE_DEVICES is not read: it tells the container's runtime which device files to make.
+With CDI it says `void` although GPUs are there. The device files show the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from entrypoint.config.settings import Settings
+from entrypoint.machine.gpus import amd, nvidia
+from entrypoint.machine.gpus.protocol import Gpu, GpuError
+from entrypoint.machine.view import Machine
+
+NO_GPU = "no GPU on this machine"
+ID_PREFIXES = ("GPU-", "MIG-")
+"""How the ids of GPUs, and of parts of GPUs, begin."""
+
+T = TypeVar("T")
+
+
+def count(dev: Path = Path("/dev")) -> int:
+    """The number of GPUs, by device files: NVIDIA's, else AMD's render nodes beside /dev/kfd."""
+    nvidia_files = [path for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    if nvidia_files or not (dev / "kfd").exists():
+        return len(nvidia_files)
+    return len(list(dev.glob("dri/renderD*")))
+
+
+def is_amd(dev: Path) -> bool:
+    return (dev / "kfd").exists() and not list(dev.glob("nvidia[0-9]*"))
+
+
+def of_node(settings: Settings, dev: Path = Path("/dev")) -> list[str]:
+    """The GPUs that this node uses, by number or id.
+
+    These are the first ROLLCALL_NUM_GPUS of the GPUs that no variable hides: Ray uses the same.
+    """
+    usable = visible(settings.environ, count(dev), is_amd=is_amd(dev))
+    return usable[: settings.num_gpus]
+
+
+def requested(settings: Settings) -> tuple[int, str] | None:
+    """The number of GPUs that this node should have, and the variable that says it."""
+    if settings.num_gpus is not None:
+        return settings.num_gpus, "ROLLCALL_NUM_GPUS"
+    if settings.platform.gpus_per_node is not None:
+        return settings.platform.gpus_per_node, settings.platform.sources["gpus_per_node"]
+    return None
+
+
+def why_none(settings: Settings, dev: Path = Path("/dev")) -> str:
+    """Why this node uses no GPU; "" if it uses one."""
+    if not count(dev):
+        return NO_GPU
+    if of_node(settings, dev):
+        return ""
+    if settings.num_gpus == 0:
+        return "this node uses no GPU (ROLLCALL_NUM_GPUS=0)"
+    hiding = hiding_variables(settings.environ, is_amd=is_amd(dev))
+    given = ", ".join(f"{name}={settings.environ[name]}" for name in hiding)
+    return f"this node uses no GPU ({given})"
+
+
+@contextmanager
+def opened(settings: Settings, machine: Machine) -> Iterator[Sequence[Gpu | GpuError | None] | str]:
+    """The machine's GPUs by number, or the reason why none can be asked.
+
+    A GPU that does not answer is its error; a GPU that this node does not use is None.
+
+    Raises GpuError if the library does not start.
+    """
+    names = of_node(settings, machine.dev)
+    if why := why_none(settings, machine.dev):
+        yield why
+    elif is_amd(machine.dev):
+        library = machine.amdsmi()
+        if library is None:
+            yield _used(amd.in_sysfs(machine.dev, machine.sys), names)
+        else:
+            with amd.opened(library, machine.sys / "class" / "kfd" / "kfd") as gpus:
+                yield _used(gpus, names)
+    elif (nvml := machine.nvml()) is None:
+        yield "nvidia-ml-py is not installed, so the GPUs cannot be asked"
+    else:
+        with nvidia.opened(nvml):
+            yield nvidia.shown(nvml, names)
+
+
+def _used(gpus: Sequence[T], names: Sequence[str]) -> list[T | None]:
+    """`gpus`, with None for each GPU whose number is not in `names`."""
+    return [gpu if str(index) in names else None for index, gpu in enumerate(gpus)]
+
+
+def hiding_variables(environ: Mapping[str, str], *, is_amd: bool) -> list[str]:
+    """The variables that hide GPUs here, in the order in which they apply.
+
+    On AMD, Ray reads HIP's variable, else CUDA's. Both number the GPUs that ROCR's has left.
+    """
+    read = "HIP_VISIBLE_DEVICES" if is_amd else "CUDA_VISIBLE_DEVICES"
+    if read not in environ:
+        read = "CUDA_VISIBLE_DEVICES"
+    candidates = ("ROCR_VISIBLE_DEVICES", read) if is_amd else (read,)
+    return [name for name in candidates if name in environ]
+
+
+def visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> list[str]:
+    """The GPUs of `found` that no variable hides: by number, or by the id that a variable gives."""
+    names = [str(number) for number in range(found)]
+    for variable in hiding_variables(environ, is_amd=is_amd):
+        names = _chosen(environ[variable], names)
+    return names
+
+
+def _chosen(value: str, names: Sequence[str]) -> list[str]:
+    """The GPUs of `names` that `value` names.
+
+    As in CUDA, a name that means no GPU (`-1`, `NoDevFiles`) hides every GPU after it.
+    """
+    chosen: list[str] = []
+    for name in map(str.strip, value.split(",")):
+        if name.isdigit() and int(name) < len(names):
+            chosen.append(names[int(name)])
+        elif name.startswith(ID_PREFIXES):
+            chosen.append(name)
+        else:
+            break
+    return list(dict.fromkeys(chosen))
