@@ -80,13 +80,13 @@ def _up(settings: Settings) -> int:
         console.log.error(failed, failed_names(report))
         if isinstance(role, Worker):
             reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
-            worker.tell_unfit(settings, role, reasons)
+            worker.tell_unfit(settings, reasons)
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))
     if isinstance(role, Head):
         return head.serve(settings, role, warnings, inbox)
-    return worker.serve(settings, role, warnings, inbox)
+    return worker.serve(settings, warnings, inbox)
 
 
 def _ask(call: cli.Invocation, settings: Settings) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+STEADY_SECONDS = 60.0
+"""What ran for longer than this before it failed starts the count of failures anew."""
 SAY_AFTER_SECONDS = (3, 10, 30, 60)
 SAY_EVERY_SECONDS = 60
 NOT_READY = frozenset({500, 502, 503, 504})
@@ -40,6 +42,14 @@ class InterruptedWaitError(Exception):
     """The node was asked to stop while it waited."""
 
 
+Abort = Callable[[], None]
+"""Raises an error if there is nothing to wait for any more."""
+
+
+def wait_on() -> None:
+    """An `Abort` that never ends a wait."""
+
+
 def until(
     what: str,
     probe: Callable[[], T],
@@ -47,14 +57,24 @@ def until(
     timeout: float,
     stop: threading.Event,
     longest_pause: float = 1.0,
+    abort: Abort = wait_on,
 ) -> T:
     """Call `probe` until it returns instead of raising NotYetError; return its answer.
 
     Between calls it sleeps a random, exponentially growing time of at most `longest_pause` s.
 
-    Raises GaveUpError after `timeout` seconds, InterruptedWaitError once `stop` is set.
+    Raises GaveUpError after `timeout` seconds, InterruptedWaitError once `stop` is set, and what
+    `abort` raises after a failed try.
     """
     started = time.monotonic()
+
+    def tried() -> T:
+        try:
+            return probe()
+        except NotYetError:
+            abort()
+            raise
+
     pending = list(SAY_AFTER_SECONDS)
 
     def tell(state: RetryCallState) -> None:
@@ -76,12 +96,17 @@ def until(
         before_sleep=tell,
     )
     try:
-        return retrying(probe)
+        return retrying(tried)
     except RetryError as error:
         if stop.is_set():
             raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
         last = error.last_attempt.exception()
         raise GaveUpError(f"{what}: not there after {timeout:.0f} s ({last})") from None
+
+
+def failures_in_a_row(before: int, lasted: float) -> int:
+    """The number of failures in a row after one more, of something that ran for `lasted` s."""
+    return 1 if lasted > STEADY_SECONDS else before + 1
 
 
 def backoff(failures: int, *, first: float = 1.0, longest: float = 60.0) -> float:

@@ -93,14 +93,8 @@ class HeadRay:
         self.wait_ready()
 
     def _start(self) -> None:
-        self._node = RayNode(
-            self.settings,
-            ray_node.head_arguments(self.settings),
-            address=self.me.address,
-            gpus=int(self.me.inventory["gpus"]),
-            token=self.token,
-            on_exit=self.inbox.put,
-        )
+        arguments = ray_node.head_arguments(self.settings)
+        self._node = RayNode(self.settings, arguments, self.me, self.token, self.inbox)
 
 
 def _say_untold(telling: process.Process, why: str) -> None:

@@ -21,13 +21,14 @@ import httpx
 
 from contract import fd_store, private_dir
 from contract.run_dir import RunFiles
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain
 from entrypoint.net import wait
 from entrypoint.node import ray_files
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
-from entrypoint.processes.inbox import RayEnded
+from entrypoint.processes.inbox import Inbox, RayEnded
 
 log = logging.getLogger(__name__)
 
@@ -59,21 +60,22 @@ class RayNode:
         self,
         settings: Settings,
         arguments: Sequence[str],
-        *,
-        address: str,
-        gpus: int,
+        me: NodeInfo,
         token: str,
-        on_exit: Callable[[RayEnded], None],
+        inbox: Inbox,
     ) -> None:
-        """Raises RayFailedError where it cannot be started, OSError where its log cannot."""
+        """`inbox` receives RayEnded if Ray ends by itself.
+
+        Raises RayFailedError if Ray cannot be started, OSError if its log cannot be written.
+        """
         self._mark = settings.node_mark
         remove_stale(self._mark)
         forget_cluster(settings)
         process.raise_open_files_limit()
-        self.address = address
+        gpus = int(me.inventory.get("gpus", 0))
         argv = [
             *fork_server.with_python(settings, ray_program()),
-            *("start", *arguments, *common_arguments(settings, address, gpus)),
+            *("start", *arguments, *common_arguments(settings, me.address, gpus)),
         ]
         env = environment(settings, token) | process.marks(self._mark)
         self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
@@ -88,7 +90,7 @@ class RayNode:
         def tell(code: int) -> None:
             if not self._over.is_set():
                 self._over.set()
-                on_exit(RayEnded(code, self._why))
+                inbox.put(RayEnded(code, self._why))
 
         self._process.on_exit(tell)
 
@@ -98,8 +100,13 @@ class RayNode:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def wait_ready(self, probe: Callable[[], None], stop: threading.Event) -> None:
-        """Until `probe` passes. Raises RayFailedError where Ray ends, or is not there, before."""
+    def wait_ready(
+        self, probe: Callable[[], None], stop: threading.Event, abort: wait.Abort = wait.wait_on
+    ) -> None:
+        """Wait until `probe` passes, then watch Ray's files.
+
+        Raises RayFailedError if Ray ends before, or is not ready after READY_TIMEOUT_SECONDS.
+        """
 
         def alive() -> None:
             if not self._process.running:
@@ -113,6 +120,7 @@ class RayNode:
                 timeout=READY_TIMEOUT_SECONDS,
                 stop=stop,
                 longest_pause=0.3,
+                abort=abort,
             )
         except wait.GaveUpError as error:
             raise RayFailedError(f"{error}{self._last_words()}") from None

@@ -16,7 +16,7 @@ from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
-from entrypoint.config.role import Worker, head_address
+from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
@@ -51,11 +51,9 @@ LONGEST_SENTENCE = 2000
 TRIES = 5
 LONGEST_PAUSE_SECONDS = 0.3
 """Between two looks for the head: the workers' Ray starts, behind this."""
-STEADY_SECONDS = 60.0
-"""A membership that lasted for so long starts the count of failures anew."""
 
 
-def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: Inbox) -> int:
+def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Until the head tells the outcome; the exit code is the outcome's."""
     try:
         token = run_token.for_worker(settings, inbox.stop)
@@ -66,7 +64,7 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
             try:
-                return _Membership(settings, role, warnings, token, inbox, services).keep()
+                return _Membership(settings, warnings, token, inbox, services).keep()
             finally:
                 memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError:
@@ -85,13 +83,13 @@ def serve(settings: Settings, role: Worker, warnings: tuple[str, ...], inbox: In
         return errors.exit_code(error, settings.run_dir)
 
 
-def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> None:
+def tell_unfit(settings: Settings, sentences: tuple[str, ...]) -> None:
     """Let the head, if it is there already, say on the roll why this node does not come."""
     token = run_token.for_client(settings)
     if token is None:
         return
     try:
-        host = dns.resolve(role.head_address)
+        host = dns.resolve(_head(settings).value)
         wait.connect(host, settings.control_port)
         client = ControlClient(host, settings.control_port, token)
         address = address_of.of_worker(settings, host)
@@ -107,22 +105,10 @@ def tell_unfit(settings: Settings, role: Worker, sentences: tuple[str, ...]) -> 
         log.info("told the head: %s", error)
 
 
-class MovedError(Exception):
-    """The head is at another address than when it was looked for."""
-
-
-def while_there(is_there: Callable[[], bool], probe: Callable[[], T]) -> Callable[[], T]:
-    """The probe; where it has no answer, and the head `is_there` no more, it raises MovedError."""
-
-    def asked() -> T:
-        try:
-            return probe()
-        except wait.NotYetError:
-            if not is_there():
-                raise MovedError from None
-            raise
-
-    return asked
+def _head(settings: Settings) -> Sourced:
+    head = head_address(settings)
+    assert head is not None  # decide() makes no worker without one
+    return head
 
 
 def examined_whole(settings: Settings) -> bool:
@@ -131,7 +117,7 @@ def examined_whole(settings: Settings) -> bool:
 
 
 class _OverError(Exception):
-    """A membership ended before it had quite begun."""
+    """The membership ended before Ray on this node was ready; `message` says why."""
 
     def __init__(self, message: Message) -> None:
         super().__init__(message)
@@ -143,16 +129,18 @@ class _Membership:
     """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""
 
     settings: Settings
-    role: Worker
     warnings: tuple[str, ...]
+    """Names of the preflight checks that did not pass."""
     token: str
     inbox: Inbox
     services: Services
     locator: HeadLocator = field(init=False)
-    why: str = ""  # the node has ended its own Ray
+    _why_ended: str = ""
+    """Why this node itself ended its Ray, in words."""
 
     def __post_init__(self) -> None:
-        self.locator = HeadLocator(self.role.head_address, RunFiles(self.settings.run_dir).leases)
+        head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
+        self.locator = HeadLocator(head.value, leases)
 
     def keep(self) -> int:
         failures = 0
@@ -165,7 +153,7 @@ class _Membership:
                     raise
                 self.token = other
                 continue
-            self.why = ended.why if isinstance(ended, RayEnded) else ""
+            self._why_ended = ended.why if isinstance(ended, RayEnded) else ""
             match ended:
                 case HeadSaid(outcome, exit_code):
                     log.info("the run has %s", outcome)
@@ -178,8 +166,7 @@ class _Membership:
                 case JoinAgain():
                     log.warning("the head has this node join again")
                 case RayEnded(exit_code, _):
-                    steady = time.monotonic() - began > STEADY_SECONDS
-                    failures = 1 if steady else failures + 1
+                    failures = wait.failures_in_a_row(failures, time.monotonic() - began)
                     if failures == TRIES:
                         log.error("Ray on this node ended %d times in a row: giving up", failures)
                         return ExitCode.RETRY
@@ -187,42 +174,57 @@ class _Membership:
                     self.inbox.stop.wait(wait.backoff(failures))
 
     def _join_once(self) -> Message:
-        """One membership, from finding the head to whatever ended it."""
-        settings, head = self.settings, self.role.head_address
+        """Run one membership, from the search for the head to the message that ended it."""
+        settings, head = self.settings, self.locator.name
         put, over = self.inbox.put, threading.Event()
         host = self._wait_for(f"the head's name {head}", self.locator.find)
         info = self._node_info(address_of.of_worker(settings, host))
         client = ControlClient(host, settings.control_port, self.token)
-        is_there, proof = partial(self.locator.is_at, host), StorageProof(settings.run_dir)
+        proof = StorageProof(settings.run_dir)
+
+        def check_in() -> str:
+            return client.check_in(replace(self._now(info), storage=proof.show()))
+
+        def raise_if_moved() -> None:
+            if not self.locator.is_at(host):
+                raise _OverError(HeadLost("it is elsewhere now"))
+
+        def raise_if_over_or_moved() -> None:
+            self._raise_if_over()
+            raise_if_moved()
+
         try:
-            check_in = while_there(
-                is_there, lambda: client.check_in(replace(self._now(info), storage=proof.show()))
-            )
-            incarnation = self._wait_for(f"the head at {head}", check_in)
+            incarnation = self._wait_for(f"the head at {head}", check_in, raise_if_moved)
             proof.withdraw()
             log.info("checked in at the head %s as %s, %s", head, info.node, info.address)
             self.locator.known = True
             self.inbox.forget()
+            is_there = partial(self.locator.is_at, host)
             client.watch(
                 info.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
             )
-            # Before its Ray is there: the head takes a living node that has not joined, while it
-            # waits for others no longer, for one that is lost.
-            self.services.wait_ready(self.inbox.stop, self._unless_over)
-            connect = while_there(is_there, lambda: wait.connect(host, settings.ray_port))
-            self._wait_for("the head's Ray", self._unless_over(connect))
+            # Before Ray starts here: a head that goes on with fewer workers takes a Ray node that
+            # has not joined for a lost one.
+            self.services.wait_ready(self.inbox.stop, self._raise_if_over)
+            self._wait_for(
+                "the head's Ray",
+                lambda: wait.connect(host, settings.ray_port),
+                raise_if_over_or_moved,
+            )
+            self._raise_if_over()
             return self._belong(client, info, host)
         except _OverError as ended:
             return ended.message
-        except MovedError:
-            return HeadLost("it is elsewhere now")
         finally:
             over.set()
             client.close()
             proof.withdraw()
 
-    def _wait_for(self, what: str, probe: Callable[[], T]) -> T:
-        """Raises GaveUpError, whose sentence names the variable that named the head."""
+    def _wait_for(self, what: str, probe: Callable[[], T], abort: wait.Abort = wait.wait_on) -> T:
+        """Wait with ROLLCALL_HEAD_TIMEOUT.
+
+        Raises GaveUpError, whose sentence names the variable that named the head.
+        """
         settings = self.settings
         try:
             return wait.until(
@@ -231,24 +233,20 @@ class _Membership:
                 timeout=settings.head_timeout,
                 stop=self.inbox.stop,
                 longest_pause=LONGEST_PAUSE_SECONDS,
+                abort=abort,
             )
         except wait.GaveUpError as error:
-            named = head_address(settings)
-            assert named is not None  # a worker has a head
-            remedy = f"check {named.source}, and that the head runs and can be reached from here"
+            source = _head(settings).source
+            remedy = f"check {source}, and that the head runs and can be reached from here"
             raise wait.GaveUpError(f"{error}: {remedy}") from None
 
-    def _unless_over(self, probe: Callable[[], T]) -> Callable[[], T]:
-        """It raises _OverError where the membership ends before it has quite begun."""
-
-        def look() -> T:
-            match self.inbox.take(timeout=0):
-                case None | StacksAsked():  # nothing of a job runs here yet
-                    return probe()
-                case message:
-                    raise _OverError(message)
-
-        return look
+    def _raise_if_over(self) -> None:
+        """Raises _OverError if a message has arrived that ends the membership."""
+        match self.inbox.take(timeout=0):
+            case None | StacksAsked():  # nothing of a job runs here yet
+                return
+            case message:
+                raise _OverError(message)
 
     def _belong(self, client: ControlClient, info: NodeInfo, host: str) -> Message:
         """From the start of Ray on this node to whatever ends the membership."""
@@ -263,7 +261,7 @@ class _Membership:
         with started as ray:
             try:
                 # For minutes Ray itself would look for a head that is no more.
-                ray.wait_ready(self._unless_over(ray.says_started), self.inbox.stop)
+                ray.wait_ready(ray.says_started, self.inbox.stop, self._raise_if_over)
                 client.check_in(self._now(info), joined=True)
                 log.info("joined the Ray cluster of %s", host)
             except (ray_node.RayFailedError, wait.NotYetError) as error:
@@ -278,14 +276,8 @@ class _Membership:
             return message
 
     def _start_ray(self, info: NodeInfo, host: str) -> RayNode:
-        return RayNode(
-            self.settings,
-            ray_node.worker_arguments(self.settings, host),
-            address=info.address,
-            gpus=int(info.inventory["gpus"]),
-            token=self.token,
-            on_exit=self.inbox.put,
-        )
+        arguments = ray_node.worker_arguments(self.settings, host)
+        return RayNode(self.settings, arguments, info, self.token, self.inbox)
 
     def _next_message(self) -> Message:
         while isinstance(message := self.inbox.take(), StacksAsked):
@@ -317,7 +309,7 @@ class _Membership:
             resources=self.settings.resources,
             warnings=self.warnings,
             environment=of_collectives(self.settings.environ),
-            rejoins=self.why,
+            rejoins=self._why_ended,
             examined=LIFE if examined_whole(self.settings) else "",
         )
 

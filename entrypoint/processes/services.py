@@ -18,18 +18,6 @@ from entrypoint.processes.programs import unshadowed
 
 log = logging.getLogger(__name__)
 
-STEADY_SECONDS = 60.0
-"""A server that lived for so long starts its count of failures anew."""
-
-
-Probe = Callable[[], int]
-Guard = Callable[[Probe], Probe]
-"""Makes a probe that looks, before each try, whether there is still anything to wait for."""
-
-
-def unguarded(probe: Probe) -> Probe:
-    return probe
-
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
@@ -82,14 +70,22 @@ class Service:
         if self.spec.command:
             self._keeper.start()
 
-    def wait_ready(self, timeout: float, stop: threading.Event, guarded: Guard = unguarded) -> None:
-        """Raises GaveUpError where it does not answer in time, and what the guard raises."""
+    def wait_ready(
+        self, timeout: float, stop: threading.Event, abort: wait.Abort = wait.wait_on
+    ) -> None:
+        """Raises GaveUpError if it does not answer in time, and what `abort` raises."""
         if not self.spec.url:
             return
         url = self.spec.url
         what = f"the {self.spec.name} server"
-        probe = guarded(lambda: wait.answers_http(url))
-        wait.until(what, probe, timeout=timeout, stop=stop, longest_pause=0.3)
+        wait.until(
+            what,
+            lambda: wait.answers_http(url),
+            timeout=timeout,
+            stop=stop,
+            longest_pause=0.3,
+            abort=abort,
+        )
         log.info("%s answers at %s", what, url)
 
     def stop(self) -> None:
@@ -117,7 +113,7 @@ class Service:
                 ending = f"cannot start: {error.filename or self._log_to}: {error.strerror}"
             if self._stopping.is_set():
                 return
-            failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+            failures = wait.failures_in_a_row(failures, time.monotonic() - started)
             pause = wait.backoff(failures)
             sentence = f"the {self.spec.name} server {ending}; starting it again in {pause:.1f} s"
             try:
@@ -160,7 +156,7 @@ class Services:
         for service in self._services:
             service.stop()
 
-    def wait_ready(self, stop: threading.Event, guarded: Guard = unguarded) -> None:
-        """All that this node starts, or waits for. Raises as `Service.wait_ready`."""
+    def wait_ready(self, stop: threading.Event, abort: wait.Abort = wait.wait_on) -> None:
+        """Wait for all that this node starts or needs. Raises as `Service.wait_ready`."""
         for service in self._services:
-            service.wait_ready(self._timeout, stop, guarded)
+            service.wait_ready(self._timeout, stop, abort)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.node import ray_node
@@ -18,6 +19,7 @@ from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import identity, process, services
+from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services
 from tests.entrypoint.cluster.test_server import eventually
 
@@ -26,14 +28,17 @@ WORKER = Worker("head", "a test")
 LISTENER = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); {}"
 NODE = """
 import os, sys, time
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.node import ray_node
+from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services
 from entrypoint.config.read import read_settings
 
 settings = read_settings(os.environ)
 ray_node.ray_program = lambda: sys.argv[1]
 env = ray_node.environment(settings, "a token")
-ray = ray_node.RayNode(settings, (), address="127.0.0.1", gpus=0, token="t", on_exit=print)
+me = NodeInfo(node="n", address="127.0.0.1", versions={})
+ray = ray_node.RayNode(settings, (), me, "t", Inbox())
 with Services(settings, is_head=True, env=env, tell=print):
     while "started" not in ray._process.tail() or not (running := ray.running):
         time.sleep(0.02)
@@ -87,9 +92,8 @@ class Machine:
             pass
 
     def _ray(self) -> ray_node.RayNode:
-        return ray_node.RayNode(
-            self.settings, (), address="127.0.0.1", gpus=0, token="t", on_exit=lambda code: None
-        )
+        me = NodeInfo(node="n", address="127.0.0.1", versions={})
+        return ray_node.RayNode(self.settings, (), me, "t", Inbox())
 
     def kill_first(self) -> None:
         self.first.kill()

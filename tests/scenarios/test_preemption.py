@@ -13,7 +13,6 @@ import pytest
 
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
-from entrypoint.config.role import Worker
 from entrypoint.node.worker import _Membership
 from entrypoint.processes import inbox as inboxes
 from entrypoint.processes.inbox import (
@@ -88,7 +87,7 @@ def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Mes
     )
     inbox = Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
-    member = _Membership(settings, Worker("abc", "a test"), (), "token", inbox, services)
+    member = _Membership(settings, (), "token", inbox, services)
     head = cast(ControlClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began

@@ -24,7 +24,6 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
-from entrypoint.config.role import Worker
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.run_context import RunContext
@@ -156,7 +155,7 @@ def head_of(settings: Settings) -> ControlServer:
 
 
 def serve(settings: Settings, inbox: Inbox | None = None) -> int:
-    return worker.serve(settings, Worker("127.0.0.1", "a test"), (), inbox or Inbox())
+    return worker.serve(settings, (), inbox or Inbox())
 
 
 def test_a_worker_whose_ray_finds_no_place_for_its_log_tries_again(

@@ -77,6 +77,19 @@ class Status(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def test_abort_ends_a_wait_for_what_cannot_come_any_more_after_a_failed_try() -> None:
+    def moved() -> None:
+        raise LookupError("the head is elsewhere")
+
+    def silent() -> None:
+        raise NotYetError("no route to host")
+
+    stop = threading.Event()
+    with pytest.raises(LookupError, match="elsewhere"):
+        wait.until("it", silent, timeout=60, stop=stop, abort=moved)
+    assert wait.until("it", lambda: "here", timeout=60, stop=stop, abort=moved) == "here"
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Status) as running:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import shutil
 import sys
 import threading
@@ -12,14 +11,16 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_files, ray_node
 from entrypoint.node.ray_node import RayNode
-from entrypoint.processes.inbox import RayEnded
+from entrypoint.processes.inbox import Inbox, RayEnded
 from entrypoint.processes.process import marked, ours
 from tests.entrypoint.cluster.test_server import eventually
 
+ME = NodeInfo(node="n", address="127.0.0.2", versions={})
 NEEDED = ("raylet", "plasma_store", "logs", "python")
 
 
@@ -54,12 +55,10 @@ def settings(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def node(settings: Settings, session: Path) -> Iterator[tuple[RayNode, queue.Queue[RayEnded]]]:
+def node(settings: Settings, session: Path) -> Iterator[tuple[RayNode, Inbox]]:
     """As soon as it is ready, and what it says of its end."""
-    told: queue.Queue[RayEnded] = queue.Queue()
-    with RayNode(
-        settings, [], address="127.0.0.2", gpus=0, token="the-token", on_exit=told.put
-    ) as node:
+    told = Inbox()
+    with RayNode(settings, [], ME, "the-token", told) as node:
         eventually(lambda: len(ray_files.needed(ours(settings.node_mark))) == len(NEEDED))
         node.wait_ready(lambda: None, threading.Event())
         yield node, told
@@ -67,11 +66,12 @@ def node(settings: Settings, session: Path) -> Iterator[tuple[RayNode, queue.Que
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_ray_that_can_start_no_worker_any_more_is_ended_and_the_reason_is_told(
-    node: tuple[RayNode, queue.Queue[RayEnded]], session: Path, settings: Settings, name: str
+    node: tuple[RayNode, Inbox], session: Path, settings: Settings, name: str
 ) -> None:
     path = session / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    ended = node[1].get(timeout=10)
+    ended = node[1].take(timeout=10)
+    assert isinstance(ended, RayEnded)
     assert ended.why == f"Ray can start no worker there, as {path} is gone"
     assert not node[0].running
     eventually(lambda: marked(settings.node_mark) == [])
@@ -81,27 +81,25 @@ def test_a_socket_that_comes_after_ray_was_ready_is_missed_once_it_was_there(
     settings: Settings, session: Path
 ) -> None:
     """On a head, `ray start` has a dashboard before it has the daemon's sockets."""
-    told: queue.Queue[RayEnded] = queue.Queue()
+    told = Inbox()
     (session / "raylet").unlink()
-    with RayNode(
-        settings, [], address="127.0.0.2", gpus=0, token="the-token", on_exit=told.put
-    ) as node:
+    with RayNode(settings, [], ME, "the-token", told) as node:
         node.wait_ready(lambda: None, threading.Event())
-        with pytest.raises(queue.Empty):
-            told.get(timeout=0.5)
+        assert told.take(timeout=0.5) is None
         (session / "raylet").touch()
-        with pytest.raises(queue.Empty):
-            told.get(timeout=0.5)
+        assert told.take(timeout=0.5) is None
         (session / "raylet").unlink()
-        assert told.get(timeout=10).why.endswith(f"as {session / 'raylet'} is gone")
+        ended = told.take(timeout=10)
+        assert isinstance(ended, RayEnded)
+        assert ended.why.endswith(f"as {session / 'raylet'} is gone")
 
 
 def test_a_ray_that_ends_by_itself_has_no_reason_of_the_nodes(
-    node: tuple[RayNode, queue.Queue[RayEnded]], settings: Settings
+    node: tuple[RayNode, Inbox], settings: Settings
 ) -> None:
     for process in marked(settings.node_mark):
         process.kill()
-    assert node[1].get(timeout=10) == RayEnded(137)
+    assert node[1].take(timeout=10) == RayEnded(137)
 
 
 def test_what_cannot_be_looked_at_now_is_not_taken_for_gone(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
+from entrypoint.processes.inbox import Inbox
 
 ADDRESS = "10.0.0.2"
 
@@ -149,9 +151,8 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
         ROLLCALL_RAY_TEMP_DIR="/tmp",
         ROLLCALL_RECIPE="command",
     )
-    node = ray_node.RayNode(
-        given, (), address="127.0.0.1", gpus=0, token="t", on_exit=lambda code: None
-    )
+    me = NodeInfo(node="n", address="127.0.0.1", versions={})
+    node = ray_node.RayNode(given, (), me, "t", Inbox())
     with node, pytest.raises(ray_node.RayFailedError) as failed:
         node.wait_ready(node.says_started, threading.Event())
     log = tmp_path / "logs" / f"ray-{given.node_name}.log"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.config.read import read_settings
-from entrypoint.config.role import Worker
 from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.processes.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
@@ -17,11 +16,10 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
     left = iter(endings)
     monkeypatch.setattr(worker._Membership, "_join_once", lambda self: next(left))
     monkeypatch.setattr(wait, "backoff", lambda failures: 0.0)
-    monkeypatch.setattr(worker, "STEADY_SECONDS", -1.0 if steady else 60.0)
+    monkeypatch.setattr(wait, "STEADY_SECONDS", -1.0 if steady else 60.0)
     settings = read_settings({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
-    role = Worker("abc.runpod.internal", "a test")
     services = Services(settings, is_head=False, env={}, tell=print)
-    return worker._Membership(settings, role, (), "token", Inbox(), services).keep()
+    return worker._Membership(settings, (), "token", Inbox(), services).keep()
 
 
 @pytest.mark.parametrize(
@@ -65,14 +63,3 @@ def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
 ) -> None:
     endings = [RayEnded(1)] * (2 * worker.TRIES)
     assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0
-
-
-def test_who_waits_for_a_head_that_has_moved_looks_its_name_up_again() -> None:
-    def silent() -> None:
-        raise wait.NotYetError("no route to host")
-
-    with pytest.raises(worker.MovedError):
-        worker.while_there(lambda: False, silent)()
-    with pytest.raises(wait.NotYetError):
-        worker.while_there(lambda: True, silent)()
-    assert worker.while_there(lambda: False, lambda: "here")() == "here"
