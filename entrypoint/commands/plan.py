@@ -91,7 +91,7 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
 
 def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
     """Where the job's processes would lie, were every node like this one."""
-    from entrypoint.preflight.software import inventory  # a plan without a job starts faster
+    from entrypoint.machine.inventory import inventory  # a plan without a job starts faster
 
     here = NodeInfo(
         node=settings.node_name,

@@ -21,8 +21,8 @@ from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
 from entrypoint.job.collective import Answer
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.machine import inventory
 from entrypoint.net import wait
-from entrypoint.preflight import software
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.process import Process, StartError, marks
 from entrypoint.processes.programs import program
@@ -58,7 +58,7 @@ class CollectiveCheck:
             settings.preflight is PreflightMode.OFF
             or CheckName.NODES_COLLECTIVE in settings.preflight_skip
         )
-        return not off and bool(software.installed("torch"))
+        return not off and bool(inventory.installed("torch"))
 
     def ended(self, failure: FailureClass) -> None:
         """An attempt ended so. What an earlier one's end has raised is still asked."""

@@ -15,7 +15,7 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes import base as recipes
-from entrypoint.preflight.software import versions
+from entrypoint.machine.inventory import versions
 from entrypoint.run.journal import Journal
 
 log = logging.getLogger(__name__)

@@ -26,10 +26,10 @@ from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
+from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.node import ray_node
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
-from entrypoint.preflight.software import inventory, of_collectives, versions
 from entrypoint.processes import process
 from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import Inbox, StopAsked
@@ -92,7 +92,7 @@ def node_info(
         inventory=inventory(settings, address),
         resources=settings.resources,
         warnings=warnings,
-        environment=of_collectives(settings.environ),
+        environment=collective_variables(settings.environ),
         storage=incarnation,
     )
 

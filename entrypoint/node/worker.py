@@ -20,11 +20,11 @@ from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
+from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import dns, wait
 from entrypoint.node import ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.ray_node import RayNode
-from entrypoint.preflight.software import inventory, of_collectives, versions
 from entrypoint.processes import stacks
 from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import (
@@ -308,7 +308,7 @@ class _Membership:
             inventory=inventory(self.settings, address),
             resources=self.settings.resources,
             warnings=self.warnings,
-            environment=of_collectives(self.settings.environ),
+            environment=collective_variables(self.settings.environ),
             rejoins=self._why_ended,
             examined=LIFE if examined_whole(self.settings) else "",
         )

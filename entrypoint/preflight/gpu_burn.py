@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.machine import inventory
 from entrypoint.machine.gpus import discover, models
 from entrypoint.machine.gpus.protocol import GpuError
-from entrypoint.preflight import software
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict, worst
 from entrypoint.processes.process import Process, marks
@@ -33,7 +33,7 @@ def burn(context: Context) -> Finding:
         return Finding(Verdict.SKIP, why)
     if context.running_pid is not None:
         return Finding(Verdict.SKIP, f"this node is at work on them (pid {context.running_pid})")
-    if not software.installed("torch"):
+    if not inventory.installed("torch"):
         return Finding(Verdict.SKIP, "torch is not installed, so nothing can be computed")
     used = context.gpus
     return run([*COMMAND, f"--gpus={len(used)}"], context)

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.machine import xid
+from entrypoint.machine import inventory, xid
 from entrypoint.machine.gpus import discover, nvidia
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.xid import XidAction
-from entrypoint.preflight import each_gpu, software
+from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 
@@ -38,7 +38,7 @@ def cuda(context: Context) -> Finding:
             major, rest = divmod(nvml.nvmlSystemGetCudaDriverVersion(), 1000)
     except (GpuError, nvml.NVMLError) as error:
         return Finding(Verdict.FAIL, str(error), "check the driver: nvidia-smi")
-    return judge_cuda(driver, (major, rest // 10), software.cuda())
+    return judge_cuda(driver, (major, rest // 10), inventory.cuda())
 
 
 def judge_cuda(driver: str, can: tuple[int, int], built: str) -> Finding:

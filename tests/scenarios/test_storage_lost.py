@@ -28,10 +28,10 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
+from entrypoint.machine.inventory import versions
 from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.node.head import tell_end
-from entrypoint.preflight.software import versions
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease

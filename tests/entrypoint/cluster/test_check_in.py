@@ -11,7 +11,7 @@ import pytest
 
 from entrypoint.cluster.check_in import MOST_BYTES, CheckIn
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.preflight.software import of_collectives
+from entrypoint.machine.inventory import collective_variables
 from tests.entrypoint.cluster.test_server import Head, head, node_info
 
 __all__ = ["head"]
@@ -108,7 +108,7 @@ def test_every_field_of_a_card_is_validated() -> None:
 
 
 def test_a_variable_of_nccl_keeps_no_node_out_whatever_its_value() -> None:
-    odd = of_collectives(
+    odd = collective_variables(
         {"NCCL_TOPO_DUMP_FILE": "a\tb\nc", "NCCL_IB_HCA": "x" * 10_000, "HOME": "/"}
     )
     assert odd == {"NCCL_TOPO_DUMP_FILE": "a b c", "NCCL_IB_HCA": "x" * 1000}

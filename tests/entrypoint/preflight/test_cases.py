@@ -18,7 +18,7 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.machine import limits
+from entrypoint.machine import inventory, limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.machine.view import Machine
 from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
@@ -248,7 +248,7 @@ CASES = {
     "gpu.driver": Case(
         nvidia(),
         lambda root, patch: (
-            patch.setattr(software, "cuda", lambda: "14.0.1"),
+            patch.setattr(inventory, "cuda", lambda: "14.0.1"),
             nvidia()(root, patch),
         )[1],
     ),

@@ -13,7 +13,7 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.machine import limits
+from entrypoint.machine import inventory, limits
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.machine.view import Machine
@@ -27,7 +27,9 @@ HEAD = Head(1, 1, "a test")
 PROBE = """
 import json, sys
 {before}
+from entrypoint.machine import inventory
 from entrypoint.preflight import host
+from entrypoint.machine import inventory
 from entrypoint.preflight.check import Context
 from entrypoint.config.role import Head
 from entrypoint.config.read import read_settings
@@ -239,26 +241,26 @@ def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
 
 def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
     settings = read_settings({"ROLLCALL_IMAGE": "sha256:12", "ROLLCALL_NUM_CPUS": "3"})
-    told = software.versions(settings)
+    told = inventory.versions(settings)
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     assert told["ray"]
     assert told["image"] == "sha256:12"
     assert all(isinstance(one, str) for one in told.values())
-    inventory = software.inventory(settings)
-    assert inventory["cpus"] == 3
-    assert inventory["memory_bytes"] > 0
-    assert set(inventory) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
+    offered = inventory.inventory(settings)
+    assert offered["cpus"] == 3
+    assert offered["memory_bytes"] > 0
+    assert set(offered) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
 
 
 def test_amds_gpus_and_libraries_are_told_by_their_files(tmp_path: Path) -> None:
     sys = machines.amd_sys(tmp_path)
-    assert software.gpu_model(tmp_path, sys) == "AMD Instinct MI300X OAM"
-    assert software.gpu_model(tmp_path, tmp_path) == ""
+    assert inventory.gpu_model(tmp_path, sys) == "AMD Instinct MI300X OAM"
+    assert inventory.gpu_model(tmp_path, tmp_path) == ""
     library = tmp_path / "lib" / "librccl.so"
-    assert software.rccl(tmp_path) == ""
+    assert inventory.rccl(tmp_path) == ""
     machines.write(tmp_path / "lib", {"librccl.so.1.0.70200": ""})
     library.symlink_to("librccl.so.1.0.70200")
-    assert software.rccl(tmp_path) == "1.0.70200"
+    assert inventory.rccl(tmp_path) == "1.0.70200"
 
 
 def test_another_ray_than_the_pinned_one_is_a_warning_and_none_a_failure(

@@ -10,12 +10,12 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine.gpus import discover
+from entrypoint.machine.inventory import inventory
 from entrypoint.machine.view import Machine
 from entrypoint.node import ray_node
 from entrypoint.preflight import gpu_burn, gpu_health
 from entrypoint.preflight.check import Context, Report, Result
 from entrypoint.preflight.run import CHECKS
-from entrypoint.preflight.software import inventory
 from entrypoint.preflight.verdict import Verdict
 from tests.support import machines
 
@@ -42,7 +42,7 @@ def asked(where: Context) -> dict[str, Result]:
 
 
 def told_to_ray(where: Context) -> list[str]:
-    gpus = int(inventory(where.settings, dev=where.machine.dev)["gpus"])
+    gpus = int(inventory(where.settings, machine=where.machine)["gpus"])
     words = ray_node.common_arguments(where.settings, "10.0.0.2", gpus)
     return [word for word in words if word.startswith("--num-gpus")]
 
