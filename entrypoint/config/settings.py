@@ -123,7 +123,7 @@ class Settings:
     reward_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REWARD_COMMAND",
         parse.arguments,
-        "The command that starts the reward server; absent: it is only waited for.",
+        "Command that starts the reward server. If unset, Rollcall only waits for the URL.",
     )
     reward_on: ServiceOn = variable(
         "ROLLCALL_REWARD_ON",
@@ -139,8 +139,8 @@ class Settings:
     retriever_command: tuple[str, ...] | None = variable(
         "ROLLCALL_RETRIEVER_COMMAND",
         parse.arguments,
-        "The command that starts the retrieval server, on each node that is given it; absent: it"
-        " is only waited for.",
+        "Command that starts the retrieval server on every node where this is set. If unset,"
+        " Rollcall only waits for the URL.",
     )
     retriever_on: ServiceOn = variable(
         "ROLLCALL_RETRIEVER_ON",
@@ -164,8 +164,8 @@ class Settings:
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
         parse.duration,
-        "So long without a step is a hang; without a line of the log, for a `command` that tells no"
-        " steps.",
+        "Treat the job as hung if no step finishes for this long. For a `command` job that reports"
+        " no steps: if its log is silent for this long.",
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "
         "`DEBUG_RAY`",
     )
