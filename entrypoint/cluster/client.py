@@ -13,7 +13,7 @@ import httpx
 from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo
 from entrypoint.machine import oom_kills
 from entrypoint.net import wait
-from entrypoint.node.ray_node import host_port
+from entrypoint.net.sockets import host_port
 from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
 
 ANSWER_TIMEOUT_SECONDS = 10.0

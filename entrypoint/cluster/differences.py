@@ -14,12 +14,12 @@ from entrypoint.cluster.roll import (
     CLOCK_FAILS,
     CLOCK_WARNS,
     MUST_AGREE,
-    STORAGE_GRACE_SECONDS,
     RegisteredNode,
 )
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.preflight.verdict import About
+from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""

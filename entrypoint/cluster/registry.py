@@ -15,6 +15,7 @@ from typing import Any
 from entrypoint.cluster import differences, roll
 from entrypoint.cluster.roll import NodeInfo, RegisteredNode
 from entrypoint.net.sockets import told_by
+from entrypoint.run import reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +227,7 @@ class NodeRegistry:
         blind = roll.other_storage(info, self.me, self._left_out)
         if blind is None:
             self._blind_since.pop(info.node, None)
-        elif now - self._blind_since.setdefault(info.node, now) < roll.STORAGE_GRACE_SECONDS:
+        elif now - self._blind_since.setdefault(info.node, now) < reads.STORAGE_GRACE_SECONDS:
             return blind
         return None
 

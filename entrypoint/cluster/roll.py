@@ -20,8 +20,6 @@ MUST_AGREE = ("python", "ray", "image")
 
 CLOCK_WARNS, CLOCK_FAILS = 2.0, 60.0
 """Seconds between a node's clock and the head's."""
-STORAGE_GRACE_SECONDS = 20.0
-"""So long a network file system may hide from one node what another has written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

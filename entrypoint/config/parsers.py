@@ -99,6 +99,10 @@ class PortRange(NamedTuple):
         return f"{self.first}-{self.last}"
 
 
+DAEMON_PORTS = 9
+"""The first ports of the range belong to Ray's daemons, one port each."""
+
+
 def port_range(raw: str) -> PortRange:
     match = re.fullmatch(r"([0-9]{1,5})\s*-\s*([0-9]{1,5})", raw)
     remedy = "give first and last port, as in 10002-10999"

@@ -22,7 +22,7 @@ from entrypoint.job.rendezvous import (
 )
 from entrypoint.job.run_context import RunContext
 from entrypoint.net import wait
-from entrypoint.node.ray_node import RayFailedError
+from entrypoint.processes.inbox import RayFailedError
 from entrypoint.run import errors
 
 log = logging.getLogger(__name__)

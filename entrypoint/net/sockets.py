@@ -1,4 +1,4 @@
-"""Where the head listens, and what an address says of who asks."""
+"""Addresses as text, and the socket that the head listens on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ def told_by(source: str, address: str) -> str:
     seen = getattr(seen, "ipv4_mapped", None) or seen
     same_kind = seen.version == said.version
     return "" if seen.is_loopback or said.is_loopback or not same_kind else str(seen)
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    try:
+        is_ipv6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        is_ipv6 = False
+    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"
 
 
 def listen(port: int) -> socket.socket:

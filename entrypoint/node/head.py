@@ -27,6 +27,7 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.inventory import collective_variables, inventory, versions
+from entrypoint.net import sockets
 from entrypoint.node import ray_node
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -126,7 +127,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
         jobs = JobClient(cluster.dashboard, token, settings.ray_dir, settings.secrets)
-        ray = ray_node.host_port(me.address, settings.ray_port)
+        ray = sockets.host_port(me.address, settings.ray_port)
         collective = CollectiveCheck(settings, ray, env)
         rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
         try:

@@ -9,10 +9,11 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes import process
-from entrypoint.processes.inbox import Inbox
+from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
@@ -27,17 +28,17 @@ class HeadRay:
     token: str
     inbox: Inbox
     _node: RayNode | None = None
-    _failure: ray_node.RayFailedError | None = None
+    _failure: RayFailedError | None = None
 
     @property
     def dashboard(self) -> str:
-        return f"http://{ray_node.host_port(self.me.address, self.settings.dashboard_port)}"
+        return f"http://{host_port(self.me.address, self.settings.dashboard_port)}"
 
     def __enter__(self) -> HeadRay:
         """A Ray that cannot be started is told of by `wait_ready`: by then workers can be told."""
         try:
             self._start()
-        except ray_node.RayFailedError as error:
+        except RayFailedError as error:
             self._failure = error
         return self
 
@@ -68,7 +69,7 @@ class HeadRay:
                 "the word to Ray",
                 [
                     *program("trainer.cluster.diagnostics.declare_dead", *dead),
-                    *("--address", ray_node.host_port(self.me.address, self.settings.ray_port)),
+                    *("--address", host_port(self.me.address, self.settings.ray_port)),
                     *("--why", why),
                 ],
                 env=ray_node.environment(self.settings, self.token)

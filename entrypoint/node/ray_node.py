@@ -6,7 +6,6 @@ process that is watched, and ending that process ends them all.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import re
@@ -22,13 +21,15 @@ import httpx
 from contract import fd_store, private_dir
 from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import NodeInfo
+from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain
 from entrypoint.net import wait
+from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_files
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
-from entrypoint.processes.inbox import Inbox, RayEnded
+from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,6 @@ STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Between two looks for the files that Ray needs."""
 HEALTH_THRESHOLD = 3
-DAEMON_PORTS = 9
-"""The first of the worker ports belong to Ray's daemons, one each."""
 FORKED_WITHIN_SECONDS = 30
 """Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
 that a fork need not do."""
@@ -47,10 +46,6 @@ ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 LONGEST_WORDS = 600
 MOST_NODES = 10_000
 """In one answer of Ray's dashboard: as many as it gives, of which 100 are its default."""
-
-
-class RayFailedError(Exception):
-    """Ray did not start or died; the sentence, of one line, ends with its last words."""
 
 
 class RayNode:
@@ -303,12 +298,3 @@ def ray_program() -> str:
     """The `ray` beside this interpreter: never another one that PATH happens to have first."""
     beside = Path(sys.executable).with_name("ray")
     return str(beside) if beside.exists() else shutil.which("ray") or "ray"
-
-
-def host_port(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
-    try:
-        is_ipv6 = ipaddress.ip_address(host).version == 6
-    except ValueError:
-        is_ipv6 = False
-    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"

@@ -34,6 +34,7 @@ from entrypoint.processes.inbox import (
     JoinAgain,
     Message,
     RayEnded,
+    RayFailedError,
     StacksAsked,
     StopAsked,
 )
@@ -252,7 +253,7 @@ class _Membership:
         """From the start of Ray on this node to whatever ends the membership."""
         try:
             started = self._start_ray(info, host)
-        except ray_node.RayFailedError as error:
+        except RayFailedError as error:
             log.warning("%s", error)
             return RayEnded(1)
         except OSError as error:  # its log lies in the run directory
@@ -264,7 +265,7 @@ class _Membership:
                 ray.wait_ready(ray.says_started, self.inbox.stop, self._raise_if_over)
                 client.check_in(self._now(info), joined=True)
                 log.info("joined the Ray cluster of %s", host)
-            except (ray_node.RayFailedError, wait.NotYetError) as error:
+            except (RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)
                 return RayEnded(1)
             except OSError as error:

@@ -7,11 +7,11 @@ import threading
 import psutil
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.port_block import why_not
-from entrypoint.node.ray_node import DAEMON_PORTS
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 from entrypoint.processes import process, services

@@ -20,7 +20,11 @@ class StopAsked:
 class RayEnded:
     exit_code: int
     why: str = ""
-    """In words, where this node ended it."""
+    """The reason, if this node ended its Ray."""
+
+
+class RayFailedError(Exception):
+    """Ray did not start or died; the sentence, of one line, ends with its last words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+STORAGE_GRACE_SECONDS = 20.0
+"""How long a network file system may hide from one node what another node has written."""
 MOST_AT_ONCE = 8
 PATIENCE_SECONDS = 5.0
 """Shorter than that of those who ask: a command, a scrape."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from contract.os_errors import named
 from contract.run_dir import RunFiles, write_atomically
-from entrypoint.cluster.roll import STORAGE_GRACE_SECONDS
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import head, ray_node, worker
 from entrypoint.node.ray_head import HeadRay
-from entrypoint.processes.inbox import Inbox
+from entrypoint.processes.inbox import Inbox, RayFailedError
 from tests.entrypoint.cluster.test_server import TOKEN
 from tests.scenarios.test_storage_lost import environ, head_of, serve
 from tests.scenarios.test_storage_lost import settings as of_worker
@@ -67,7 +67,7 @@ def test_a_head_whose_ray_is_to_be_started_anew_ends_as_where_it_dies(of_head: S
     me = NodeInfo(node="head", address="127.0.0.1", versions={}, inventory={"gpus": 0})
     with (
         HeadRay(of_head, me, TOKEN, Inbox()) as cluster,
-        pytest.raises(ray_node.RayFailedError, match=SAID),
+        pytest.raises(RayFailedError, match=SAID),
     ):
         cluster.revive()
 

@@ -19,7 +19,6 @@ import pytest
 from contract import lease as fence
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster import roll
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
@@ -33,6 +32,7 @@ from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.node.head import tell_end
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
+from entrypoint.run import reads
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from tests.entrypoint.cluster.test_server import TOKEN, Head, eventually, head, node_info
@@ -176,7 +176,7 @@ def test_a_worker_whose_run_directory_is_a_copy_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A whole worker and a real control port; the copy is made while the head lives."""
-    monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(reads, "STORAGE_GRACE_SECONDS", 0.0)
     copy = tmp_path.with_name(f"{tmp_path.name}-copy")
     head = head_of(settings)
     with Lease(RunFiles(tmp_path).leases) as lease, head:

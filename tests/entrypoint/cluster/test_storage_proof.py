@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.cluster import roll
 from entrypoint.cluster.client import RefusedError
 from entrypoint.cluster.storage_proof import StorageProof, is_there, sweep
 from entrypoint.net.wait import NotYetError
+from entrypoint.run import reads
 from entrypoint.run.lease import Lease
 from tests.entrypoint.cluster.test_server import Head, shared, strict
 
@@ -40,7 +40,7 @@ def test_a_worker_whose_run_directory_is_a_fresh_copy_may_look_again_and_is_then
             with pytest.raises(NotYetError, match="mount one shared storage"):
                 client.check_in(shared("a", storage=said))
         assert strict.heard.check_ins == []
-        monkeypatch.setattr(roll, "STORAGE_GRACE_SECONDS", 0.0)
+        monkeypatch.setattr(reads, "STORAGE_GRACE_SECONDS", 0.0)
         with pytest.raises(RefusedError, match="mount one shared storage"):
             client.check_in(shared("a", storage=proof.show()))
         assert list(strict.control.state()["refused"]) == ["a"]

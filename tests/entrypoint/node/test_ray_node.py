@@ -12,7 +12,7 @@ from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
-from entrypoint.processes.inbox import Inbox
+from entrypoint.processes.inbox import Inbox, RayFailedError
 
 ADDRESS = "10.0.0.2"
 
@@ -153,7 +153,7 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
     )
     me = NodeInfo(node="n", address="127.0.0.1", versions={})
     node = ray_node.RayNode(given, (), me, "t", Inbox())
-    with node, pytest.raises(ray_node.RayFailedError) as failed:
+    with node, pytest.raises(RayFailedError) as failed:
         node.wait_ready(node.says_started, threading.Event())
     log = tmp_path / "logs" / f"ray-{given.node_name}.log"
     assert str(failed.value).startswith(f"Ray did not start (its log is {log}): RuntimeError: Fail")
