@@ -12,38 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting_worker import environment, worker_that_waits
+
 SIGNALS = 5000
-NAME = "waits"
-
-
-def environment(run_dir: Path) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "RAY_WORKER": "1",
-        "HEAD_POD_ID": "nosuch",
-        "ROLLCALL_RUN_DIR": str(run_dir),
-        "ROLLCALL_TOKEN": "correct-horse-battery",
-        "ROLLCALL_PREFLIGHT": "off",
-        "ROLLCALL_NODE_NAME": NAME,
-    }
-
-
-@contextmanager
-def worker_that_waits(run_dir: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """For a head that never comes."""
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "entrypoint"],
-        env=environment(run_dir) | env,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert worker.stdout is not None
-        assert any("waiting for the head's name" in line for line in worker.stdout)
-        yield worker
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 def test_a_worker_that_waits_for_the_head_ends_within_5_seconds(tmp_path: Path) -> None:

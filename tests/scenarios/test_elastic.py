@@ -10,8 +10,6 @@ import pytest
 
 from contract.progress import Progress
 from contract.resources import Offer
-from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import (
     AttemptResult,
     FailureClass,
@@ -21,10 +19,9 @@ from entrypoint.job.failures.classes import (
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin import RECIPE
+from tests.support.builtin_settings import settings_of
 from tests.support.world import DIED, FINISHED, STOPPED, Act, World, ends
 from trainer.config.config import parse
-
-URL = "http://reward:5000/get_reward"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +169,6 @@ def test_a_late_worker_is_taken_in_at_the_next_checkpoint_and_not_before(tmp_pat
     assert world.sentences("stop") == ["b joined: asking the job to save and to stop"]
     assert world.sentences("decision")[-1].startswith("every worker is there again: resuming from")
     assert world.jobs.submitted[-1]["ROLLCALL_RESUME_FROM"] == "11"
-
-
-def settings_of(root: Path, *job: str) -> Settings:
-    prompts = root / "prompts.jsonl"
-    prompts.write_text('{"input": "1+1="}\n')
-    common = ("--pretrain", "some/model", "--prompt_data", str(prompts), "--remote_rm_url", URL)
-    return read_settings({"ROLLCALL_RUN_DIR": str(root)}, [*common, *job])
 
 
 COLOCATED = (

@@ -21,7 +21,7 @@ from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.node import ray_node
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayEnded, StopAsked
-from tests.entrypoint.cluster.test_server import eventually
+from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, STOPPED, TOKEN, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

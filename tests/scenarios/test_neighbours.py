@@ -21,7 +21,7 @@ from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import identity, process, services
 from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services
-from tests.entrypoint.cluster.test_server import eventually
+from tests.support.waiting import eventually
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")

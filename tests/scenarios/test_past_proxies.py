@@ -12,12 +12,8 @@ import pytest
 
 from entrypoint.net import wait
 from entrypoint.node.ray_node import alive_nodes
-from tests.entrypoint.cluster.test_server import Head, node_info
-from tests.entrypoint.job.test_ray_jobs import NEVER, FakeRay, client, ray, submit
-from tests.entrypoint.net.test_wait import server
-from tests.entrypoint.node.test_alive_nodes import dashboard
-
-__all__ = ["dashboard", "ray", "server"]
+from tests.support.control import Head, node_info
+from tests.support.fake_ray import NEVER, FakeRay, client, submit
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -25,7 +25,7 @@ from entrypoint.processes.inbox import (
     StopAsked,
 )
 from entrypoint.processes.services import Services
-from tests.program.test_up_stop import worker_that_waits
+from tests.support.waiting_worker import worker_that_waits
 
 
 def test_a_file_that_appears_is_a_request_to_stop(

@@ -22,11 +22,14 @@ from entrypoint.net import wait
 from entrypoint.node import head, ray_node, worker
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayFailedError
-from tests.entrypoint.cluster.test_server import TOKEN
-from tests.scenarios.test_storage_lost import environ, head_of, serve
-from tests.scenarios.test_storage_lost import settings as of_worker
+from tests.support.control import TOKEN
+from tests.support.worker_and_head import head_of, serve
 
-__all__ = ["environ", "of_worker"]
+
+@pytest.fixture
+def of_worker(environ: dict[str, str]) -> Settings:
+    return read_settings(environ, ["true"])
+
 
 SAID = "ray cannot start: /no/such/ray: No such file or directory"
 

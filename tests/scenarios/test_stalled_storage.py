@@ -21,9 +21,8 @@ from contract.progress import Progress
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.net.wait import NotYetError
 from entrypoint.run import reads
-from tests.entrypoint.cluster.test_server import TOKEN, Head, eventually, head, node_info
-
-__all__ = ["head"]
+from tests.support.control import TOKEN, Head, node_info
+from tests.support.waiting import eventually
 
 
 @contextmanager

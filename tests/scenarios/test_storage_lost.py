@@ -7,11 +7,9 @@ import json
 import logging
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pytest
@@ -19,15 +17,11 @@ import pytest
 from contract import lease as fence
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
-from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.machine.inventory import versions
 from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.node.head import tell_end
@@ -35,11 +29,10 @@ from entrypoint.processes.inbox import HeadSaid, Inbox, Message
 from entrypoint.run import reads
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
-from tests.entrypoint.cluster.test_server import TOKEN, Head, eventually, head, node_info
-from tests.support.control import control_server
+from tests.support.control import Head, node_info
+from tests.support.waiting import eventually
+from tests.support.worker_and_head import head_of, serve
 from tests.support.world import FINISHED, World
-
-__all__ = ["head"]
 
 
 @pytest.fixture
@@ -126,36 +119,8 @@ def test_a_journal_that_takes_no_event_ends_the_run_with_an_outcome(tmp_path: Pa
 
 
 @pytest.fixture
-def environ(tmp_path: Path, free_port: int) -> Iterator[dict[str, str]]:
-    """A worker's, whose head's Ray takes connections."""
-    with socket.create_server(("127.0.0.1", 0)) as ray, TemporaryDirectory() as short:
-        yield {
-            "RAY_WORKER": "1",
-            "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
-            "ROLLCALL_CONTROL_PORT": str(free_port),
-            "ROLLCALL_RAY_PORT": str(ray.getsockname()[1]),
-            "ROLLCALL_RAY_TEMP_DIR": short,
-            "ROLLCALL_RUN_DIR": str(tmp_path),
-            "ROLLCALL_RECIPE": "command",
-            "ROLLCALL_NODE_NAME": f"worker-{os.getpid()}",
-            "ROLLCALL_TOKEN": TOKEN,
-        }
-
-
-@pytest.fixture
 def settings(environ: dict[str, str]) -> Settings:
     return read_settings(environ, ["true"])
-
-
-def head_of(settings: Settings) -> ControlServer:
-    """Of a worker with these settings."""
-    me = NodeInfo(node="head", address="127.0.0.2", versions=versions(settings))
-    registry = NodeRegistry(me, 1, "first")
-    return control_server(settings.run_dir, settings.control_port, TOKEN, registry)
-
-
-def serve(settings: Settings, inbox: Inbox | None = None) -> int:
-    return worker.serve(settings, (), inbox or Inbox())
 
 
 def test_a_worker_whose_ray_finds_no_place_for_its_log_tries_again(

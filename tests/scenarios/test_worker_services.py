@@ -16,11 +16,9 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.processes.inbox import HeadSaid, Inbox, StopAsked
-from tests.entrypoint.cluster.test_server import eventually
-from tests.entrypoint.processes.test_services import SERVER
-from tests.scenarios.test_storage_lost import environ, head_of, serve
-
-__all__ = ["environ"]
+from tests.support.http_answers import SERVER
+from tests.support.waiting import eventually
+from tests.support.worker_and_head import head_of, serve
 
 pytestmark = pytest.mark.timeout(60)
 

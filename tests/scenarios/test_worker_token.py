@@ -14,10 +14,9 @@ from entrypoint.net import wait
 from entrypoint.node import ray_node
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import token as run_token
-from tests.entrypoint.cluster.test_server import TOKEN, eventually
-from tests.scenarios.test_storage_lost import environ, head_of, serve
-
-__all__ = ["environ"]
+from tests.support.control import TOKEN
+from tests.support.waiting import eventually
+from tests.support.worker_and_head import head_of, serve
 
 
 @pytest.fixture

@@ -1,14 +1,27 @@
-"""A head's control port for tests, and an observer that keeps what the nodes told it."""
+"""A head's control port on loopback, its observer, and what a worker sends to it."""
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
+import pytest
+
 from contract.run_dir import RunFiles
+from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer, RollObserver
+from entrypoint.net.port_block import PortBlock
+from tests.support.waiting import eventually
 
+TOKEN = "correct-horse-battery"
+VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
 HEAD = NodeInfo(node="head", address="127.0.0.2", versions={})
 
 
@@ -52,3 +65,68 @@ def control_server(
     """By default the port of a head that waits for one worker."""
     registry = registry or NodeRegistry(HEAD, 1, "first")
     return ControlServer(registry, observer or Recorder(), RunFiles(run_dir), token, port)
+
+
+def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
+    return NodeInfo(node=node, address=address, versions=VERSIONS | versions)
+
+
+class Head:
+    """A control port with what it told the head about."""
+
+    def __init__(self, run: Path, port: int = 0) -> None:
+        self.heard = Recorder()
+        self._reserved = PortBlock()
+        self.port = port or self._reserved.first
+        self.run = RunFiles(run)
+        registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
+        self.control = control_server(run, self.port, TOKEN, registry, self.heard)
+
+    def client(self, token: str = TOKEN) -> ControlClient:
+        return ControlClient("127.0.0.1", self.port, token)
+
+    def get(self, path: str, token: str = TOKEN) -> httpx.Response:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    head = Head(tmp_path)
+    with head.control:
+        eventually(lambda: answers(head.port))
+        yield head
+
+
+@contextmanager
+def asking(head: Head, node: str) -> Iterator[None]:
+    """A connection on which `node` asks for the outcome; its end is that of a killed process."""
+    with socket.create_connection(("127.0.0.1", head.port)) as asker:
+        asker.sendall(
+            f"GET /v1/outcome?node={node} HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        eventually(lambda: head.control._registry._entries[node].asking == 1)
+        yield
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
+    except httpx.HTTPError:
+        return False
+
+
+def shared(node: str, **changes: object) -> NodeInfo:
+    """What a worker with the head's time says about itself."""
+    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS}
+    return NodeInfo(**row | {"clock": time.time()} | changes)
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Head]:
+    """A head that asks workers to show that its run directory is theirs."""
+    head = Head(tmp_path)
+    head.control._registry.me = replace(head.control._registry.me, storage="first")
+    with head.control:
+        yield head

@@ -12,9 +12,7 @@ import pytest
 from entrypoint.cluster.check_in import MOST_BYTES, CheckIn
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.machine.inventory import collective_variables
-from tests.entrypoint.cluster.test_server import Head, head, node_info
-
-__all__ = ["head"]
+from tests.support.control import Head, node_info
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("node", {"node": "a" * 200_000}),

@@ -18,9 +18,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import HeadLost, Message
-from tests.entrypoint.cluster.test_server import TOKEN, Head, eventually, head, node_info
-
-__all__ = ["head"]
+from tests.support.control import TOKEN, Head, node_info
+from tests.support.waiting import eventually
 
 Stranger = Callable[[int, str], int]
 """Starts a server that gives everyone this status and body; its port."""

@@ -18,18 +18,9 @@ from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.connections import owner_of
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Message
-from tests.entrypoint.cluster.test_server import (
-    TOKEN,
-    Head,
-    answers,
-    asking,
-    eventually,
-    head,
-    node_info,
-)
 from tests.support.connections import is_closed
-
-__all__ = ["head"]
+from tests.support.control import TOKEN, Head, answers, asking, node_info
+from tests.support.waiting import eventually
 
 DESCRIPTORS = 200
 ENDLESS = b"GET /v1/state HTTP/1.1\r\nHost: x\r\n"

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,75 +15,12 @@ import pytest
 
 from contract.journal import append_event
 from contract.progress import Progress
-from contract.run_dir import RunFiles
-from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
-from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.client import RefusedError, WrongTokenError
 from entrypoint.cluster.storage_proof import StorageProof
-from entrypoint.net.port_block import PortBlock
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
-from tests.support.control import Recorder, control_server
-
-VERSIONS = {"python": "3.12.4", "ray": "2.55.0"}
-TOKEN = "correct-horse-battery"
-
-
-def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
-    return NodeInfo(node=node, address=address, versions=VERSIONS | versions)
-
-
-class Head:
-    """A control port with what it told the head about."""
-
-    def __init__(self, run: Path, port: int = 0) -> None:
-        self.heard = Recorder()
-        self._reserved = PortBlock()
-        self.port = port or self._reserved.first
-        self.run = RunFiles(run)
-        registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
-        self.control = control_server(run, self.port, TOKEN, registry, self.heard)
-
-    def client(self, token: str = TOKEN) -> ControlClient:
-        return ControlClient("127.0.0.1", self.port, token)
-
-    def get(self, path: str, token: str = TOKEN) -> httpx.Response:
-        url = f"http://127.0.0.1:{self.port}{path}"
-        return httpx.get(url, headers={"Authorization": f"Bearer {token}"})
-
-
-def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
-
-
-@pytest.fixture
-def head(tmp_path: Path) -> Iterator[Head]:
-    head = Head(tmp_path)
-    with head.control:
-        eventually(lambda: answers(head.port))
-        yield head
-
-
-@contextmanager
-def asking(head: Head, node: str) -> Iterator[None]:
-    """A connection on which `node` asks for the outcome; its end is that of a killed process."""
-    with socket.create_connection(("127.0.0.1", head.port)) as asker:
-        asker.sendall(
-            f"GET /v1/outcome?node={node} HTTP/1.1\r\nHost: x\r\n"
-            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
-        )
-        eventually(lambda: head.control._registry._entries[node].asking == 1)
-        yield
-
-
-def answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
-    except httpx.HTTPError:
-        return False
+from tests.support.control import TOKEN, VERSIONS, Head, asking, node_info, shared
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/state", "/v1/outcome", "/v1/events", "/metrics"])
@@ -310,21 +247,6 @@ def test_a_stop_is_passed_on(head: Head) -> None:
 def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
         Head(tmp_path, taken.getsockname()[1])
-
-
-def shared(node: str, **changes: object) -> NodeInfo:
-    """What a worker with the head's time says about itself."""
-    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS}
-    return NodeInfo(**row | {"clock": time.time()} | changes)
-
-
-@pytest.fixture
-def strict(tmp_path: Path) -> Iterator[Head]:
-    """A head that asks workers to show that its run directory is theirs."""
-    head = Head(tmp_path)
-    head.control._registry.me = replace(head.control._registry.me, storage="first")
-    with head.control:
-        yield head
 
 
 def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(

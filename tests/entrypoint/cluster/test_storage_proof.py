@@ -13,9 +13,7 @@ from entrypoint.cluster.storage_proof import StorageProof, is_there, sweep
 from entrypoint.net.wait import NotYetError
 from entrypoint.run import reads
 from entrypoint.run.lease import Lease
-from tests.entrypoint.cluster.test_server import Head, shared, strict
-
-__all__ = ["strict"]
+from tests.support.control import Head, shared
 
 
 def test_a_worker_whose_file_the_head_sees_is_taken(strict: Head) -> None:

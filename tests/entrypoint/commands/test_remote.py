@@ -16,7 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
 from entrypoint.run.journal import Journal
-from tests.entrypoint.cluster.test_server import TOKEN, Head
+from tests.support.control import TOKEN, Head
 
 FINISHED = Outcome("finished", ExitCode.FINISHED, "the job has finished")
 STOPPED = Outcome("stopped", ExitCode.STOPPED, "SIGTERM")

@@ -23,7 +23,7 @@ from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
 from entrypoint.processes.process import NODE_MARK, marked
-from tests.entrypoint.cluster.test_server import eventually
+from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, World, ends
 
 F = FailureClass

@@ -17,9 +17,7 @@ from entrypoint.job import job_log
 from entrypoint.job.job_log import Copy
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net.sockets import listen
-from tests.entrypoint.job.test_ray_jobs import SECRET, TOKEN, FakeRay, client, ray
-
-__all__ = ["ray"]
+from tests.support.fake_ray import SECRET, TOKEN, FakeRay, client
 
 pytestmark = pytest.mark.timeout(60)
 NEVER = threading.Event()

@@ -10,93 +10,15 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 from entrypoint.job import ray_jobs
-from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError, command_line
+from entrypoint.job.ray_jobs import JobInfo, JobRefusedError, command_line
 from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
+from tests.support.fake_ray import TOKEN, FakeRay, client, submit
 
-TOKEN = "correct-horse-battery"
-SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
-NEVER = threading.Event()
-NOWHERE = Path("/proc/no/such/directory")
-
-
-class FakeRay:
-    """Answers as Ray 2.55's dashboard does; what it answers is set by the test."""
-
-    def __init__(self) -> None:
-        self.refusals: list[tuple[int, str]] = []
-        """What the next submissions are answered; then they are taken."""
-        self.submitted: list[dict[str, str]] = []
-        self.stopped: list[str] = []
-        self.status = "RUNNING"
-        self.tokens: set[str | None] = set()
-        routes = [
-            Route("/api/jobs/", self._submit, methods=["POST"]),
-            Route("/api/jobs/{id}", self._info),
-            Route("/api/jobs/{id}/stop", self._stop, methods=["POST"]),
-        ]
-        self._server = uvicorn.Server(
-            uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off")
-        )
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def __enter__(self) -> FakeRay:
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(5)
-
-    @property
-    def url(self) -> str:
-        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
-
-    async def _submit(self, request: Request) -> Response:
-        self.tokens.add(request.headers.get("authorization"))
-        if self.refusals:
-            status, text = self.refusals.pop(0)
-            return PlainTextResponse(text, status)
-        self.submitted.append(await request.json())
-        return JSONResponse({"submission_id": self.submitted[-1]["submission_id"]})
-
-    async def _info(self, request: Request) -> Response:
-        code = {"SUCCEEDED": 0, "FAILED": 3}.get(self.status)
-        row = {"status": self.status, "message": None, "driver_exit_code": code}
-        return JSONResponse(row, 404 if request.path_params["id"] == "unknown" else 200)
-
-    async def _stop(self, request: Request) -> Response:
-        self.stopped.append(request.path_params["id"])
-        return JSONResponse({"stopped": True})
-
-
-@pytest.fixture
-def ray() -> Iterator[FakeRay]:
-    with FakeRay() as ray:
-        yield ray
-
-
-def client(url: str, ray_dir: Path = NOWHERE) -> JobClient:
-    return JobClient(url, TOKEN, ray_dir, [SECRET])
-
-
-def submit(ray: FakeRay, stop: threading.Event = NEVER) -> None:
-    client(ray.url).submit("one", ["python", "train.py"], {"STEP": "7"}, stop)
 
 
 def test_a_submission_is_tried_again_until_ray_has_an_agent(ray: FakeRay) -> None:

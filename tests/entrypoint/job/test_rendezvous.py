@@ -13,7 +13,7 @@ from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
 from entrypoint.job.rendezvous import UnplaceableError
-from tests.scenarios.test_elastic import settings_of
+from tests.support.builtin_settings import settings_of
 from tests.support.world import World
 
 ADDRESSES = {"a": "127.0.0.3", "b": "127.0.0.4"}

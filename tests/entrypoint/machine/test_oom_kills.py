@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from entrypoint.machine import oom_kills
-from tests.entrypoint.cluster.test_server import Head, asking, eventually, head, node_info
-
-__all__ = ["head"]
+from tests.support.control import Head, asking, node_info
+from tests.support.waiting import eventually
 
 
 def test_the_kernels_kills_are_counted_in_either_kind_of_cgroup(tmp_path: Path) -> None:

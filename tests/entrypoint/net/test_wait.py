@@ -1,9 +1,7 @@
 """Waiting: until there, until the deadline, until asked to stop; and a line as time goes by."""
 
-import http.server
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -68,15 +66,6 @@ def test_a_closed_port_is_named(closed_port: int) -> None:
         wait.connect("127.0.0.1", closed_port)
 
 
-class Status(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(int(self.path[1:]))
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 def test_abort_ends_a_wait_for_what_cannot_come_any_more_after_a_failed_try() -> None:
     def moved() -> None:
         raise LookupError("the head is elsewhere")
@@ -88,14 +77,6 @@ def test_abort_ends_a_wait_for_what_cannot_come_any_more_after_a_failed_try() ->
     with pytest.raises(LookupError, match="elsewhere"):
         wait.until("it", silent, timeout=60, stop=stop, abort=moved)
     assert wait.until("it", lambda: "here", timeout=60, stop=stop, abort=moved) == "here"
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Status) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
 
 
 @pytest.mark.parametrize("status", [200, 404, 405, 501])

@@ -18,7 +18,7 @@ from entrypoint.node import ray_files, ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes.inbox import Inbox, RayEnded
 from entrypoint.processes.process import marked, ours
-from tests.entrypoint.cluster.test_server import eventually
+from tests.support.waiting import eventually
 
 ME = NodeInfo(node="n", address="127.0.0.2", versions={})
 NEEDED = ("raylet", "plasma_store", "logs", "python")

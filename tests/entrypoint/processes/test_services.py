@@ -17,14 +17,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.net.wait import GaveUpError, answers_http
 from entrypoint.processes import process
 from entrypoint.processes.services import Service, Services, ServiceSpec, mark, specs
-from tests.entrypoint.cluster.test_server import eventually
-
-SERVER = """
-import http.server, sys, time
-time.sleep(float(sys.argv[2]))
-handler = http.server.BaseHTTPRequestHandler
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
-"""
+from tests.support.http_answers import SERVER
+from tests.support.waiting import eventually
 
 
 def service(tmp_path: Path, port: int, tell: Callable[[str], None], delay: float = 0) -> Service:

@@ -21,6 +21,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import lease
 from entrypoint.run.lease import HeldError, Lease
+from tests.support.writing_driver import DRIVE
 
 HOLD = """
 import sys, time
@@ -189,25 +190,6 @@ def test_a_head_that_was_superseded_is_told_with_both_numbers(
         assert told.wait(5)
     assert "taken over by a later head (lease 2, on newer)" in sentences[0]
     assert "of lease 1, writes nothing more" in sentences[0]
-
-
-DRIVE = """
-import os, sys, time
-from pathlib import Path
-from contract.progress import Progress
-from contract.run_dir import RunFiles
-from contract.journal import append_event
-from contract.lease import SupersededError
-run = RunFiles(Path(sys.argv[1]))
-for step in range(1, 10_000):
-    try:
-        append_event(run.journal, "step", "a step", {"step": step}, attempt=1)
-        Progress(step=step, total_steps=10_000, samples=0, attempt=1, reward=0.0,
-                 reward_first=0.0).write(run.progress)
-    except SupersededError:
-        sys.exit(73)
-    time.sleep(0.001)
-"""
 
 
 @pytest.mark.usefixtures("impatient")

@@ -17,7 +17,7 @@ from contract.journal import append_event, read_events
 from contract.run_dir import RunFiles
 from entrypoint.run import lease
 from entrypoint.run.lease import HeldError, Lease
-from tests.entrypoint.run.test_lease import DRIVE
+from tests.support.writing_driver import DRIVE
 
 
 @pytest.fixture

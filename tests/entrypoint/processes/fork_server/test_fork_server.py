@@ -24,7 +24,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim
 from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
 from entrypoint.processes.process import NODE_MARK, marked
-from tests.entrypoint.cluster.test_server import eventually
+from tests.support.waiting import eventually
 
 WORKER = "ray/_private/workers/default_worker.py"
 TELL = """

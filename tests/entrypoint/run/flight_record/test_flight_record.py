@@ -18,6 +18,7 @@ from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.record import Report
+from tests.support.flight_events import Clock
 from tests.support.repository import DATA
 
 FOUR_FAULTS = DATA / "journals/four-faults.jsonl"
@@ -70,28 +71,6 @@ def test_all_of_the_wall_time_was_spent_on_something(recorded: Report) -> None:
     assert {"roll call", "noticing failures", "start of the job", "no head"} <= set(
         recorded.seconds
     )
-
-
-class Clock:
-    """Writes events at times that a test sets."""
-
-    def __init__(self) -> None:
-        self.at = datetime(2026, 1, 1, tzinfo=UTC)
-        self.rows: list[dict[str, Any]] = []
-
-    def then(self, seconds: float, kind: str, attempt: int | None = None, **details: Any) -> None:
-        self.at += timedelta(seconds=seconds)
-        row = {"at": self.at.isoformat(), "node": "head", "attempt": attempt, "kind": kind}
-        self.rows.append({**row, "sentence": f"{kind}!", "details": details})
-
-    def begins(self, attempt: int, from_step: int = 0) -> None:
-        self.then(10, "roll", present=[], expected=0)
-        self.then(0, "attempt", attempt, resume_from=from_step)
-        self.then(20, "resume", attempt, step=from_step)
-
-    def steps(self, attempt: int, *numbers: int, seconds: float = 100) -> None:
-        for number in numbers:
-            self.then(seconds, "step", attempt, step=number)
 
 
 def fails_once() -> Clock:

@@ -6,7 +6,7 @@ import pytest
 
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record.record import Report
-from tests.entrypoint.run.flight_record.test_flight_record import Clock
+from tests.support.flight_events import Clock
 
 
 def adds_up(record: Report) -> bool:
