@@ -39,12 +39,12 @@ def markdown() -> str:
 def summary() -> str:
     rows = results.read()
     faults = {fault.name: fault for group in GROUPS.values() for fault in group}
-    lines = ["| fault | seconds to a new step | what goes on |", "|---|---|---|"]
+    lines = ["| fault | seconds to a new step | the run continues in |", "|---|---|---|"]
     for name in IN_README:
         row = rows[name]
         another = "a new attempt" if row["answers"] else "a new head"
-        goes_on = another if row["attempts"] else "the same attempt"
-        lines.append(f"| {faults[name].sentence} | {row['seconds']:.0f} | {goes_on} |")
+        continues_in = another if row["attempts"] else "the same attempt"
+        lines.append(f"| {faults[name].sentence} | {row['seconds']:.0f} | {continues_in} |")
     return "\n".join(lines)
 
 
@@ -61,9 +61,9 @@ def _row(fault: Any, row: dict[str, Any] | None) -> str:
         return f"| {name} | not measured yet ({fault.deadline}) | | |"
     classes = ", ".join(f"`{c}`" for c in row["classes"])
     if row["attempts"] == 0:
-        answer = "the attempt goes on"
+        answer = "the attempt continues"
     else:
-        answer = "; then ".join(row["answers"]) or "a new head goes on with the run"
+        answer = "; then ".join(row["answers"]) or "a new head continues the run"
     return f"| {name} | {row['seconds']:.0f} ({fault.deadline:g}) | {classes or '–'} | {answer} |"
 
 
