@@ -33,7 +33,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup  ## train PPO on three local nodes, about four minutes: SEED=0 CRASH=1
+demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
 test: setup lint hosts  ## lint, then run every test that this machine can run
