@@ -14,7 +14,7 @@ from typing import Any
 
 from entrypoint.cluster import differences, roll
 from entrypoint.cluster.roll import NodeInfo, RegisteredNode
-from entrypoint.net.sockets import told_by
+from entrypoint.net.sockets import peer_address
 from entrypoint.run import reads
 
 
@@ -243,7 +243,7 @@ class NodeRegistry:
         self._refused.pop(info.node, None)
         entry = self._entries.setdefault(info.node, RegisteredNode(info, now))
         entry.info, entry.seen_at, entry.hung_up = info, now, False
-        entry.source, entry.skew = told_by(source, info.address), skew
+        entry.source, entry.skew = peer_address(source, info.address), skew
         self._acknowledged.discard(info.node)
         return None
 

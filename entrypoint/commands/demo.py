@@ -25,7 +25,7 @@ from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.commands import demo_plot
 from entrypoint.net.port_block import PortBlock
-from entrypoint.processes.process import Process, end, kill, marked
+from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
 
 log = logging.getLogger("rollcall.demo")
@@ -241,7 +241,7 @@ def _wait_for_share(layout: Layout, share: float) -> None:
 
 def _on_node(layout: Layout, number: int) -> list[psutil.Process]:
     mark = layout.mark(number)
-    return [*marked(mark), *marked(f"{mark}/service")]
+    return [*find_marked(mark), *find_marked(f"{mark}/service")]
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -264,7 +264,7 @@ class Attempt:
         self._record_stop(sentence)
         self._killed_at = time.monotonic()
         mark, number = self.run.settings.node_mark, str(self.plan.number)
-        if drivers := process.ours(mark, ROLLCALL_ATTEMPT=number):
+        if drivers := process.find_ours_or_orphaned(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)
         else:
             self.jobs.stop(self.plan.submission)

@@ -7,15 +7,18 @@ import ipaddress
 import socket
 
 
-def told_by(source: str, address: str) -> str:
-    """`source`, where it says something of `address`: not between nodes of one machine."""
+def peer_address(source: str, address: str) -> str:
+    """The `source` of a connection, to be compared with the node's own `address`.
+
+    It is "" if the two cannot be compared: a loopback, or IPv4 beside IPv6.
+    """
     try:
-        seen, said = ipaddress.ip_address(source), ipaddress.ip_address(address)
+        seen, own = ipaddress.ip_address(source), ipaddress.ip_address(address)
     except ValueError:
         return ""
     seen = getattr(seen, "ipv4_mapped", None) or seen
-    same_kind = seen.version == said.version
-    return "" if seen.is_loopback or said.is_loopback or not same_kind else str(seen)
+    comparable = seen.version == own.version and not seen.is_loopback and not own.is_loopback
+    return str(seen) if comparable else ""
 
 
 def host_port(host: str, port: int) -> str:
@@ -28,7 +31,10 @@ def host_port(host: str, port: int) -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """All interfaces, IPv6 too where the machine has it. Raises OSError where the port is taken."""
+    """Listen on all interfaces, with IPv6 if the machine has it.
+
+    Raises OSError if the port is taken.
+    """
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(

@@ -49,7 +49,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     """Until the run is finished or beyond help; the exit code is the outcome's."""
     run, told = RunFiles(settings.run_dir), head_address(settings)
     try:
-        address = address_of.of_head(settings, told.value if told else None)
+        address = address_of.own_head_address(settings, told.value if told else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = resume_check.fingerprint(settings)
@@ -78,7 +78,7 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
 
     All that then wants to write to the run is refused, which ends this head.
     """
-    process.kill(process.marked(settings.node_mark, **fence.environment(lease.claim)))
+    process.kill(process.find_marked(settings.node_mark, **fence.environment(lease.claim)))
     inbox.put(StopAsked(why))
 
 

@@ -127,7 +127,7 @@ class RayNode:
     def _needed(self) -> list[Path]:
         """The files that Ray's workers need; none before all are there, as the daemon makes its
         sockets some time after its start."""
-        named = ray_files.needed(process.ours(self._mark))
+        named = ray_files.needed(process.find_ours_or_orphaned(self._mark))
         return [] if ray_files.missing(named) else named
 
     def _watch_files(self, needed: list[Path]) -> None:
@@ -280,7 +280,7 @@ def alive_nodes(dashboard: str, token: str) -> list[Alive]:
 
 def remove_stale(mark: str) -> None:
     """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
-    ended = process.end(process.ours(mark), grace=0.5)
+    ended = process.end(process.find_ours_or_orphaned(mark), grace=0.5)
     if ended:
         log.info("ended %d processes of an earlier Ray on this node", ended)
 

@@ -93,7 +93,7 @@ def tell_unfit(settings: Settings, sentences: tuple[str, ...]) -> None:
         host = dns.resolve(_head(settings).value)
         wait.connect(host, settings.control_port)
         client = ControlClient(host, settings.control_port, token)
-        address = address_of.of_worker(settings, host)
+        address = address_of.worker_address(settings, host)
         client.check_in(
             NodeInfo(
                 node=settings.node_name,
@@ -179,7 +179,7 @@ class _Membership:
         settings, head = self.settings, self.locator.name
         put, over = self.inbox.put, threading.Event()
         host = self._wait_for(f"the head's name {head}", self.locator.find)
-        info = self._node_info(address_of.of_worker(settings, host))
+        info = self._node_info(address_of.worker_address(settings, host))
         client = ControlClient(host, settings.control_port, self.token)
         proof = StorageProof(settings.run_dir)
 

@@ -61,9 +61,9 @@ class Context:
         """The processes that may be this node's here, and a phrase that says whose they are."""
         mark = self.settings.node_mark
         if self.running_pid is None:
-            left = {found.pid for found in process.ours(mark)}
+            left = {found.pid for found in process.find_ours_or_orphaned(mark)}
             return left, "left by an earlier life of this node"
-        running = {self.running_pid, *(found.pid for found in process.marked(mark))}
+        running = {self.running_pid, *(found.pid for found in process.find_marked(mark))}
         return running, f"of this node, which runs here (pid {self.running_pid})"
 
 

@@ -59,8 +59,9 @@ def own_address(context: Context, everything: list[Interface]) -> str:
     known already."""
     named = head_address(context.settings)
     if isinstance(context.role, Worker):
-        return address.of_worker(context.settings, looked_up(context.role.head_address))
-    return address.of_head(context.settings, looked_up(named.value) if named else None, everything)
+        return address.worker_address(context.settings, looked_up(context.role.head_address))
+    peer = looked_up(named.value) if named else None
+    return address.own_head_address(context.settings, peer, everything)
 
 
 def chosen(context: Context) -> Finding:
@@ -70,7 +71,7 @@ def chosen(context: Context) -> Finding:
     everything = interfaces.interfaces(context.machine.sys, context.machine.addresses())
     told = own_address(context, everything)
     on_head = isinstance(context.role, Head)  # a worker may be beside its head on one machine
-    if on_head and address.is_loopback(told) and not address.by_hand(context.settings):
+    if on_head and address.is_loopback(told) and not address.is_explicit(context.settings):
         evidence = f"the only address of this node that can be found is {told}, at which no other "
         evidence += "machine reaches it"
         remedy = "set ROLLCALL_NODE_ADDRESS to the address at which the other nodes reach this one"

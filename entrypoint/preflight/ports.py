@@ -101,7 +101,7 @@ def _holders() -> dict[int, int]:
 def living(settings: Settings) -> int | None:
     """The entrypoint of a living node of this name on this machine."""
     marks = (settings.node_mark, services.mark(settings), fork_server.mark(settings))
-    return process.neighbour(*marks)
+    return process.other_owner(*marks)
 
 
 def stale_ray(context: Context) -> Finding:
@@ -113,7 +113,7 @@ def stale_ray(context: Context) -> Finding:
     if pid := living(context.settings):
         evidence = f"another Rollcall node runs here (pid {pid})"
         return Finding(Verdict.FAIL, evidence, f"give this one {names}")
-    left = process.ours(context.settings.node_mark)
+    left = process.find_ours_or_orphaned(context.settings.node_mark)
     if not left:
         return Finding(Verdict.PASS, "no earlier Ray of this node is left")
     evidence = f"{len(left)} processes of an earlier Ray of this node are left"

@@ -1,4 +1,4 @@
-"""The only place that starts, signals and reaps processes."""
+"""Starts, signals and reaps processes; no other module does."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from entrypoint.processes import identity
 log = logging.getLogger(__name__)
 
 NODE_MARK = "ROLLCALL_NODE_MARK"
-"""Set in the environment of all that a node starts, inherited by what those start in turn: so a
-node finds its own processes again, also after it was killed itself."""
+"""Set in the environment of all that a node starts, and inherited by what those processes start.
+By the mark a node finds its processes again, even after it was killed itself."""
 NODE_OWNER = "ROLLCALL_NODE_OWNER"
-"""Beside the mark: the entrypoint that the process belongs to. While that one lives, the process
-works for it; afterwards it is left over, and the next entrypoint with this mark ends it."""
+"""Set beside the mark: the identity of the entrypoint that owns the process. When that entrypoint
+is gone, the process is an orphan, and the next entrypoint with this mark ends it."""
 
 
 class StartError(Exception):
-    """A program could not be started; the sentence says which and why."""
+    """A program could not be started; the sentence names the program and the reason."""
 
 
 class Process:
-    """A child in its own session, its output appended to a log file, or on this one's console.
+    """A child process in a session of its own. Its output goes to a log file or to the console.
 
-    Its own session, because a terminal's Ctrl-C must reach the entrypoint alone: it decides the
-    order in which things stop.
+    The own session keeps a terminal's Ctrl-C from the child: the entrypoint alone decides the order
+    in which processes stop.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 + signal where a signal ended it."""
+        """None while the process runs; 128 + signal if a signal ended it."""
         code = self._popen.poll()
         return code if code is None or code >= 0 else 128 - code
 
@@ -73,7 +73,7 @@ class Process:
         return self.exit_code is None
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The exit code; None where it still runs after `timeout` seconds."""
+        """The exit code; None if the process still runs after `timeout` seconds."""
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -90,7 +90,7 @@ class Process:
         threading.Thread(target=watch, name=f"watch-{self.name}", daemon=True).start()
 
     def stop(self, grace: float = 10.0) -> None:
-        """SIGTERM to the process, then SIGKILL to it and what is left of its descendants."""
+        """Send SIGTERM to the process, then SIGKILL to it and to its remaining descendants."""
         try:
             descendants = psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -104,7 +104,7 @@ class Process:
         end(descendants, grace=1.0)
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of its output; not those of an earlier process with the same log."""
+        """The last lines of its output, without those of an earlier process with the same log."""
         if self.log_path is None:
             return ""
         with named(self.log_path), self.log_path.open("rb") as file:
@@ -121,9 +121,10 @@ def _open_log(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
 
 
 def output(argv: Sequence[str], *, timeout: float) -> tuple[int, str]:
-    """Exit code and all that a short program prints; it is killed after `timeout` seconds.
+    """The exit code and the whole output of a short program.
 
-    Raises StartError where there is no such program, or no end of it in time.
+    Raises StartError if there is no such program, or if it does not end within `timeout` seconds:
+    then it is killed.
     """
     try:
         done = subprocess.run(
@@ -142,7 +143,7 @@ def output(argv: Sequence[str], *, timeout: float) -> tuple[int, str]:
 
 
 def raise_open_files_limit(wanted: int = 65536) -> None:
-    """The soft limit up to `wanted`, as far as the hard one allows; children inherit it."""
+    """Raise the soft limit to `wanted`, or to the hard limit if lower. Children inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < best:
@@ -150,7 +151,7 @@ def raise_open_files_limit(wanted: int = 65536) -> None:
 
 
 def end(processes: Iterable[psutil.Process], *, grace: float) -> int:
-    """SIGTERM, then after `grace` seconds SIGKILL; return how many were still alive at first."""
+    """Send SIGTERM, and SIGKILL after `grace` seconds. Return how many were alive at first."""
     alive = [process for process in processes if _lives(process)]
     for process in alive:
         _signal(process, signal.SIGTERM)
@@ -162,39 +163,40 @@ def end(processes: Iterable[psutil.Process], *, grace: float) -> int:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL to all of them, as a machine that loses its power would."""
+    """Send SIGKILL to all of them, as if the machine lost its power."""
     for process in processes:
         _signal(process, signal.SIGKILL)
 
 
 def marks(mark: str) -> dict[str, str]:
-    """What all that this entrypoint starts has in its environment."""
+    """The variables in the environment of every process that this entrypoint starts."""
     return {NODE_MARK: mark, NODE_OWNER: identity.identity() or ""}
 
 
-def marked(mark: str, **variables: str) -> list[psutil.Process]:
-    """Every process of this user that carries the node's mark, this one left out; with
-    `variables`, those that have them, too."""
+def find_marked(mark: str, **variables: str) -> list[psutil.Process]:
+    """This user's other processes that have the node's mark, and the `variables`, if given."""
     return [process for process, _ in _carriers(mark, variables)]
 
 
-def ours(mark: str, **variables: str) -> list[psutil.Process]:
-    """Those of them that belong to this entrypoint, or to one that is gone: its to end."""
+def find_ours_or_orphaned(mark: str, **variables: str) -> list[psutil.Process]:
+    """The marked processes whose entrypoint is this one, or is gone: this node may end them."""
     found = list(_carriers(mark, variables))
     others = identity.others() if found else {}
     return [process for process, environ in found if environ.get(NODE_OWNER) not in others]
 
 
-def neighbour(*node_marks: str) -> int | None:
-    """The number of another living entrypoint that processes with one of the marks belong to."""
+def other_owner(*node_marks: str) -> int | None:
+    """The PID of another living entrypoint that owns processes with one of the marks."""
     found = [environ for mark in node_marks for _, environ in _carriers(mark, {})]
     others = identity.others() if found else {}
-    return next((pid for one in found if (pid := others.get(one.get(NODE_OWNER, "")))), None)
+    owners = (others.get(environ.get(NODE_OWNER, "")) for environ in found)
+    return next((pid for pid in owners if pid), None)
 
 
 def _carriers(
     mark: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Each process with the mark and the variables in its environment, and that environment."""
     wanted = {NODE_MARK: mark, **variables}.items()
     for process in psutil.process_iter():
         try:

@@ -147,7 +147,8 @@ class Services:
         ]
 
     def __enter__(self) -> Services:
-        process.end(process.ours(self._mark), grace=1.0)  # of an earlier life of this node
+        of_earlier_life = process.find_ours_or_orphaned(self._mark)
+        process.end(of_earlier_life, grace=1.0)
         for service in self._services:
             service.start()
         return self

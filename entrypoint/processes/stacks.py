@@ -72,7 +72,7 @@ def collect(settings: Settings, path: Path) -> int:
 def _of_the_job(settings: Settings) -> Iterable[psutil.Process]:
     """The Python processes that train, generate or score on this node."""
     marks = (settings.node_mark, services.mark(settings))
-    for one in (one for mark in marks for one in process.ours(mark)):
+    for one in (one for mark in marks for one in process.find_ours_or_orphaned(mark)):
         title = _title(one)
         if "python" in _program(one) and not OF_RAY.search(title):
             yield one

@@ -84,7 +84,7 @@ class Machine:
     def left(self) -> list[int]:
         """What runs of the nodes of this name, beside their entrypoints."""
         marks = (self.settings.node_mark, services.mark(self.settings))
-        return sorted(one.pid for mark in marks for one in process.marked(mark))
+        return sorted(one.pid for mark in marks for one in process.find_marked(mark))
 
     def start_second(self) -> None:
         """As far as it would end what an earlier life has left."""
@@ -102,7 +102,7 @@ class Machine:
     def close(self) -> None:
         self.kill_first()
         marks = (self.settings.node_mark, services.mark(self.settings))
-        process.kill(one for mark in marks for one in process.marked(mark))
+        process.kill(one for mark in marks for one in process.find_marked(mark))
         assert self.first.stdout is not None
         self.first.stdout.close()
 
@@ -209,9 +209,11 @@ def test_a_number_that_came_again_is_another_process() -> None:
     other = {process.NODE_MARK: f"again-{number}", process.NODE_OWNER: f"1:{int(started) + 1}"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | other) as left:
         try:
-            eventually(lambda: bool(process.marked(f"again-{number}")))
-            assert [one.pid for one in process.ours(f"again-{number}")] == [left.pid]
-            assert process.neighbour(f"again-{number}") is None
+            eventually(lambda: bool(process.find_marked(f"again-{number}")))
+            assert [one.pid for one in process.find_ours_or_orphaned(f"again-{number}")] == [
+                left.pid
+            ]
+            assert process.other_owner(f"again-{number}") is None
         finally:
             left.kill()
 

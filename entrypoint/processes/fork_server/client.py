@@ -55,7 +55,8 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         if not wanted(self._settings):
             return self
-        process.end(process.ours(mark(self._settings)), grace=0.5)  # of an earlier life
+        of_earlier_life = process.find_ours_or_orphaned(mark(self._settings))
+        process.end(of_earlier_life, grace=0.5)
         process.raise_open_files_limit()
         self._start()
         return self

@@ -49,7 +49,9 @@ def routes(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
 
 
 def of_head(environ: dict[str, str], everything: Sequence[Interface] = (ETH0,)) -> str:
-    return address.of_head(read_settings(environ), environ.get("ROLLCALL_HEAD_ADDRESS"), everything)
+    return address.own_head_address(
+        read_settings(environ), environ.get("ROLLCALL_HEAD_ADDRESS"), everything
+    )
 
 
 def interface(environ: dict[str, str], root: Path, *names: str) -> tuple[Result, Context]:
@@ -64,9 +66,9 @@ def interface(environ: dict[str, str], root: Path, *names: str) -> tuple[Result,
 
 
 def test_a_workers_address_is_that_of_the_route_to_its_head() -> None:
-    assert address.of_worker(read_settings({}), "127.0.0.1") == "127.0.0.1"
+    assert address.worker_address(read_settings({}), "127.0.0.1") == "127.0.0.1"
     given = read_settings({"ROLLCALL_NODE_ADDRESS": "10.1.2.3"})
-    assert address.of_worker(given, "127.0.0.1") == "10.1.2.3"
+    assert address.worker_address(given, "127.0.0.1") == "10.1.2.3"
 
 
 @pytest.mark.usefixtures("debian")
@@ -148,7 +150,7 @@ from entrypoint.config.role import head_address
 from entrypoint.config.read import read_settings
 settings = read_settings(json.loads(sys.argv[1]))
 told = head_address(settings)
-print(json.dumps(address.of_head(settings, told.value if told else None)))
+print(json.dumps(address.own_head_address(settings, told.value if told else None)))
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoint.net.sockets import told_by
+from entrypoint.net.sockets import peer_address
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from entrypoint.net.sockets import told_by
 def test_where_a_connection_comes_from_says_something_between_machines(
     source: str, address: str, telling: str
 ) -> None:
-    assert told_by(source, address) == telling
+    assert peer_address(source, address) == telling

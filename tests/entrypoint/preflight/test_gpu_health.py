@@ -139,7 +139,7 @@ def test_memory_that_an_earlier_life_of_this_node_holds_is_a_warning(
     class Left:
         pid = 4242
 
-    monkeypatch.setattr("entrypoint.processes.process.ours", lambda _: [Left])
+    monkeypatch.setattr("entrypoint.processes.process.find_ours_or_orphaned", lambda _: [Left])
     dev = machines.nvidia_dev(tmp_path)
     told = named("gpu.memory").run(context(dev=dev, nvml=lambda: machines.nvml("h100-bad")))
     # GPU 3 of that machine is lost, which fails whatever holds the memory of the others.

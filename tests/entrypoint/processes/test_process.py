@@ -99,12 +99,12 @@ def test_a_node_finds_its_own_processes_and_nobody_elses(tmp_path: Path) -> None
     try:
         wait_for_line(mine, "up")
         deadline = time.monotonic() + 10  # a process that was just started may show no environment
-        while len(found := process.marked(f"mine-{os.getpid()}")) < 2:
+        while len(found := process.find_marked(f"mine-{os.getpid()}")) < 2:
             assert time.monotonic() < deadline
         assert len(found) == 2
         assert mine.pid in {one.pid for one in found}
         assert process.end(found, grace=5) == 2
-        assert process.marked(f"mine-{os.getpid()}") == []
+        assert process.find_marked(f"mine-{os.getpid()}") == []
         assert other.running
     finally:
         mine.stop()

@@ -171,10 +171,12 @@ def test_a_server_left_by_a_killed_node_is_ended_before_its_successor_starts(
         env=dict(os.environ) | {process.NODE_MARK: mark(given)},
         log_to=tmp_path / "left.log",
     )
-    eventually(lambda: bool(process.marked(mark(given))))  # it may show no environment at first
+    eventually(
+        lambda: bool(process.find_marked(mark(given)))
+    )  # it may show no environment at first
     told: list[str] = []
     with Services(given, is_head=True, env=dict(os.environ), tell=told.append) as services:
         assert not left.running
         services.wait_ready(threading.Event())
     assert told == []
-    assert process.marked(mark(given)) == []
+    assert process.find_marked(mark(given)) == []
