@@ -122,11 +122,16 @@ class PhaseFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        """The first `write` opens the file."""
+        self._path = path
+        self._descriptor: int | None = None
 
     def write(self, phase: Phase) -> None:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
         text = json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n"
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)

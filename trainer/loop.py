@@ -1,9 +1,9 @@
-"""The training loop: the only place where the order of a step is written.
+"""The training loop: the only module that knows the order of a step.
 
-The driver holds no model. A line that waits, waits for actors; the forward passes of a step run at
-the same time as the scoring, and the updates of policy and critic at the same time as each other.
-A step is a function of (checkpoint, seed, step): nothing else that a process remembers has a part
-in it. With asynchronous rollouts (`async_rollout`) a step also depends on when each rollout ends.
+The driver holds no model. It asks groups of workers and waits for their answers. The forward passes
+of a step run while its rewards are computed; the updates of policy and critic run at the same time.
+A step is a function of (checkpoint, seed, step) and of nothing else that a process remembers. With
+asynchronous rollouts (`async_rollout`) a step also depends on when each rollout ends.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
 
 from contract.journal import teller
 from contract.manifest import checkpoint_path, fault_of
@@ -23,13 +21,13 @@ from trainer.algorithms import batching
 from trainer.algorithms.kl_control import next_coefficient
 from trainer.checkpoint import best, resume
 from trainer.checkpoint.checkpointer import Keeping
+from trainer.checkpoint.replication import Peers
 from trainer.checkpoint.writer import RunState
-from trainer.cluster.restarts import Budget
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
 from trainer.metrics.evaluation import Evaluation
 from trainer.metrics.recorder import Recorder, Stopwatch
-from trainer.recovery import Disk, Memory, Mending, Repair, Source, WentBackError
+from trainer.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.rollout import async_rollout, dynamic_sampling, rewards
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.generate import Rollouts
@@ -52,11 +50,6 @@ from trainer.workers.experience import Estimates
 from trainer.workers.groups import Team
 from trainer.workers.protocols import Critic, Policy
 
-if TYPE_CHECKING:
-    from trainer.checkpoint.replication import Peers
-
-T = TypeVar("T")
-
 
 def train(
     config: Config,
@@ -68,25 +61,21 @@ def train(
 ) -> RunState:
     """Train to the last step. Returns the run's final state.
 
-    Raises Stopped after a save where `stop` was requested, TrainingError where going on makes no
-    sense, ResumeError where it must not begin, and what the reward function raises.
+    Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
+    ResumeError if it must not begin, and what the reward function raises.
     """
     beginning = resume.begin(config, team, data.stream, peers)
     state = beginning.run
     rollouts = async_rollout.begin(config, team.engines, data.stream, reward, beginning)
-    total_steps = config.total_steps(len(data.stream))
-    recorder = Recorder(config, total_steps, state, lambda: peers.whole if peers else None)
-    team.engines.before_waiting = lambda: recorder.repairs(recorder.state.step + 1)
-    keeping = Keeping(config, team, recorder.finished, recorder.saved, peers)
+    recorder = Recorder(config, config.total_steps(len(data.stream)), state, peers)
+    keeping = Keeping(config, team, recorder, peers)
     try:
-        disk = Disk(config.checkpoints)
-        sources: list[Source] = [Memory(peers), disk] if peers else [disk]
+        disk = CheckpointsOnDisk(config.checkpoints)
+        stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
-        budget = Budget(config.max_repairs)
-        tell = teller(config.files.journal)
-        repair = Repair(team, sources, tell, budget, recorder.finished, fresh)
-        run = _Run(config, team, data, reward, recorder, rollouts, keeping, repair)
-        state = run.to_the_end(state, stop)
+        recovery = Recovery(team, stores, teller(config.files.journal), fresh)
+        run = _Run(config, team, data, reward, stop, recorder, rollouts, keeping, recovery)
+        state = run.to_the_end(state)
     except BaseException as error:
         if isinstance(error, Exception):
             keeping.salvage()
@@ -96,104 +85,154 @@ def train(
     return state
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """The run state after its newest step, and what the loop has done since that step."""
+
+    run: RunState
+    lost: LostWorkerError | None = None
+    """The loss of a process that the run has not recovered from yet."""
+    published: bool = False
+    """The engines have the policy's weights of this step."""
+    held: bool = True
+    """The step was given to replication, or was restored from there or from a checkpoint."""
+    saved: bool = True
+    """A checkpoint of the step was begun, or is not due."""
+    complete: bool = False
+    """The step's checkpoint is known to be complete."""
+    exported: bool = False
+    """The final model is written."""
+
+    @property
+    def step(self) -> int:
+        return self.run.step
+
+
+Act = Callable[[LoopState], LoopState]
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     config: Config
     team: Team
     data: Data
     reward: RewardFunction
+    stop: StopRequest
     recorder: Recorder
     async_rollouts: AsyncRollouts | None
-    """None where a step's rollouts begin when the last step has ended."""
+    """None if the rollouts of a step begin after the step before has ended."""
     keeping: Keeping
-    repair: Repair
+    recovery: Recovery
 
-    def to_the_end(self, state: RunState, stop: StopRequest) -> RunState:
-        try:
-            self._mended(state, lambda state: self._publish(state.step))
-        except WentBackError as back:
-            state = back.state
-        while True:
+    def to_the_end(self, run: RunState) -> RunState:
+        """Do what is due until nothing is. An act that loses a process is due again afterwards."""
+        state = LoopState(run=run)
+        while act := self._next_due(state):
             try:
-                return self._go_on(state, stop)
-            except WentBackError as back:
-                state = back.state
+                state = act(state)
+            except LostWorkerError as loss:
+                state = replace(state, lost=loss)
+        return state.run
 
-    def _go_on(self, state: RunState, stop: StopRequest) -> RunState:
-        """To the end. Raises WentBackError where steps are to be done again."""
+    def _next_due(self, state: LoopState) -> Act | None:
+        """Raises Stopped if a stop was requested and the newest step has a checkpoint."""
+        stopping, last = self.stop.requested, state.step == self.recorder.total_steps
+        must_be_complete = not self.config.disable_ds_ckpt if last else stopping
+        evaluation_due = self._evaluation_due(state.run)
+        if state.lost:
+            return self._recover
+        if not state.published:
+            return self._publish
+        if not state.held:
+            return self._hold
+        if evaluation_due and not stopping:  # a stop may leave time for no more than the save
+            return self._evaluate
+        if not state.saved:
+            return self._save
+        if must_be_complete and not state.complete:
+            return self._complete
+        if stopping and not last:
+            raise Stopped(self._stopped_at(state.step))
+        if not last:
+            return self._step
+        if evaluation_due:
+            return self._evaluate
+        return None if state.exported else self._export
+
+    def _stopped_at(self, step: int) -> str:
         total = self.recorder.total_steps
-        if not stop.requested:
-            state = self._mended(state, self._evaluate_where_due)
-        if stop.requested and state.step < total:
-            self._save_where_missing(state)
-            raise Stopped(f"Stopped before step {state.step + 1} of {total}.")
-        for step in range(state.step + 1, total + 1):
-            state = self._mended(state, partial(self._step, step=step))
-            self._mended(state, self._hold)
-            self.repair.progress(step)
-            if not stop.requested:  # else there may be no time for more than the save
-                state = self._mended(state, self._evaluate_where_due)
-            last, stopping = step == total, stop.requested
-            save = last or _due(step, self.config.save_steps) or stopping
-            self._mended(state, partial(self._save, due=save, finish=last or stopping))
-            if stopping and not last:
-                raise Stopped(f"Stopped after step {step} of {total}, which is saved.")
-        if not self.config.disable_ds_ckpt:
-            self._save_where_missing(state)
-        state = self._mended(state, self._evaluate_where_due)
-        self._mended(state, self._export)
-        return state
+        if step == 0:
+            return f"Stopped before step 1 of {total}."
+        return f"Stopped after step {step} of {total}, which is saved."
 
-    def _hold(self, state: RunState) -> None:
-        self.keeping.hold(state, self._pending_rollouts)
+    def _recover(self, state: LoopState) -> LoopState:
+        """Bring all models, the prompts and the rollouts back to the newest step that is held."""
+        assert state.lost is not None
+        self.recorder.repairs(state.step + 1)
+        self.keeping.salvage()
+        oldest = self.async_rollouts.oldest if self.async_rollouts else 0
+        point = self.recovery.recover(state.lost, state.run, oldest)
+        if point.store:  # the step is durable, even if its replication was reported as failed
+            self.recorder.step_durable(point.run.step)
+        if self.async_rollouts:
+            self.async_rollouts.go_back(point.run.step)
+        else:
+            self.data.stream.load_state_dict(point.run.prompts)
+        if point.run.step == state.step:
+            return replace(state, lost=None, published=False)
+        self.recorder.goes_back(point.run.step)
+        self.keeping.goes_back(point.run.step)
+        return LoopState(run=point.run)
 
-    def _save(self, state: RunState, *, due: bool, finish: bool) -> None:
-        self.keeping.save(state, due=due, pending=self._pending_rollouts)
-        if finish:
+    def _publish(self, state: LoopState) -> LoopState:
+        self._publish_weights(state.step)
+        return replace(state, published=True)
+
+    def _hold(self, state: LoopState) -> LoopState:
+        self.keeping.hold(state.run, self._pending_rollouts)
+        self.team.restarts.step_finished(state.step)
+        return replace(state, held=True)
+
+    def _save(self, state: LoopState) -> LoopState:
+        """Begin a checkpoint if one is due. The last one is completed at once."""
+        final = self.stop.requested or state.step == self.recorder.total_steps
+        due = final or _due(state.step, self.config.save_steps)
+        self.keeping.save(state.run, due=due, pending=self._pending_rollouts)
+        if final:
             self.keeping.finish()
+        return replace(state, saved=True, complete=final)
 
-    def _save_where_missing(self, state: RunState) -> None:
-        """Where it came from the memory of nodes, which will not be held any longer."""
+    def _complete(self, state: LoopState) -> LoopState:
+        """Complete the newest step's checkpoint. A state from the nodes' memory may have none."""
+        self.keeping.finish()
         directory = checkpoint_path(self.config.checkpoints, state.step)
         if state.step and fault_of(directory, checksums=False):
-            self._mended(state, partial(self._save, due=True, finish=True))
+            self.keeping.save(state.run, due=True, pending=self._pending_rollouts)
+            self.keeping.finish()
+        return replace(state, complete=True)
+
+    def _export(self, state: LoopState) -> LoopState:
+        self.team.policy.together(Policy.export, self.config.exported).result()
+        if self.team.critic and self.config.save_value_network:
+            self.team.critic.together(Critic.export, self.config.exported_critic).result()
+        return replace(state, exported=True)
 
     @property
     def _pending_rollouts(self) -> Callable[[], PendingRollouts] | None:
         return self.async_rollouts.pending if self.async_rollouts else None
 
-    def _mended(self, state: RunState, act: Callable[[RunState], T]) -> T:
-        mending = Mending(
-            self.repair, self.keeping, self.recorder, self._rewind, self._publish, self._oldest
-        )
-        return mending.done(state, act)
-
-    def _oldest(self) -> int:
-        """The first step that rollouts can go back to."""
-        return self.async_rollouts.oldest if self.async_rollouts else 0
-
-    def _rewind(self, state: RunState) -> None:
-        """Prompts and rollouts are where they were then."""
-        if self.async_rollouts:
-            self.async_rollouts.go_back(state.step)
-        else:
-            self.data.stream.load_state_dict(state.prompts)
-
-    def _export(self, state: RunState) -> None:
-        self.team.policy.together(Policy.export, self.config.exported).result()
-        if self.team.critic and self.config.save_value_network:
-            self.team.critic.together(Critic.export, self.config.exported_critic).result()
-
-    def _step(self, state: RunState, step: int) -> RunState:
+    def _step(self, state: LoopState) -> LoopState:
+        step = state.step + 1
         watch = self.recorder.stopwatch(step)
         samples, forward = self._samples(step, watch)
         try:
-            return self._learn(state, step, samples, forward, watch)
+            run = self._learn(state.run, step, samples, forward, watch)
         except (LostWorkerError, BeyondRepairError):
             raise  # nothing is wrong with the samples
         except TrainingError as error:
             kept = failed_samples.save(self.config.files.root, step, samples)
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
+        return LoopState(run=run, published=True, held=False, saved=False)
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
         """Scored samples, and the models' forward passes over them under way."""
@@ -243,7 +282,7 @@ class _Run:
             watch.lap("forward")
             metrics = self._update(experience, step) | peak_memory.of(self.team)
             watch.lap("update")
-        self._publish(step)
+        self._publish_weights(step)
         watch.lap("publish")
         outcome = step_metrics.of(
             samples, experience, metrics | {"kl_coef": kl_coef}, watch, config
@@ -268,7 +307,7 @@ class _Run:
             wandb_id=self.recorder.wandb_id,
         )
         self.keeping.settle()
-        self.recorder.made(state, outcome)
+        self.recorder.log_step(state, outcome)
         return state
 
     def _rollouts_meanwhile(self) -> AbstractContextManager[None]:
@@ -284,7 +323,7 @@ class _Run:
         if self.config.vllm_enable_sleep:
             update.sleep(self.team.engines)
 
-    def _publish(self, version: int) -> None:
+    def _publish_weights(self, version: int) -> None:
         config, team = self.config, self.team
         wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
         with self.async_rollouts.new_weights(version) if self.async_rollouts else nullcontext():
@@ -306,26 +345,25 @@ class _Run:
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 
-    def _evaluate_where_due(self, state: RunState) -> RunState:
-        """Once a step. One that a stop has left out is due until it is made, in a later attempt."""
-        ends = state.step in (0, self.recorder.total_steps)
-        due = ends or _due(state.step, self.config.eval_steps)
-        return self._evaluate(state) if due and state.evaluated != state.step else state
+    def _evaluation_due(self, run: RunState) -> bool:
+        """Once a step. An evaluation that a stop left out stays due, for a later attempt."""
+        ends = run.step in (0, self.recorder.total_steps)
+        due = ends or _due(run.step, self.config.eval_steps)
+        return bool(self.data.held_out) and due and run.evaluated != run.step
 
-    def _evaluate(self, state: RunState) -> RunState:
-        if not self.data.held_out:
-            return state
+    def _evaluate(self, state: LoopState) -> LoopState:
+        run = state.run
         k = self.config.eval_n_samples_per_prompt
         written = self._rollouts.held_out(self.data.held_out, k, self.config.eval_temperature)
         evaluation = Evaluation.of(self._score(written), k)
         self.keeping.settle()
-        self.recorder.evaluated(state.step, evaluation)
-        before = evaluation.pass1 if state.step == 0 else state.eval_before
-        state = replace(state, eval=evaluation.pass1, eval_before=before, evaluated=state.step)
-        state = self._keep_the_best(state, evaluation)
-        self.recorder.progress(state)
-        self.keeping.evaluated(state)
-        return state
+        self.recorder.evaluated(run.step, evaluation)
+        before = evaluation.pass1 if run.step == 0 else run.eval_before
+        run = replace(run, eval=evaluation.pass1, eval_before=before, evaluated=run.step)
+        run = self._keep_the_best(run, evaluation)
+        self.recorder.progress(run)
+        self.keeping.evaluated(run)
+        return replace(state, run=run)
 
     def _keep_the_best(self, state: RunState, evaluation: Evaluation) -> RunState:
         """Export the policy where it is better than it ever was in this run."""

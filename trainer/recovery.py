@@ -1,51 +1,46 @@
-"""A process of a model is lost: its group starts anew, and the run goes back to before the step.
+"""Recovery from the loss of a process, inside a running attempt.
 
-Driver, engines and the other groups stay as they are. A step is a function of (state, seed, step):
-done again from the same state it is the same step. Where nothing holds the last finished step, as
-its copy was still under way, the run goes back to the newest that is held.
+The lost process's group restarts, and the learners are restored to the newest state that is held.
+The driver, the engines and the other groups keep running. A step is a function of
+(state, seed, step), so a step that is repeated from the same state has the same result. If the
+newest step was lost before its copy was complete, training returns to the newest step that is held.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from contract.journal import Tell
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from trainer.checkpoint.checkpointer import Keeping
+from trainer.checkpoint.replication import Peers, Snapshot
 from trainer.checkpoint.writer import RunState
-from trainer.cluster.restarts import Budget
 from trainer.cluster.worker_group import Group
-from trainer.metrics.recorder import Recorder
-from trainer.rollout.engine_pool import Patience
 from trainer.rollout.outages import ROLE as ENGINE
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import Team
 from trainer.workers.protocols import Learner
 
-if TYPE_CHECKING:
-    from trainer.checkpoint.replication import Peers, Snapshot
 
-
-class Source(Protocol):
-    """Where the state of finished steps is kept."""
+class StateStore(Protocol):
+    """A place that keeps the training state of finished steps."""
 
     def newest(self, steps: range) -> RunState | None:
-        """The run after the newest of these steps of which it has all learners' state, whole."""
+        """Returns the run state of the newest step in `steps` that the store has completely."""
 
     def restore(self, team: Team, step: int) -> None:
-        """Give it to all ranks of all learners. Raises SnapshotLostError where it has gone."""
+        """Restore all ranks of all learners. Raises SnapshotLostError if the state is gone."""
 
     def __str__(self) -> str:
-        """In the words of a sentence: from ..."""
+        """Returns the store's name, for use after "from"."""
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """A Source: the run's checkpoints."""
+class CheckpointsOnDisk:
+    """A StateStore: the run's checkpoint directories."""
 
     checkpoints: Path
 
@@ -57,20 +52,19 @@ class Disk:
         return None
 
     def restore(self, team: Team, step: int) -> None:
-        directory = checkpoint_path(self.checkpoints, step)
-        _restore(team, directory)
+        _restore(team, checkpoint_path(self.checkpoints, step))
 
     def __str__(self) -> str:
         return "the checkpoint"
 
 
 @dataclass(slots=True)
-class Memory:
-    """A Source: what the nodes hold of each step."""
+class ReplicasInMemory:
+    """A StateStore: the copies of each step in the memory of the nodes."""
 
     peers: Peers
     _found: Snapshot | None = None
-    """By the last look: another may miss a holder that answers late, or find a newer step."""
+    """The snapshot of the last call of `newest`. Another query might find a different one."""
 
     def newest(self, steps: range) -> RunState | None:
         snapshot = self._found = self.peers.newest(steps.stop - 1)
@@ -92,195 +86,122 @@ def _restore(team: Team, source: Path | Snapshot) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is done about the loss of a process."""
-
-    renewed: tuple[str, ...] = ()
-    """Roles whose processes are started anew."""
-    restored: bool = False
-    """Whether all learners are given the state of the step that is gone back to."""
-
-
-def plan(lost: str, learners: Sequence[str], step: int) -> Plan:
-    """`lost`: the role of what was lost; `step`: the finished one that learners go back to.
-
-    A frozen model is what it was once it is loaded. Before the first step so are the learners;
-    later, one that was updated in the step in flight goes back with the one that was lost.
-    """
-    if lost == ENGINE:
-        return Plan()  # its pool replaces it when weights are due
-    if lost not in learners:
-        return Plan((lost,))
-    return Plan((lost,), restored=True) if step else Plan(tuple(learners))
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """Where the run can go on from."""
+class RecoveryPoint:
+    """The run state that training continues from."""
 
     run: RunState
-    source: Source | None = None
-    """None: every learner starts as it began."""
+    store: StateStore | None = None
+    """The store that the learners were restored from; None if no learner was restored."""
+
+
+def roles_to_restart(lost: str, learners: Sequence[str], step: int) -> tuple[str, ...]:
+    """Returns the roles whose processes restart after a process of role `lost` died.
+
+    The engine pool restarts a lost engine itself, when the next weights are due. A learner restarts
+    alone if a store can restore all learners to `step`. Before the first step no store has a state,
+    so all learners restart from their first weights.
+    """
+    if lost == ENGINE:
+        return ()
+    return tuple(learners) if lost in learners and step == 0 else (lost,)
 
 
 @dataclass(slots=True)
-class Repair:
+class Recovery:
+    """Restarts lost groups and restores the learners."""
+
     team: Team
-    sources: Sequence[Source]
+    stores: Sequence[StateStore]
     tell: Tell
-    budget: Budget
-    finished: Callable[[int], None] = lambda step: None
-    """Told of the step that is gone back to: it is held, even if its hand-over failed."""
     fresh: RunState | None = None
-    """The run before its first step; None where this attempt did not begin there."""
-    patience: Patience = field(default_factory=Patience)
-    _furthest: int = 0
+    """The run state before the first step; None if this attempt began after that."""
 
-    def mend(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RunState:
-        """Bring every model to where it was at `state`, or at the newest state that is held.
+    def recover(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RecoveryPoint:
+        """Bring every model back to `state`, or to the newest state that is held.
 
-        Returns that state; the engines still want its weights. `oldest`: the first step that the
-        rollouts can go back to.
+        The caller must publish the weights again. `oldest`: the first step that the rollouts can
+        return to.
 
-        Raises BeyondRepairError where no such state is at hand, no node has room, or the same was
-        repaired too often, and LostWorkerError where more is lost meanwhile.
+        Raises BeyondRepairError if no such state exists, no node has room, or the same role was
+        restarted too often. Raises LostWorkerError if another process is lost meanwhile.
         """
         began = time.monotonic()
-        self.budget.spend(loss.role, loss)
+        self.team.restarts.use(loss.role, loss)
         if loss.role in self.team.learners:
-            point = self._go_back(loss, state, oldest)
-            self.finished(point.run.step)
-            self._say(loss, point, state, time.monotonic() - began)
-            return point.run
-        for role in plan(loss.role, (), state.step).renewed:
-            self._renew(role, loss)
-            self._say(loss, _Point(state), state, time.monotonic() - began)
-        return state
+            point = self._restored(loss, state, oldest)
+        else:
+            point = RecoveryPoint(state)
+            for role in roles_to_restart(loss.role, (), state.step):
+                self._restart(role, loss)
+        if loss.role != ENGINE:
+            self._tell(loss, point, state, time.monotonic() - began)
+        return point
 
-    def progress(self, step: int) -> None:
-        """A step is finished; only one that never was before shows that repairs were of use."""
-        if step > self._furthest:
-            self._furthest = step
-            self.budget.renew()
-            self.team.engines.budget.renew()
-
-    def _go_back(self, loss: LostWorkerError, state: RunState, oldest: int) -> _Point:
-        sources, up = list(self.sources), set[str]()
+    def _restored(self, loss: LostWorkerError, state: RunState, oldest: int) -> RecoveryPoint:
+        """Restart the lost learner and restore all learners from the store with the newest step."""
+        stores, restarted = list(self.stores), set[str]()
         while True:
-            point = self._newest(loss, sources, state, oldest)
-            planned = plan(loss.role, list(self.team.learners), point.run.step)
-            for role in [role for role in planned.renewed if role not in up]:
-                self._renew(role, loss)
-                up.add(role)
-            if point.source is None:
+            point = self._newest(loss, stores, state, oldest)
+            roles = roles_to_restart(loss.role, list(self.team.learners), point.run.step)
+            for role in [role for role in roles if role not in restarted]:
+                self._restart(role, loss)
+                restarted.add(role)
+            if point.store is None:
                 return point
             try:
-                point.source.restore(self.team, point.run.step)
+                point.store.restore(self.team, point.run.step)
                 return point
             except SnapshotLostError:
-                sources.remove(point.source)  # another may have it, or an older one
+                stores.remove(point.store)  # try the other store, or an older step
 
     def _newest(
-        self, loss: LostWorkerError, sources: Sequence[Source], state: RunState, oldest: int
-    ) -> _Point:
-        """Of those that hold the same step, the first."""
+        self, loss: LostWorkerError, stores: Sequence[StateStore], state: RunState, oldest: int
+    ) -> RecoveryPoint:
+        """Returns the newest step that a store has. The first store wins a tie."""
         if state.step == 0:
-            return _Point(state)
+            return RecoveryPoint(state)
         found, above = None, max(1, oldest)
-        for source in sources:
-            if run := source.newest(range(above, state.step + 1)):
+        for store in stores:
+            if run := store.newest(range(above, state.step + 1)):
                 same = run.step == state.step
-                found, above = _Point(state if same else run, source), run.step + 1
+                found, above = RecoveryPoint(state if same else run, store), run.step + 1
         if found is None and self.fresh and oldest == 0:
-            found = _Point(self.fresh)
+            found = RecoveryPoint(self.fresh)
         if found is None:
             raise BeyondRepairError(
                 f"{loss}. No state from step {max(1, oldest)} on is at hand"
             ) from None
         return found
 
-    @property
-    def _groups(self) -> dict[str, Group[Any]]:
+    def _restart(self, role: str, loss: LostWorkerError) -> None:
+        """Start all processes of the role again, and wait until they have loaded their model."""
         frozen: dict[str, Group[Any] | None] = {
             "reference": self.team.reference,
             "reward": self.team.reward,
         }
-        return dict(self.team.learners) | {role: group for role, group in frozen.items() if group}
-
-    def _renew(self, role: str, loss: LostWorkerError) -> None:
-        """Start all of its processes, and wait until they are up."""
-        group = self._groups[role]
+        group = self.team.learners.get(role) or frozen[role]
+        assert group is not None
         try:
             group.renew(range(len(group)))
         except NoSeatError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
-        if not group.started(self.patience.start):
+        if not group.started(self.team.engines.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
-    def _say(self, loss: LostWorkerError, point: _Point, state: RunState, seconds: float) -> None:
+    def _tell(
+        self, loss: LostWorkerError, point: RecoveryPoint, state: RunState, seconds: float
+    ) -> None:
         step = point.run.step
-        all_anew = loss.role in self.team.learners and not point.source
-        renewed = " and ".join(self.team.learners) if all_anew else loss.role
-        again = f"step {step + 1} is" if step == state.step else f"steps from {step + 1} on are"
-        where = f"from {point.source} " if point.source else ""
+        all_learners = loss.role in self.team.learners and not point.store
+        restarted = " and ".join(self.team.learners) if all_learners else loss.role
+        repeated = f"step {step + 1} is" if step == state.step else f"steps from {step + 1} on are"
+        where = f"from {point.store} " if point.store else ""
         self.tell(
             "rank-replaced",
-            f"The {loss.role} lost a process ({loss.how}): {renewed} started anew, and {again} "
-            f"done {where}again after {seconds:.1f} s.",
+            f"The {loss.role} lost a process ({loss.how}): {restarted} restarted, and {repeated} "
+            f"repeated {where}after {seconds:.1f} s.",
             role=loss.role,
             step=step,
             finished=state.step,
             seconds=round(seconds, 3),
         )
-
-
-T = TypeVar("T")
-
-
-class WentBackError(Exception):
-    """The run goes on from an older state, the newest that was held when a process was lost."""
-
-    def __init__(self, state: RunState) -> None:
-        super().__init__(state.step)
-        self.state = state
-
-
-@dataclass(frozen=True, slots=True)
-class Mending:
-    repair: Repair
-    keeping: Keeping
-    recorder: Recorder
-    rewind: Callable[[RunState], None]
-    """Bring prompts and rollouts to where they were then."""
-    publish: Callable[[int], None]
-    """Give the engines the policy's weights, of that version."""
-    oldest: Callable[[], int]
-    """The first step that rollouts can go back to."""
-
-    def done(self, state: RunState, act: Callable[[RunState], T]) -> T:
-        """What `act` comes to, from `state` again where a process is lost under it.
-
-        Raises WentBackError where an older state is all that is left.
-        """
-        while True:
-            try:
-                return act(state)
-            except LostWorkerError as loss:
-                found = self._go_back(state, loss)
-                if found.step < state.step:
-                    self.recorder.goes_back(found.step)
-                    self.keeping.goes_back(found.step)
-                    raise WentBackError(found) from None
-
-    def _go_back(self, state: RunState, loss: LostWorkerError) -> RunState:
-        """The newest state that is held, at most `state`; everything is as it was then."""
-        self.recorder.repairs(state.step + 1)
-        self.keeping.salvage()
-        while True:
-            try:
-                state = self.repair.mend(loss, state, self.oldest())
-                self.rewind(state)
-                self.publish(state.step)
-                return state
-            except LostWorkerError as another:
-                loss = another

@@ -71,7 +71,7 @@ class Run:
         while len(self.told) < events:
             assert time.monotonic() < deadline, self.told
             begun = time.monotonic()
-            self.pool.welcome()
+            self.pool.welcome(1)
             assert time.monotonic() - begun < longest
             self.pool.committed()
             time.sleep(0.2)
@@ -98,7 +98,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
             tell=lambda kind, _, **details: told.append((kind, details)),
             patience=Patience(start=120, part=3, life=3),
         )
-        pool.welcome()
+        pool.welcome(1)
         pool.committed()
         yield Run(cluster, group, pool, told)
 

@@ -28,7 +28,7 @@ from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
 from trainer.cluster.worker_group import Group, LocalGroup
 from trainer.config.config import Config
-from trainer.recovery import Memory
+from trainer.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
 from trainer.workers.groups import Team
 from trainer.workers.protocols import Learner
@@ -248,7 +248,7 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
     driver = DriverState(RunState(step=7, seed=42, prompts={}))
     nodes, learner = Remembered(tmp_path, driver), Learned()
     team = cast(Team, SimpleNamespace(learners={"policy": LocalGroup([learner])}))
-    memory = Memory(cast(replication.Peers, nodes))
+    memory = ReplicasInMemory(cast(replication.Peers, nodes))
     assert memory.newest(range(1, 7)) is None
     found = memory.newest(range(1, 8))
     nodes.driver = None  # as where its holder answers late

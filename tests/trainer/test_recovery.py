@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.progress import Phase, PhaseFile
 from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.workers.test_learner import policy
-from trainer.cluster.restarts import Budget
+from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import LocalGroup, Pending
 from trainer.config.options.logging import MOST_REPAIRS
-from trainer.recovery import Plan, plan
-from trainer.rollout.engine_pool import EnginePool
+from trainer.recovery import roles_to_restart
+from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     BeyondRepairError,
@@ -33,35 +35,39 @@ BOTH = ["policy", "critic"]
 @pytest.mark.parametrize(
     ("lost", "learners", "step", "expected"),
     [
-        ("policy", BOTH, 7, Plan(("policy",), restored=True)),
-        ("critic", BOTH, 7, Plan(("critic",), restored=True)),
-        ("policy", ["policy"], 7, Plan(("policy",), restored=True)),
-        ("policy", BOTH, 0, Plan(("policy", "critic"))),
-        ("reference", BOTH, 7, Plan(("reference",))),
-        ("reward", BOTH, 0, Plan(("reward",))),
-        ("engine", BOTH, 7, Plan()),
+        ("policy", BOTH, 7, ("policy",)),
+        ("critic", BOTH, 7, ("critic",)),
+        ("policy", ["policy"], 7, ("policy",)),
+        ("policy", BOTH, 0, ("policy", "critic")),
+        ("reference", BOTH, 7, ("reference",)),
+        ("reward", BOTH, 0, ("reward",)),
+        ("engine", BOTH, 7, ()),
     ],
 )
-def test_who_starts_anew_and_who_goes_back(
-    lost: str, learners: list[str], step: int, expected: Plan
+def test_which_roles_restart(
+    lost: str, learners: list[str], step: int, expected: tuple[str, ...]
 ) -> None:
-    assert plan(lost, learners, step) == expected
+    assert roles_to_restart(lost, learners, step) == expected
 
 
 def test_without_a_budget_the_first_loss_ends_the_attempt() -> None:
     with pytest.raises(BeyondRepairError, match=r"policy-0 is lost: it died.*--max_repairs 0"):
-        Budget(0).spend("policy", LostWorkerError("policy-0 is lost: it died", "policy"))
+        RestartBudget(0).use("policy", LostWorkerError("policy-0 is lost: it died", "policy"))
 
 
 def test_what_breaks_again_and_again_is_given_up_unless_steps_are_finished_meanwhile() -> None:
-    budget, loss = Budget(), LostWorkerError("policy-0 is lost: it died", "policy")
+    budget, loss = RestartBudget(), LostWorkerError("policy-0 is lost: it died", "policy")
     for _ in range(MOST_REPAIRS):
-        budget.spend("policy", loss)
-    budget.spend("critic", loss)
+        budget.use("policy", loss)
+    budget.use("critic", loss)
     with pytest.raises(BeyondRepairError, match=r"3 times without a new step.*policy-0 is lost"):
-        budget.spend("policy", loss)
-    budget.renew()
-    budget.spend("policy", loss)
+        budget.use("policy", loss)
+    budget.step_finished(1)
+    for _ in range(MOST_REPAIRS):
+        budget.use("policy", loss)
+    budget.step_finished(1)
+    with pytest.raises(BeyondRepairError, match="3 times without a new step"):
+        budget.use("policy", loss)
 
 
 class Dead:
@@ -197,10 +203,17 @@ def test_engines_that_do_not_answer_are_waited_for_together(tiny: Tiny) -> None:
     assert group.renewed == [0, 1, 2]
 
 
-def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny) -> None:
+def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny, tmp_path: Path) -> None:
     group = Mortal(tiny, 1, [0], LostWorkerError("it is lost", "engine"))
-    pool, said = EnginePool(group, at_once=False), list[bool]()
-    pool.before_waiting = lambda: (said.append(True), group.starting.clear())[0]
+    said = list[Phase]()
+
+    class Noted(PhaseFile):
+        def write(self, phase: Phase) -> None:
+            said.append(phase)
+            group.starting.clear()
+
+    patience = Patience(restart_eagerly=False)
+    pool = EnginePool(group, phase=Noted(tmp_path / ".phase"), patience=patience)
     actor = LocalGroup([policy(tiny)])
     update.weights(actor, pool, 1)
     with pytest.raises(LostWorkerError):
@@ -208,12 +221,12 @@ def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny) -> None:
     assert said == []
     group.starting.add(0)
     update.weights(actor, pool, 1)
-    assert said == [True]
+    assert [(phase.step, phase.done) for phase in said] == [(2, "repair")]
 
 
 def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> None:
     group = Mortal(tiny, 2, [0, 1], LostWorkerError("it is lost", "engine"))
-    pool = EnginePool(group, at_once=False)
+    pool = EnginePool(group, patience=Patience(restart_eagerly=False))
     actor = LocalGroup([policy(tiny)])
     update.weights(actor, pool, 1)
     with pytest.raises(LostWorkerError, match="no engine is left"):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from contract import lease
 from contract.manifest import Written
@@ -65,6 +65,14 @@ class _Copied:
     seconds: float
 
 
+class Observer(Protocol):
+    def step_durable(self, step: int) -> None:
+        """A step is held. Called by a background thread while the next step runs."""
+
+    def checkpoint_written(self, checkpoint: Saved) -> None:
+        """A checkpoint is complete on disk."""
+
+
 class Keeping:
     """At most one checkpoint is under way, and one hand-over: the next one waits for it."""
 
@@ -72,16 +80,12 @@ class Keeping:
         self,
         config: Config,
         team: Team,
-        finished: Callable[[int], None],
-        saved: Callable[[Saved], None],
+        observer: Observer,
         peers: Peers | None = None,
     ) -> None:
-        """`finished` is told of every step that is held, by a thread beside the next step; `saved`
-        of every checkpoint that is whole."""
         self._config = config
         self._team = team
-        self._finished = finished
-        self._saved = saved
+        self._observer = observer
         self._peers = peers
         self._handing: Future[None] | None = None
         """A step's way to the peers, until someone has asked what came of it."""
@@ -101,7 +105,7 @@ class Keeping:
         self._confirm(wait=False)
         step = state.step
         if self._peers is None or not self._peers.on:
-            self._finished(step)
+            self._observer.step_durable(step)
             return
         driver = DriverState(state, pending().dump() if pending else None)
         self._copy(step)
@@ -160,7 +164,7 @@ class Keeping:
     def _hand_over(self, step: int) -> None:
         assert self._peers is not None
         self._peers.settle()
-        self._finished(step)
+        self._observer.step_durable(step)
 
     def _copy(self, step: int) -> float:
         """Unless there is one of that step. Returns for how many seconds training waited, be it
@@ -222,7 +226,7 @@ class Keeping:
         self._owed = False
 
     def _tell(self, under_way: _UnderWay, files: Sequence[Written]) -> None:
-        self._saved(
+        self._observer.checkpoint_written(
             Saved(
                 under_way.driver.run.step,
                 sum(file.bytes for file in files),

@@ -1,4 +1,4 @@
-"""How often a run repairs itself before it gives the attempt up."""
+"""How often a run restarts a lost process before the attempt fails."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from trainer.config.options.logging import MOST_REPAIRS
 from trainer.types import BeyondRepairError, TrainingError
 
 
-class Budget:
-    def __init__(self, most: int = MOST_REPAIRS) -> None:
-        """`most`: repairs of one thing that no finished step follows."""
-        self._most = most
-        self._spent: Counter[str] = Counter()
+class RestartBudget:
+    """Counts restarts for each role or engine since the newest step that was finished first."""
 
-    def spend(self, what: str, why: TrainingError) -> None:
-        """One more repair of `what`. Raises BeyondRepairError where that is one too many."""
+    def __init__(self, most: int = MOST_REPAIRS) -> None:
+        """`most`: restarts of the same role or engine without a new finished step."""
+        self._most = most
+        self._used: Counter[str] = Counter()
+        self._newest_step = 0
+
+    def use(self, name: str, loss: TrainingError) -> None:
+        """Count a restart of `name`. Raises BeyondRepairError if that is one too many."""
         if not self._most:
-            raise BeyondRepairError(f"{why} (--max_repairs 0)") from None
-        self._spent[what] += 1
-        if self._spent[what] > self._most:
+            raise BeyondRepairError(f"{loss} (--max_repairs 0)") from None
+        self._used[name] += 1
+        if self._used[name] > self._most:
             raise BeyondRepairError(
-                f"{what} was replaced {self._most} times without a new step. {why}"
+                f"{name} was replaced {self._most} times without a new step. {loss}"
             ) from None
 
-    def renew(self) -> None:
-        """A step is finished."""
-        self._spent.clear()
+    def step_finished(self, step: int) -> None:
+        """Reset all counts if no step as late as `step` was finished before.
+
+        A repeated step resets nothing: it does not show that the restarts helped.
+        """
+        if step > self._newest_step:
+            self._newest_step = step
+            self._used.clear()

@@ -12,6 +12,7 @@ from contract.journal import attempt_number, teller
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from trainer.checkpoint.checkpointer import Saved
+from trainer.checkpoint.replication import Peers
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
@@ -40,8 +41,7 @@ class Recorder:
     total_steps: int
     state: RunState
     """Where the attempt starts, then the newest that was told."""
-    in_memory: Callable[[], int | None] = lambda: None
-    """The newest step that other nodes hold in memory."""
+    peers: Peers | None = None
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
@@ -73,7 +73,7 @@ class Recorder:
         """For the parts of one step; each lap is a sign of life."""
         return Stopwatch(lambda part: self._done(step, part))
 
-    def made(self, state: RunState, step: Step) -> None:
+    def log_step(self, state: RunState, step: Step) -> None:
         """A step is over, and counts once it is finished."""
         lease.check(lease.mine())
         self._made = state, step
@@ -82,7 +82,7 @@ class Recorder:
             self._row(state.step, step.row)
         self._done(state.step, "step")
 
-    def finished(self, step: int) -> None:
+    def step_durable(self, step: int) -> None:
         """The step that was made last is held; nothing happens where that is known, or another."""
         if self._made is None or self._made[0].step != step:
             return
@@ -103,7 +103,7 @@ class Recorder:
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
         self._event("best", sentence, step=step, value=value)
 
-    def saved(self, checkpoint: Saved) -> None:
+    def checkpoint_written(self, checkpoint: Saved) -> None:
         """Steps may have been made since."""
         step = self._checkpoint = checkpoint.step
         self._event(
@@ -136,7 +136,7 @@ class Recorder:
             step_seconds=self._last.seconds,
             eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),
             checkpoint=self._checkpoint,
-            in_memory=self.in_memory(),
+            in_memory=self.peers.whole if self.peers else None,
         ).write(self.config.files.progress)
 
     def close(self, exit_code: int) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from contract.journal import Tell, aloud
+from contract.journal import Tell, aloud, attempt_number
+from contract.progress import Phase, PhaseFile
 from trainer.cluster.pulse import Pulse
-from trainer.cluster.restarts import Budget
+from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import LOOK_SECONDS, Group, Pending
 from trainer.rollout.engine import Engine
 from trainer.rollout.outages import ROLE, Loss, returned
@@ -48,6 +49,9 @@ class Patience:
     """For one part of the weights, or to change the state."""
     life: float = 120.0
     """To say that it lives, also while it computes."""
+    restart_eagerly: bool = True
+    """Restart a lost engine immediately. False when its GPU is shared: restart the engine at the
+    next weight update and wait for it."""
 
 
 @dataclass(slots=True)
@@ -65,19 +69,16 @@ class EnginePool:
         group: Group[Engine],
         *,
         tell: Tell = aloud,
+        phase: PhaseFile | None = None,
         patience: Patience = Patience(),
-        budget: Budget | None = None,
-        at_once: bool = True,
+        restarts: RestartBudget | None = None,
     ) -> None:
-        """`at_once`: an engine starts anew as soon as it is missed; else only when weights are due,
-        and then it is waited for: its GPU is another's meanwhile."""
+        """`phase`: gets a sign of life before training waits for an engine to load its model."""
         self.patience = patience
-        self.budget = budget or Budget()
-        self.before_waiting: Callable[[], None] = lambda: None
-        """Called where all will wait for an engine to load its model."""
+        self._phase = phase
+        self._restarts = restarts or RestartBudget()
         self._group: Group[Any] = group
         self._tell = tell
-        self._at_once = at_once
         self._missing: dict[int, Loss] = {}
         self._joining: dict[int, Loss] = {}
         """Replaced, and being given their first weights."""
@@ -217,30 +218,30 @@ class EnginePool:
             raise silent(worker, f"for {seconds:.0f} s")
         return None
 
-    def welcome(self) -> None:
-        """Before weights are given out: those that are missing get theirs, too, once they are up.
+    def welcome(self, version: int) -> None:
+        """Take back the lost engines that have started, before all get the weights of `version`.
 
-        Waits for them where they are started only now, or where no other is left. Raises
-        BeyondRepairError where that takes too long.
+        Waits for an engine if it starts only now, or if no other engine is left. Raises
+        BeyondRepairError if that takes too long.
         """
         for worker, loss in list(self._missing.items()):
             if not loss.started or self._group.stranded(worker):
                 self._start(worker, loss)
         for worker in self.present:
             if worker not in self._served:
-                self._await(worker)
-        if not (self._at_once and self.present):
+                self._await(worker, version)
+        if not (self.patience.restart_eagerly and self.present):
             for worker in list(self._missing):
-                self._await(worker)
+                self._await(worker, version)
         up = [worker for worker in self._missing if self._group.up(worker, 0)]
         self._joining = {worker: self._missing.pop(worker) for worker in up}
         back = returned(self._left_out, self._group)
         self._joining |= {worker: self._left_out.pop(worker) for worker in back}
 
-    def _await(self, worker: int) -> None:
-        """Until it has started, or failed to."""
-        if not self._group.up(worker, 0):
-            self.before_waiting()
+    def _await(self, worker: int, version: int) -> None:
+        """Wait until the engine has started, or failed to start."""
+        if self._phase and not self._group.up(worker, 0):
+            self._phase.write(Phase(attempt_number(), version + 1, "repair"))
         deadline = time.monotonic() + self.patience.start
         while not self._group.up(worker, LOOK_SECONDS):
             if time.monotonic() > deadline:
@@ -287,13 +288,13 @@ class EnginePool:
         if earlier := self._joining.pop(worker, None):  # it was lost before it was of any use
             loss.at, loss.remade = earlier.at, earlier.remade + remade
         print(f"{ROLE}-{worker} is lost ({loss.how}).", flush=True)
-        if self._at_once:
+        if self.patience.restart_eagerly:
             self._start(worker, loss)
         else:
             self._group.end([worker])
 
     def _start(self, worker: int, loss: Loss) -> None:
-        self.budget.spend(f"{ROLE}-{worker}", loss.why)
+        self._restarts.use(f"{ROLE}-{worker}", loss.why)
         try:
             self._group.renew([worker])
             loss.started = True

@@ -34,7 +34,7 @@ def weights(
     journey = Journey(policy, engines, f"weights of version {version}")
     committed = False
     while not committed:
-        engines.welcome()
+        engines.welcome(version)
         there = set(engines.present)
         try:
             _update(journey, version, wake=wake, backend=backend)

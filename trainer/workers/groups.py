@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from contract.journal import teller
+from contract.progress import PhaseFile
 from trainer.algorithms.importance_sampling import CorrectionSettings
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
-from trainer.cluster.restarts import Budget
+from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import Group, Launcher
 from trainer.config import reward_models
 from trainer.config.config import Config
@@ -33,6 +34,8 @@ class Team:
     reference: Group[Reference] | None
     """None where no KL is wanted."""
     engines: EnginePool
+    restarts: RestartBudget
+    """Restarts of processes of any role."""
     reward: Group[RewardModel] | None = None
     """None where the rewards come from elsewhere."""
 
@@ -101,6 +104,7 @@ def _engine(config: Config) -> EngineSettings:
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     """Start every actor; they load their models at the same time, while this returns."""
     updates = total_steps * config.updates_per_step
+    restarts = RestartBudget(config.max_repairs)
     policy = _policy(config, updates)
     launch = launcher.launch_ranks
     return Team(
@@ -136,10 +140,14 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
                 "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, _engine(config)
             ),
             tell=teller(config.files.journal),
-            patience=Patience(life=min(Patience().life, config.dist_timeout / 3)),
-            budget=Budget(config.max_repairs),
-            at_once=not config.vllm_enable_sleep,
+            phase=PhaseFile(config.files.phase),
+            patience=Patience(
+                life=min(Patience().life, config.dist_timeout / 3),
+                restart_eagerly=not config.vllm_enable_sleep,
+            ),
+            restarts=restarts,
         ),
+        restarts,
         _reward(config, launcher),
     )
 

@@ -56,7 +56,7 @@ def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(ti
 
     def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
         group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
-        pool = EnginePool(group, at_once=False)
+        pool = EnginePool(group, patience=Patience(restart_eagerly=False))
         work = EngineDispatcher(pool, sampling, patience=1)
         work.give(partials)
         ended: list[FinishedRollout] = []
