@@ -9,33 +9,32 @@ asynchronous rollouts (`async_rollout`) a step also depends on when each rollout
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from contract.journal import teller
 from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
-from env.types import Prompt, RewardFunction
+from env.types import RewardFunction
 from trainer.algorithms import batching
 from trainer.algorithms.kl_control import next_coefficient
 from trainer.checkpoint import best, resume
 from trainer.checkpoint.checkpointer import Keeping
 from trainer.checkpoint.replication import Peers
-from trainer.checkpoint.writer import RunState
+from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
 from trainer.metrics.evaluation import Evaluation
 from trainer.metrics.recorder import Recorder, Stopwatch
 from trainer.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
-from trainer.rollout import async_rollout, dynamic_sampling, rewards
+from trainer.rollout import rewards
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.prompts import Data
-from trainer.rollout.rollout_state import PendingRollouts
+from trainer.rollout.source import RolloutSource
+from trainer.rollout.sync_rollout import SyncRollouts
 from trainer.types import (
     BeyondRepairError,
-    Completion,
     Experience,
     LostWorkerError,
     Metrics,
@@ -66,7 +65,7 @@ def train(
     """
     beginning = resume.begin(config, team, data.stream, peers)
     state = beginning.run
-    rollouts = async_rollout.begin(config, team.engines, data.stream, reward, beginning)
+    rollouts = _rollouts(config, team, data, reward, beginning)
     recorder = Recorder(config, config.total_steps(len(data.stream)), state, peers)
     keeping = Keeping(config, team, recorder, peers)
     try:
@@ -119,8 +118,7 @@ class _Run:
     reward: RewardFunction
     stop: StopRequest
     recorder: Recorder
-    async_rollouts: AsyncRollouts | None
-    """None if the rollouts of a step begin after the step before has ended."""
+    rollouts: RolloutSource
     keeping: Keeping
     recovery: Recovery
 
@@ -170,14 +168,10 @@ class _Run:
         assert state.lost is not None
         self.recorder.repairs(state.step + 1)
         self.keeping.salvage()
-        oldest = self.async_rollouts.oldest if self.async_rollouts else 0
-        point = self.recovery.recover(state.lost, state.run, oldest)
+        point = self.recovery.recover(state.lost, state.run, self.rollouts.oldest)
         if point.store:  # the step is durable, even if its replication was reported as failed
             self.recorder.step_durable(point.run.step)
-        if self.async_rollouts:
-            self.async_rollouts.go_back(point.run.step)
-        else:
-            self.data.stream.load_state_dict(point.run.prompts)
+        self.rollouts.go_back(point.run)
         if point.run.step == state.step:
             return replace(state, lost=None, published=False)
         self.recorder.goes_back(point.run.step)
@@ -189,7 +183,7 @@ class _Run:
         return replace(state, published=True)
 
     def _hold(self, state: LoopState) -> LoopState:
-        self.keeping.hold(state.run, self._pending_rollouts)
+        self.keeping.hold(state.run, self.rollouts.pending)
         self.team.restarts.step_finished(state.step)
         return replace(state, held=True)
 
@@ -197,7 +191,7 @@ class _Run:
         """Begin a checkpoint if one is due. The last one is completed at once."""
         final = self.stop.requested or state.step == self.recorder.total_steps
         due = final or _due(state.step, self.config.save_steps)
-        self.keeping.save(state.run, due=due, pending=self._pending_rollouts)
+        self.keeping.save(state.run, due=due, pending=self.rollouts.pending)
         if final:
             self.keeping.finish()
         return replace(state, saved=True, complete=final)
@@ -207,7 +201,7 @@ class _Run:
         self.keeping.finish()
         directory = checkpoint_path(self.config.checkpoints, state.step)
         if state.step and fault_of(directory, checksums=False):
-            self.keeping.save(state.run, due=True, pending=self._pending_rollouts)
+            self.keeping.save(state.run, due=True, pending=self.rollouts.pending)
             self.keeping.finish()
         return replace(state, complete=True)
 
@@ -216,10 +210,6 @@ class _Run:
         if self.team.critic and self.config.save_value_network:
             self.team.critic.together(Critic.export, self.config.exported_critic).result()
         return replace(state, exported=True)
-
-    @property
-    def _pending_rollouts(self) -> Callable[[], PendingRollouts] | None:
-        return self.async_rollouts.pending if self.async_rollouts else None
 
     def _step(self, state: LoopState) -> LoopState:
         step = state.step + 1
@@ -235,28 +225,17 @@ class _Run:
         return LoopState(run=run, published=True, held=False, saved=False)
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
-        """Scored samples, and the models' forward passes over them under way."""
-        if self.async_rollouts:
-            batch = self.async_rollouts.batch(step)
-            watch.lap("wait")
-            watch.metrics |= batch.metrics
-            return batch.samples, self._forward([s.completion for s in batch.samples])
-        if self.config.dynamic_filtering:
-            found = dynamic_sampling.collect(
-                lambda missing: rewards.scored(self.reward, self._write(missing, step)),
-                self.config.rollout_batch_size,
-                self.config.n_samples_per_prompt,
-                self.config.dynamic_filtering_reward_range,
-            )
-            self._rest()
-            watch.lap("generate")
-            watch.metrics["dynamic_filtering_pass_rate"] = found.pass_rate
-            return found.samples, self._forward([s.completion for s in found.samples])
-        written = self._write(self.config.rollout_batch_size, step)
-        self._rest()
-        watch.lap("generate")
-        forward = self._forward([completion for _, completion in written])
-        samples = self._score(written)
+        """Returns scored samples, and the models' forward passes over them, which still run."""
+        found = self.rollouts.step(step)
+        if self.config.vllm_enable_sleep:
+            update.sleep(self.team.engines)  # the models may use the engines' memory
+        watch.lap(found.phase)
+        watch.metrics |= found.metrics
+        sequences = Sequences.collate([completion for _, completion in found.written])
+        forward = estimates.start(self.team, sequences, self.config)
+        if found.samples is not None:
+            return found.samples, forward
+        samples = rewards.score(self.reward, found.written)
         watch.lap("reward")
         return samples, forward
 
@@ -272,7 +251,7 @@ class _Run:
         worth, moments = rewards.shaped(config, samples, state.reward_moments)
         # A steered weight goes on from where it was; a fixed one is the flag's, whatever it was.
         kl_coef = (state.kl_coef if config.steers_kl else None) or config.init_kl_coef
-        with self._rollouts_meanwhile():
+        with self.rollouts.meanwhile():
             experience = estimates.finish(
                 forward,
                 worth,
@@ -310,31 +289,11 @@ class _Run:
         self.recorder.log_step(state, outcome)
         return state
 
-    def _rollouts_meanwhile(self) -> AbstractContextManager[None]:
-        return self.async_rollouts.meanwhile() if self.async_rollouts else nullcontext()
-
-    def _write(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
-        """Completions of the last `missing` prompts of the step, stamped with their version."""
-        place = self.config.rollout_batch_size - missing
-        return self._rollouts.generate(self.data.stream.next_batch(missing), step, place)
-
-    def _rest(self) -> None:
-        """The step's rollouts are written: what follows may have the engines' memory."""
-        if self.config.vllm_enable_sleep:
-            update.sleep(self.team.engines)
-
     def _publish_weights(self, version: int) -> None:
         config, team = self.config, self.team
         wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
-        with self.async_rollouts.new_weights(version) if self.async_rollouts else nullcontext():
+        with self.rollouts.new_weights(version):
             update.weights(team.policy, team.engines, version, wake=wake, backend=backend)
-
-    def _score(self, written: list[tuple[Prompt, Completion]]) -> list[Sample]:
-        """A failure is a status, never a zero."""
-        return rewards.score(self.reward, written)
-
-    def _forward(self, completions: list[Completion]) -> Estimates:
-        return estimates.start(self.team, Sequences.collate(completions), self.config)
 
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
@@ -354,8 +313,9 @@ class _Run:
     def _evaluate(self, state: LoopState) -> LoopState:
         run = state.run
         k = self.config.eval_n_samples_per_prompt
-        written = self._rollouts.held_out(self.data.held_out, k, self.config.eval_temperature)
-        evaluation = Evaluation.of(self._score(written), k)
+        generator = Rollouts.of(self.config, self.team.engines)
+        written = generator.held_out(self.data.held_out, k, self.config.eval_temperature)
+        evaluation = Evaluation.of(rewards.score(self.reward, written), k)
         self.keeping.settle()
         self.recorder.evaluated(run.step, evaluation)
         before = evaluation.pass1 if run.step == 0 else run.eval_before
@@ -377,9 +337,19 @@ class _Run:
         self.recorder.best(state.step, key, value)
         return replace(state, best=value)
 
-    @property
-    def _rollouts(self) -> Rollouts:
-        return Rollouts.of(self.config, self.team.engines)
+
+def _rollouts(
+    config: Config, team: Team, data: Data, reward: RewardFunction, beginning: DriverState
+) -> RolloutSource:
+    """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
+    found = resume.pending_rollouts(config, beginning)
+    generator = Rollouts.of(config, team.engines)
+    if not config.async_train:
+        return SyncRollouts(config, generator, data.stream, reward)
+    rollouts = AsyncRollouts(config, generator, data.stream, reward, beginning.run.step)
+    if found:
+        rollouts.go_on(found)
+    return rollouts
 
 
 def _due(step: int, every: int) -> bool:

@@ -95,7 +95,7 @@ class Keeping:
         self._owed = False
         """Whether the last checkpoint came to nothing, and the next step is to have one."""
 
-    def hold(self, state: RunState, pending: Callable[[], PendingRollouts] | None = None) -> None:
+    def hold(self, state: RunState, pending: Callable[[], PendingRollouts | None]) -> None:
         """A step is made. It is finished once it is held; without peers it is that at once.
 
         `pending`: returns the pending rollouts. Raises OSError if the checkpoint before could not
@@ -107,7 +107,7 @@ class Keeping:
         if self._peers is None or not self._peers.on:
             self._observer.step_durable(step)
             return
-        driver = DriverState(state, pending().dump() if pending else None)
+        driver = DriverState(state, _dumped(pending()))
         self._copy(step)
         self._peers.begin(driver, self._team.learners)
         self._handing = _in_background(lambda: self._hand_over(step))
@@ -124,7 +124,7 @@ class Keeping:
             self._peers.amend(state)
 
     def save(
-        self, state: RunState, *, due: bool, pending: Callable[[], PendingRollouts] | None = None
+        self, state: RunState, *, due: bool, pending: Callable[[], PendingRollouts | None]
     ) -> None:
         """`due`: the step that was made last is to have a checkpoint; `pending`: as above.
 
@@ -138,7 +138,7 @@ class Keeping:
         waited = self._copy(state.step) if to_disk else 0.0
         since = time.monotonic() - waited
         if to_disk or self._config.save_hf_ckpt:
-            driver = DriverState(state, pending().dump() if pending and to_disk else None)
+            driver = DriverState(state, _dumped(pending()) if to_disk else None)
             self._begin(driver, since, to_disk=to_disk)
 
     def finish(self) -> None:
@@ -234,6 +234,10 @@ class Keeping:
                 time.monotonic() - under_way.since,
             )
         )
+
+
+def _dumped(pending: PendingRollouts | None) -> bytes | None:
+    return pending.dump() if pending else None
 
 
 def _in_background(work: Callable[[], None]) -> Future[None]:

@@ -3,9 +3,9 @@
     engines    write partial rollouts of the groups that `staleness.room` lets begin; new weights
                come between two slices of their work
     rewards    score a group when the last of its completions is written
-    the loop   takes a step's groups in `batch`, which keeps the others at work while it waits;
+    the loop   takes a step's groups in `step`, which keeps the others at work while it waits;
                `meanwhile` does so in a thread while the loop waits for the models, and leaves the
-               loss of a process to the next `batch`
+               loss of a process to the next `step`
 
 Outside of `meanwhile` there is no thread: weights, evaluations and checkpoints meet engines at
 rest.
@@ -15,23 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Event, Thread
 
 import numpy as np
 
 from env.prompts import PromptStream
 from env.types import Prompt, RewardFunction
-from trainer.checkpoint import resume
-from trainer.checkpoint.writer import DriverState
+from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.rollout import dynamic_sampling, rewards, staleness
 from trainer.rollout.dispatcher import EngineDispatcher
-from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.outages import ROLE
 from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
 from trainer.rollout.scoring import Scoring
+from trainer.rollout.source import StepRollouts
 from trainer.rollout.staleness import Begun, Pace, Position
 from trainer.types import (
     FinishedRollout,
@@ -46,34 +44,6 @@ A_LOOK = 0.02
 """Seconds that a look at what has come may wait for something."""
 KEPT = 4
 """Batches that were given and may be asked for again: snapshots are a step or two behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    samples: list[Sample]
-    metrics: Metrics
-
-
-def begin(
-    config: Config,
-    engines: EnginePool,
-    stream: PromptStream,
-    reward: RewardFunction,
-    beginning: DriverState,
-) -> AsyncRollouts | None:
-    """The run's asynchronous rollouts; None without --async_train.
-
-    Raises ResumeError if a checkpoint's pending rollouts would be lost.
-    """
-    found = resume.pending_rollouts(config, beginning)
-    if not config.async_train:
-        return None
-    rollouts = AsyncRollouts(
-        config, Rollouts.of(config, engines), stream, reward, beginning.run.step
-    )
-    if found:
-        rollouts.go_on(found)
-    return rollouts
 
 
 class AsyncRollouts:
@@ -115,9 +85,9 @@ class AsyncRollouts:
         self._given: dict[int, list[PromptGroup]] = {}
         """What the trainer was given last: of each step."""
         self._lost: LostWorkerError | None = None
-        """What `meanwhile` has left to the next `batch`."""
+        """What `meanwhile` has left to the next `step`."""
 
-    def batch(self, step: int) -> Batch:
+    def step(self, step: int) -> StepRollouts:
         """The samples of `step`, in the order in which their prompts were dealt.
 
         Raises TrainingError where none could be scored, LostWorkerError where no engine is left or
@@ -137,26 +107,31 @@ class AsyncRollouts:
         rewards.require_one(samples)
         metrics = self._metrics(samples, step)
         self._taken, self._refused = step, 0
-        return Batch(samples, metrics)
+        return StepRollouts(
+            written=[(sample.prompt, sample.completion) for sample in samples],
+            samples=samples,
+            phase="wait",
+            metrics=metrics,
+        )
 
     @property
     def oldest(self) -> int:
         """The first step that can be the newest again."""
         return self._taken - len(self._given)
 
-    def go_back(self, step: int) -> None:
-        """Roll back to `step`. Later steps are trained again, on the same samples."""
-        again = [self._given.pop(taken) for taken in list(self._given) if taken > step]
+    def go_back(self, run: RunState) -> None:
+        """Roll back to the step of `run`. Later steps are trained again, on the same samples."""
+        again = [self._given.pop(taken) for taken in list(self._given) if taken > run.step]
         back = {group.number: group for groups in again for group in groups}
         self._groups = back | self._groups
-        self._taken = min(self._taken, step)
+        self._taken = min(self._taken, run.step)
         self._lost = None  # it is back by now, or is missed again
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:
         """Rollouts go on while the block runs. Raises at its end what they raised.
 
-        The loss of a process is left to the next `batch`: at the end of the block learners have
+        The loss of a process is left to the next `step`: at the end of the block learners have
         made the step's update, which its repair would have them make again.
         """
         over, failures = Event(), list[BaseException]()

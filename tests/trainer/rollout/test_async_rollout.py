@@ -16,6 +16,7 @@ from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import LocalGroup
 from trainer.config.config import Config
 from trainer.metrics import step_metrics
@@ -235,24 +236,28 @@ def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
     return AsyncRollouts(config, rollouts, prompts.load(config).stream, reward, step=0)
 
 
+def after(step: int) -> RunState:
+    return RunState(step=step, seed=0, prompts={})
+
+
 def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
     rollouts = rollouts_of(tiny, run_dir, share_of("1"))
 
     def numbers(step: int) -> list[tuple[int, list[int]]]:
-        samples = rollouts.batch(step).samples
-        return [(s.prompt.index, s.completion.tokens.tolist()) for s in samples]
+        written = rollouts.step(step).written
+        return [(prompt.index, c.tokens.tolist()) for prompt, c in written]
 
     first = numbers(1)
-    rollouts.go_back(0)
+    rollouts.go_back(after(0))
     assert numbers(1) == first
     with rollouts.new_weights(1):
         pass
     second = numbers(2)
     assert not {index for index, _ in first} & {index for index, _ in second}
-    rollouts.go_back(1)
+    rollouts.go_back(after(1))
     assert numbers(2) == second
     assert rollouts.oldest == 0
-    rollouts.go_back(0)
+    rollouts.go_back(after(0))
     assert [numbers(1), numbers(2)] == [first, second]
 
 
@@ -300,8 +305,8 @@ def test_a_process_lost_beside_the_loop_is_for_the_next_batch_to_raise_and_no_sa
     with rollouts.meanwhile():
         rollouts_have_ended()
     with pytest.raises(LostWorkerError, match="reward-0"):
-        rollouts.batch(1)
-    assert len(rollouts.batch(1).samples) == 8
+        rollouts.step(1)
+    assert len(rollouts.step(1).written) == 8
 
 
 def test_a_process_lost_beside_a_loop_that_lost_another_is_met_again_if_it_is_still_lost(
@@ -310,8 +315,8 @@ def test_a_process_lost_beside_a_loop_that_lost_another_is_met_again_if_it_is_st
     rollouts = rollouts_of(tiny, run_dir, raising(lost("reward")))
     with pytest.raises(LostWorkerError, match="policy-0"):
         lose_the_policy(rollouts)
-    rollouts.go_back(0)
-    assert len(rollouts.batch(1).samples) == 8
+    rollouts.go_back(after(0))
+    assert len(rollouts.step(1).written) == 8
 
 
 def test_what_no_repair_mends_is_raised_even_where_the_loop_has_lost_a_process(

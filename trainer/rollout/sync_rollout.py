@@ -1,0 +1,65 @@
+"""Synchronous rollouts: engines write the completions of a step when the step begins."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from env.prompts import PromptStream
+from env.types import Prompt, RewardFunction
+from trainer.checkpoint.writer import RunState
+from trainer.config.config import Config
+from trainer.rollout import dynamic_sampling, rewards
+from trainer.rollout.generate import Rollouts
+from trainer.rollout.source import StepRollouts
+from trainer.types import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRollouts:
+    """A RolloutSource that holds nothing between two steps but the cursor of the prompt stream."""
+
+    config: Config
+    rollouts: Rollouts
+    stream: PromptStream
+    reward: RewardFunction
+
+    @property
+    def oldest(self) -> int:
+        return 0
+
+    def step(self, step: int) -> StepRollouts:
+        """With dynamic filtering the completions are scored, else the loop scores them."""
+        config = self.config
+        if not config.dynamic_filtering:
+            written = self._written(config.rollout_batch_size, step)
+            return StepRollouts(written=written, phase="generate")
+        found = dynamic_sampling.collect(
+            lambda missing: rewards.scored(self.reward, self._written(missing, step)),
+            config.rollout_batch_size,
+            config.n_samples_per_prompt,
+            config.dynamic_filtering_reward_range,
+        )
+        return StepRollouts(
+            written=[(sample.prompt, sample.completion) for sample in found.samples],
+            samples=found.samples,
+            phase="generate",
+            metrics={"dynamic_filtering_pass_rate": found.pass_rate},
+        )
+
+    def _written(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
+        """Returns completions of the last `missing` prompts of the step."""
+        place = self.config.rollout_batch_size - missing
+        return self.rollouts.generate(self.stream.next_batch(missing), step, place)
+
+    def meanwhile(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def new_weights(self, version: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def go_back(self, run: RunState) -> None:
+        self.stream.load_state_dict(run.prompts)
+
+    def pending(self) -> None:
+        """A checkpoint needs no rollouts: the next step writes its own."""
