@@ -298,9 +298,9 @@ def model_for(root: Path, case: Case) -> Path:
 
 
 def parameters(model: Path) -> int:
-    from trainer.cluster import model_size
+    from trainer.cluster import memory_estimate
 
-    size = model_size.read(str(model))
+    size = memory_estimate.read_size(str(model))
     assert size
     return size.parameters
 

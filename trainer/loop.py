@@ -44,9 +44,8 @@ from trainer.types import (
 )
 from trainer.weight_sync import update
 from trainer.workers import experience as estimates
-from trainer.workers import peak_memory
 from trainer.workers.experience import Estimates
-from trainer.workers.groups import Team
+from trainer.workers.groups import Team, peak_memory
 from trainer.workers.protocols import Critic, Policy
 
 
@@ -259,7 +258,7 @@ class _Run:
                 loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
             )
             watch.lap("forward")
-            metrics = self._update(experience, step) | peak_memory.of(self.team)
+            metrics = self._update(experience, step) | peak_memory(self.team)
             watch.lap("update")
         self._publish_weights(step)
         watch.lap("publish")

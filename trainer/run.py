@@ -32,7 +32,7 @@ from trainer.config.installed import engine_faults
 from trainer.config.reward_models import combination
 from trainer.models import hub
 from trainer.rollout import prompts as data
-from trainer.rollout.model_reward import ModelReward
+from trainer.rollout.rewards import ModelReward
 from trainer.types import TrainingError, UnfitModelError
 from trainer.weight_sync import choose
 from trainer.workers import groups

@@ -24,7 +24,7 @@ from trainer.config.config import Config
 from trainer.config.reward_models import combination
 from trainer.rollout import dispatcher
 from trainer.rollout import prompts as data
-from trainer.rollout.model_reward import ModelReward
+from trainer.rollout.rewards import ModelReward
 from trainer.types import BeyondRepairError, Experience, LostWorkerError, Metrics
 from trainer.workers import groups
 

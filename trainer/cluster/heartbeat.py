@@ -7,12 +7,13 @@ only by asking each.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import ray
 
-from trainer.cluster.outcome import received
+from trainer.cluster.calls import received
+from trainer.cluster.worker_group import LOOK_SECONDS, Pending
 from trainer.types import SilentRankError
 
 GRACE_SECONDS = 5.0
@@ -95,3 +96,24 @@ def _answered(questions: list[Any], patience: float) -> list[Any]:
     """Those that came back within `patience` seconds, be it with an error."""
     done, _ = ray.wait(questions, num_returns=len(questions), timeout=patience)
     return list(done)
+
+
+class Pulse:
+    """Asks it now and then, for as long as it is waited for."""
+
+    def __init__(
+        self, ask: Callable[[], Pending[None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._since = clock()
+        self._question: Pending[None] | None = None
+
+    def silence(self) -> float:
+        """Seconds since the question that it has not answered; 0 where there is none."""
+        now = self._clock()
+        if self._question is not None and not self._question.ready(0):
+            return now - self._since
+        if now - self._since > LOOK_SECONDS:
+            self._since, self._question = now, self._ask()
+        return 0.0

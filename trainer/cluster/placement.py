@@ -19,7 +19,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.resources import Offer
 from trainer.cluster.bin_packing import Assignment, assign
-from trainer.cluster.search_path import job_config
 from trainer.config.layout import Layout, Pool
 from trainer.types import TrainingError
 
@@ -190,3 +189,14 @@ def _not_free(found: Assignment) -> str:
         f"the layout wants {wanted:g} {unit}s and fits the cluster, but {free:g} of its {total:g} "
         f"{unit}s are free after {PATIENCE_SECONDS:g} s. End what else runs on the cluster"
     )
+
+
+def job_config() -> Any:
+    """For `ray.init`: Ray puts the driver's directory first on the workers' search path, and there
+    a user's folder `trainer` or `env` would take the place of this product's.
+
+    Ray leaves it out of a job that comes through its client, whose directory is on another machine.
+    """
+    from ray.job_config import JobConfig
+
+    return JobConfig(_client_job=True)

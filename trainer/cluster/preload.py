@@ -36,7 +36,7 @@ OF_THE_DRIVER = (
         "trainer.config.layout",
         "trainer.loop",
         "trainer.cluster.memory_estimate",
-        "trainer.rollout.model_reward",
+        "trainer.rollout.rewards",
         "trainer.workers.groups",
     ),
 )

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
-from trainer.cluster.calls import Behind, OfAllRanks, Remote
+from trainer.cluster import tcp_stream
+from trainer.cluster.calls import Remote, received
 from trainer.cluster.heartbeat import Liveness
-from trainer.cluster.host import Host
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Seating
-from trainer.cluster.worker_group import BEHIND, Group, Pending
+from trainer.cluster.worker_group import BEHIND, Group, Pending, build
 from trainer.types import Rank
+
+
+class Host:
+    """Made before its worker is, so that others can be told where it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._worker: Any = None
+        self._meeting: Any = None
+
+    def meet(self, timeout: float) -> tuple[str, int]:
+        """Where the ranks of this worker's model find each other; asked of the first alone."""
+        from trainer.cluster.rendezvous import Meeting
+
+        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
+        address: tuple[str, int] = self._meeting.address
+        return address
+
+    def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
+        from trainer.cluster import rendezvous
+
+        rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
+
+    def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
+        """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
+        address = ray.util.get_node_ip_address()
+        os.environ.setdefault(tcp_stream.ADDRESS, address)
+        self._worker = build(actor, args)
+        return f"node {address}, process {os.getpid()}"
+
+    def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """`built` is what came of `build`: where that failed, so does this, with its error."""
+        return getattr(self._worker, method)(*args, **kwargs)
+
+    @ray.method(concurrency_group="behind")  # type: ignore[untyped-decorator]
+    def call_behind(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The same in a thread of its own."""
+        return getattr(self._worker, method)(*args, **kwargs)
+
+    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+    def alive(self) -> None:
+        """Answers while the worker computes; not where its process has been stopped."""
+
+    def __repr__(self) -> str:
+        return self._name
+
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -140,6 +189,71 @@ class RayGroup(Group[W_co]):
             name=unique, **self._seating.options(self._recipe.role, worker)
         )
         return actor.remote(name)
+
+
+class OfAllRanks(Generic[T]):
+    """One call on all ranks: it fails with the first of them, and when one no longer answers."""
+
+    def __init__(self, references: Sequence[Any], role: str, liveness: Liveness) -> None:
+        self._references = references
+        self._role = role
+        self._liveness = liveness
+
+    def result(self) -> list[T]:
+        waiting = list(self._references)
+        self._liveness.begin()
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=self._liveness.interval)
+            for reference in done:
+                self._check(reference)
+            self._liveness.check()
+        return [ray.get(reference) for reference in self._references]
+
+    def ready(self, seconds: float) -> bool:
+        late, until = list(self._references), time.monotonic() + seconds
+        self._liveness.begin()
+        while late:
+            left = max(0.0, until - time.monotonic())
+            look = min(left, self._liveness.interval)
+            _, late = ray.wait(late, num_returns=len(late), timeout=look)
+            if late and not left:
+                self._liveness.blame(f"within {seconds:g} s")
+                return False
+            if late:
+                self._liveness.check()
+        return True
+
+    def _check(self, reference: Any) -> None:
+        """Raises where the call failed: names the rank that is at fault if it has gone silent."""
+        try:
+            received(reference, self._role, self._references.index(reference))
+        except RayTaskError as error:
+            self._liveness.blame(f"while another failed ({str(error).splitlines()[-1]})")
+            raise
+
+    @property
+    def handle(self) -> list[T]:
+        return cast(list[T], self._references)
+
+
+class Behind(OfAllRanks[T]):
+    """One that is looked at now and then: a rank that is busy with something else is not silent.
+
+    Who waits for it may be another thread than waits for the rest: `liveness` is its own.
+    """
+
+    def ready(self, seconds: float) -> bool:
+        waiting = list(self._references)
+        done, late = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        return not late or any(_failed(reference) for reference in done)
+
+
+def _failed(reference: Any) -> bool:
+    try:
+        ray.get(reference)
+    except RayError:
+        return True
+    return False
 
 
 def _stored(argument: Any) -> Any:

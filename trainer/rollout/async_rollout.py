@@ -27,8 +27,8 @@ from trainer.rollout import dynamic_sampling, rewards, staleness
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.outages import ROLE
+from trainer.rollout.rewards import Scoring
 from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
-from trainer.rollout.scoring import Scoring
 from trainer.rollout.source import StepRollouts
 from trainer.rollout.staleness import Begun, Pace, Position
 from trainer.types import (

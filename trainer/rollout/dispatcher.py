@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from trainer.cluster.pulse import Pulse
+from trainer.cluster.heartbeat import Pulse
 from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool, silent

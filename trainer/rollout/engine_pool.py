@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from contract.journal import Tell, aloud, attempt_number
 from contract.progress import Phase, PhaseFile
-from trainer.cluster.pulse import Pulse
+from trainer.cluster.heartbeat import Pulse
 from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import LOOK_SECONDS, Group, Pending
 from trainer.rollout.engine import Engine

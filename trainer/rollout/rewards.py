@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from threading import Thread
 
 import numpy as np
 
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
+from trainer.cluster.worker_group import Group
 from trainer.config.config import Config
+from trainer.config.reward_models import Combine
+from trainer.rollout.rollout_state import PromptGroup
 from trainer.types import Completion, FloatArray, Sample, TrainingError
+from trainer.workers.protocols import RewardModel
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
@@ -76,3 +82,86 @@ def shaped(
     lengths = np.array([sample.completion.length for sample in samples])
     finished = np.array([sample.completion.finished for sample in samples])
     return penalties.apply(rewards, lengths, finished), moments
+
+
+class Scoring:
+    def __init__(self, reward: RewardFunction) -> None:
+        self._reward = reward
+        self._at_once: int = getattr(reward, "concurrency", 1)
+        self._waiting: list[PromptGroup] = []
+        self._calls: dict[Future[list[Score]], list[PromptGroup]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._calls)
+
+    def give(self, groups: list[PromptGroup]) -> None:
+        """Groups that are written; each is scored in one call."""
+        self._waiting += groups
+
+    def work(self) -> list[PromptGroup]:
+        """Groups whose scores have come.
+
+        Raises what the reward function raised; its groups wait to be scored again.
+        """
+        if self._waiting and len(self._calls) < self._at_once:
+            groups, self._waiting = self._waiting, []
+            written = [(group.prompt, c) for group in groups for c in group.written]
+            self._calls[_begun(lambda: scores(self._reward, written))] = groups
+        done = [call for call in self._calls if call.done()]
+        return [group for call in done for group in self._scored(call)]
+
+    def wait(self, seconds: float) -> None:
+        """Until a call is over, at most so long."""
+        wait(self._calls, seconds, FIRST_COMPLETED)
+
+    def _scored(self, call: Future[list[Score]]) -> list[PromptGroup]:
+        groups = self._calls.pop(call)
+        if call.exception():
+            self._waiting += groups  # no one else has them, and the run may go on
+        scores = iter(call.result())
+        for group in groups:
+            group.scores = [next(scores) for _ in group.completions]
+        return groups
+
+
+def _begun(call: Callable[[], list[Score]]) -> Future[list[Score]]:
+    outcome: Future[list[Score]] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=run, name="reward", daemon=True).start()
+    return outcome
+
+
+class ModelReward:
+    """A RewardFunction that asks a group of reward models, each process for a share of the samples.
+
+    With several models a sample's reward is `combine` of theirs, in the flag's order; one that any
+    of them cannot score is failed.
+    """
+
+    def __init__(self, group: Group[RewardModel], combine: Combine) -> None:
+        self._group = group
+        self._combine = combine
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        share = -(-len(requests) // len(self._group))
+        pending = [
+            self._group.send(worker, RewardModel.score, requests[start : start + share])
+            for worker, start in enumerate(range(0, len(requests), share))
+        ]
+        return [self._one(scores) for part in pending for scores in part.result()]
+
+    def _one(self, scores: Sequence[Score]) -> Score:
+        if failed := next((score for score in scores if not score.ok), None):
+            return failed
+        rewards = [score.reward for score in scores]
+        if len(rewards) == 1:
+            return scores[0]
+        each = {f"reward_model_{number}": reward for number, reward in enumerate(rewards, 1)}
+        return Score.of(float(self._combine(rewards)), **each)

@@ -21,8 +21,7 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
 from trainer.models.value_model import ValueModel, hidden_size
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
-from trainer.workers.keeper import Keeper
-from trainer.workers.learner import LossBatch, Training
+from trainer.workers.learner import Keeper, LossBatch, Training
 from trainer.workers.settings import LearnerSettings
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from contract.journal import teller
 from contract.progress import PhaseFile
+from trainer.algorithms import batching
 from trainer.algorithms.importance_sampling import CorrectionSettings
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.cluster.restarts import RestartBudget
@@ -15,6 +18,7 @@ from trainer.config.config import Config
 from trainer.models.settings import LoRASettings, ModelSettings, RewardSettings, Sharding
 from trainer.rollout.engine import EngineSettings, VLLMSettings
 from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.types import LostWorkerError, Measured, Metrics
 from trainer.workers.protocols import Critic, Learner, Policy, Reference, RewardModel
 from trainer.workers.settings import LearnerSettings, Schedule
 
@@ -240,3 +244,19 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
             sleep=config.deepspeed_enable_sleep,
         ),
     )
+
+
+PEAKS_SECONDS = 0.2
+"""Seconds for an answer: who is at work is not waited for, and left out."""
+
+
+def peak_memory(team: Team) -> Metrics:
+    """The fullest process of each role and phase, in GB; learners tell theirs with an update."""
+    models: Sequence[Group[Measured] | None] = (team.reference, team.reward)
+    asked = [one for group in models if group for one in group.all(Measured.peaks)]
+    asked += team.engines.ask(Measured.peaks).values()
+    told = []
+    for one in asked:
+        with suppress(LostWorkerError):  # the next to need it sees to that
+            told += [one.result()] if one.ready(PEAKS_SECONDS) else []
+    return batching.combine_metrics(told)

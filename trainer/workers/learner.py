@@ -34,6 +34,10 @@ from trainer.workers.strategy import strategy_of
 if TYPE_CHECKING:
     from trainer.checkpoint.replication import Receipt, Targets
     from trainer.workers.protocols import Source
+if TYPE_CHECKING:
+    from trainer.checkpoint.openrlhf import Position
+    from trainer.checkpoint.replication import Receipt, Targets
+    from trainer.workers.protocols import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +250,26 @@ class Training:
         from trainer.checkpoint import replication
 
         return replication.load(source, self._role), None
+
+
+class Keeper:
+    """A Learner, but for its updates."""
+
+    _training: Training
+
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
+        with self._training.awake():
+            return self._training.snapshot(step, needed)
+
+    def save(self, step: int, directory: Path) -> Written:
+        return self._training.save(step, directory)
+
+    def hand_over(self, to: Targets) -> Receipt:
+        return self._training.hand_over(to)
+
+    def restore(self, source: Source) -> Position | None:
+        with self._training.awake():
+            return self._training.restore(source)
+
+    def restored_rate(self) -> float | None:
+        return self._training.restored_rate

@@ -27,8 +27,7 @@ from trainer.weight_sync import shared_memory as weight_transfer
 from trainer.weight_sync.choose import Meeting, Member
 from trainer.weight_sync.sending import Broadcaster, Lender, Offered
 from trainer.weight_sync.shared_memory import Outbox
-from trainer.workers.keeper import Keeper
-from trainer.workers.learner import LossBatch, Training
+from trainer.workers.learner import Keeper, LossBatch, Training
 from trainer.workers.settings import LearnerSettings
 
 

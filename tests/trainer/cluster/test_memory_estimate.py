@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from contract.resources import Offer
 from tests.support.tiny_run import Tiny
-from trainer.cluster import memory_estimate, model_size, resource_plan
-from trainer.cluster.model_size import ModelSize
+from trainer.cluster import memory_estimate, resource_plan
+from trainer.cluster.memory_estimate import ModelSize
 from trainer.config import layout
 from trainer.config.config import Config
 
@@ -33,7 +33,7 @@ LLAMA_70B = {
 @pytest.fixture
 def seven_billion(monkeypatch: pytest.MonkeyPatch) -> ModelSize:
     size = ModelSize(7_500_000_000, hidden=1, layers=1, intermediate=4)
-    monkeypatch.setattr(model_size, "read", lambda model: size)
+    monkeypatch.setattr(memory_estimate, "read_size", lambda model: size)
     return size
 
 
@@ -89,7 +89,7 @@ def test_an_engine_beside_models_leaves_them_what_they_need(
 def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_size, "read", lambda model: ModelSize(1, 4096, 32, 4 * 4096))
+    monkeypatch.setattr(memory_estimate, "read_size", lambda model: ModelSize(1, 4096, 32, 4 * 4096))
     flags = {"bf16": True, "micro_train_batch_size": 1, "prompt_max_len": 1024}
     plain, checkpointed = (
         memory_estimate.of(config, layout.of(config), "policy")
@@ -107,17 +107,17 @@ def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
 def test_parameters_are_counted_from_the_tensors_headers(tiny: Tiny, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny.model)
     stored = sum(p.numel() for p in model.parameters())
-    size = model_size.read(str(tiny.model))
+    size = memory_estimate.read_size(str(tiny.model))
     assert size is not None
     assert size.parameters == stored
     model.save_pretrained(tmp_path, max_shard_size="3KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert model_size.read(str(tmp_path)) == size
+    assert memory_estimate.read_size(str(tmp_path)) == size
 
 
 def test_without_tensors_they_are_computed_from_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
-    size = model_size.read(str(tmp_path))
+    size = memory_estimate.read_size(str(tmp_path))
     assert size is not None
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
@@ -127,11 +127,11 @@ def test_without_tensors_they_are_computed_from_the_configuration(tmp_path: Path
 def test_a_model_that_is_not_on_the_disk_has_no_size(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:
-    assert model_size.read("meta-llama/Llama-2-70b-hf") is None
+    assert memory_estimate.read_size("meta-llama/Llama-2-70b-hf") is None
     torn = tmp_path / "torn"
     shutil.copytree(tiny.model, torn)
     (torn / "model.safetensors").write_bytes(b"\x01")
-    assert model_size.read(str(torn)) is not None  # its configuration says enough
+    assert memory_estimate.read_size(str(torn)) is not None  # its configuration says enough
     config = replace(tiny.config(run_dir), pretrain="some/name")
     shown = resource_plan.row(config, [Offer(name="here", cpus=4)])
     assert [pool["peak_bytes"] for pool in shown["memory"]] == [None] * 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer.cluster.pulse import Pulse
+from trainer.cluster.heartbeat import Pulse
 from trainer.cluster.worker_group import LOOK_SECONDS
 
 

@@ -12,7 +12,7 @@ from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.rollout.hf_engine.test_partial import TEXTS
 from tests.trainer.weight_sync.test_update import Never
-from trainer.cluster import pulse
+from trainer.cluster import heartbeat
 from trainer.cluster.worker_group import LocalGroup, Pending
 from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
@@ -92,7 +92,7 @@ class Freezing(LocalGroup[HFEngine]):
 def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_slice_is_late(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "LOOK_SECONDS", 0.0)
     sampling = Sampling(max_new_tokens=12)
     partials = [
         [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)

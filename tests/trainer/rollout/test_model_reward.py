@@ -21,7 +21,7 @@ from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
 from trainer.rollout import prompts
-from trainer.rollout.model_reward import ModelReward
+from trainer.rollout.rewards import ModelReward
 from trainer.types import TrainingError
 from trainer.workers import groups
 from trainer.workers.reward import RewardActor

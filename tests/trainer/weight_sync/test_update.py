@@ -13,7 +13,7 @@ import pytest
 from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.workers.test_learner import experience, policy
-from trainer.cluster import pulse
+from trainer.cluster import heartbeat
 from trainer.cluster.worker_group import LocalGroup, Pending
 from trainer.rollout import engine_pool
 from trainer.rollout.engine_pool import EnginePool, Patience
@@ -152,7 +152,7 @@ class Frozen(Stuck):
 def test_an_engine_that_is_stopped_is_missed_by_its_silence_long_before_its_part_is_late(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (engine_pool, pulse):
+    for module in (engine_pool, heartbeat):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
     pool = EnginePool(Frozen(engines, 1, "load"), patience=Patience(part=600, life=0.3))

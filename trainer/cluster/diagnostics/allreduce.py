@@ -27,7 +27,7 @@ from typing import Any
 from contract.run_dir import ExitCode
 from trainer.cluster.diagnostics import bisect
 from trainer.cluster.diagnostics.allreduce_rank import Rank
-from trainer.cluster.search_path import job_config
+from trainer.cluster.placement import job_config
 
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 180.0

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from trainer.rollout.hf_engine.batch import Batch, Piece, prefill
-from trainer.rollout.hf_engine.sampling import draw
-from trainer.rollout.hf_engine.streams import uniforms
+from trainer.rollout.hf_engine.sampling import draw, uniforms
 from trainer.types import BoolArray, FloatArray, IntArray, Sampling
 
 IDLE_SHARE = 1 / 8

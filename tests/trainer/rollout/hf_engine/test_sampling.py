@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rollout.hf_engine.sampling import draw, nucleus
-from trainer.rollout.hf_engine.streams import uniforms
+from trainer.rollout.hf_engine.sampling import draw, nucleus, uniforms
 from trainer.types import Sampling
 
 DRAWS = 20_000
