@@ -1,10 +1,11 @@
-"""One attempt at a training run: data → cluster → models → loop, and what its errors end with."""
+"""One attempt at a training run: data → cluster → models → loop; the exit code of each error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 
 from contract.journal import append_event, teller
 from contract.lease import SupersededError
@@ -23,12 +24,13 @@ from env.types import RewardFunction
 from trainer import loop
 from trainer.checkpoint.replication import Peers
 from trainer.checkpoint.resume import ResumeError
-from trainer.cluster import engine_choice, memory_estimate, placement
+from trainer.cluster import memory_estimate, placement
+from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import first_rows, layout
 from trainer.config.config import Config
-from trainer.config.installed import engine_faults
+from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
 from trainer.models import hub
 from trainer.rollout import prompts as data
@@ -52,24 +54,22 @@ EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     Stopped: ExitCode.STOPPED,
     SupersededError: ExitCode.RUN_DIR,
 }
-"""What a user can put right, or asked for: their sentences say all. The first that fits counts."""
+"""Errors whose sentence is enough for the user. The first entry that matches an error counts."""
+ENGINE_NAMES = {"hf": "transformers", "vllm": "vLLM"}
 
 
 def exit_code(error: Exception) -> ExitCode | None:
-    """None where the error is the program's own."""
+    """Returns None if the error is a bug of this program."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
 
 
 def run(config: Config) -> None:
-    """From the newest checkpoint to the last step.
-
-    Raises those of EXIT_CODES.
-    """
+    """Train from the newest checkpoint to the last step. Raises the errors of EXIT_CODES."""
     config.files.root.mkdir(parents=True, exist_ok=True)
-    config = hub.prepare(config)
+    config = with_local_data(config)
     prompts = data.load(config)
-    of_spec = _reward_of_spec(config)  # a wrong one ends before anything is reserved
-    _refuse_unscored(config, of_spec, prompts)
+    reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
+    _check_first_rows(config, reward, prompts)
     wanted = layout.of(config)
     placement.join(wanted)
     stop = StopRequest()
@@ -77,28 +77,34 @@ def run(config: Config) -> None:
     placed = placement.reserve(wanted)
     config = _fetched(_settled(config, placed), placed)
     launcher = RayLauncher(placed, config.dist_timeout)
-    held = Peers(config)
-    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    peers = Peers(config)
+    team = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
-        loop.train(config, crew, prompts, _reward(config, crew, of_spec), stop, held)
+        loop.train(config, team, prompts, reward or _model_reward(config, team), stop, peers)
     except Stopped:
-        held.end()  # all of it is on disk
+        peers.end()  # the checkpoint on disk is complete
         raise
-    held.end()
+    peers.end()
 
 
-def _reward_of_spec(config: Config) -> RewardFunction | None:
-    """None where models of the run give the reward."""
+def _reward_of_flags(config: Config) -> RewardFunction | None:
+    """Returns the reward function of --remote_rm_url; None if reward models give the reward."""
     if not config.remote_rm_url:
         return None
     tell = partial(teller(config.files.journal), "reward-server")
     return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
 
 
-def _refuse_unscored(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:
-    """Before the first step of a run: what follows has shown that labels are understood.
+def _model_reward(config: Config, team: Team) -> RewardFunction:
+    assert team.reward is not None, "one of --remote_rm_url and --reward_pretrain is required"
+    return ModelReward(team.reward, combination(config.reward_combine))
 
-    The reward of a user's file or server may fail for a while: a step that it fails in says so.
+
+def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:
+    """Score the first rows before the first step of a run; later steps have shown that labels fit.
+
+    The reward of a user's file or server may fail for a while, so its failure is only journaled.
+    Raises PromptError if the built-in reward cannot read the labels.
     """
     if reward is None or Progress.read(config.files.progress) is not None:
         return
@@ -111,40 +117,100 @@ def _refuse_unscored(config: Config, reward: RewardFunction | None, prompts: dat
     teller(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
 
 
-def _reward(config: Config, crew: Team, of_spec: RewardFunction | None) -> RewardFunction:
-    if crew.reward:
-        return ModelReward(crew.reward, combination(config.reward_combine))
-    assert of_spec is not None, "one of the two flags is required"
-    return of_spec
-
-
 def _settled(config: Config, placed: Placement) -> Config:
-    """With all that was to be chosen by the nodes' hardware and places; the journal has it."""
-    config = engine_choice.settled(config, placed.assignment)
+    """Returns the flags with every choice that depends on the nodes, and journals the layout."""
+    config = choose_engine(config, placed.assignment)
     if lacking := engine_faults(config):
         raise placement.LayoutError("\n".join(lacking))
     way = choose.choice(config, placed.assignment)
     config = replace(config, vllm_sync_backend=way.backend)
-    sentences = [*placed.sentences(), engine_choice.sentence(config), str(way)]
-    append_event(config.files.journal, "layout", "; ".join(sentences))
-    if planned := memory_estimate.sentence(config, placed.assignment.layout):
-        append_event(config.files.journal, "memory", planned)
+    engine = f"rollouts by {ENGINE_NAMES[config.rollout_engine]}"
+    layout_event = "; ".join([*placed.sentences(), engine, str(way)])
+    append_event(config.files.journal, "layout", layout_event)
+    if estimate := memory_estimate.sentence(config, placed.assignment.layout):
+        append_event(config.files.journal, "memory", estimate)
     return config
 
 
-def _fetched(config: Config, placed: Placement) -> Config:
-    """With models of the hub on every node of the run, before any process asks for one.
+def choose_engine(config: Config, found: Assignment) -> Config:
+    """Returns the flags with --rollout_engine chosen, and on GPUs with the engine's memory share.
 
-    Raises UnfitModelError for those that a directory of the user's would be refused for.
+    `auto` means vLLM if the run has GPUs and vLLM is installed, else transformers: on CPUs vLLM
+    takes half a minute to start, and a gigabyte for its cache. Several GPUs for one engine also
+    mean vLLM; `trainer.config.installed` reports what is not installed.
     """
-    names = hub.models(config)
+    kind = config.rollout_engine
+    if kind == "auto":
+        wanted = find_spec("vllm") or config.vllm_tensor_parallel_size > 1
+        kind = "vllm" if found.on_gpus and wanted and layout.is_exact(config) else "hf"
+    share = config.vllm_gpu_memory_utilization
+    if found.on_gpus:
+        share = memory_estimate.engine_share(config, found.layout)
+    return replace(config, rollout_engine=kind, vllm_gpu_memory_utilization=share)
+
+
+def hub_models(config: Config) -> list[str]:
+    """Returns the models of a run that are names on the hub."""
+    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
+    critic = [config.critic_pretrain] if config.has_critic else []
+    names = dict.fromkeys([config.pretrain, *critic, *reward])
+    return [name for name in names if hub.is_name(name)]
+
+
+def with_local_data(config: Config) -> Config:
+    """Returns the flags with data sets of the hub as directories in the run directory.
+
+    Also fetches the small files of the hub's models. The driver may need the tokeniser, and a wrong
+    name must end the attempt before the cluster reserves anything. Raises HubError.
+    """
+    for name in hub_models(config):
+        hub.fetch(name, only=hub.SMALL)
+    found = {
+        flag: hub.rows(path.as_posix(), config.files.root / "data")
+        for flag, path in (
+            ("prompt_data", config.prompt_data),
+            ("eval_dataset", config.eval_dataset),
+        )
+        if path is not None and not path.is_absolute()
+    }
+    return replace(config, **found)  # type: ignore[arg-type]
+
+
+def with_local_models(config: Config, directories: Mapping[str, str]) -> Config:
+    """Returns the flags with the directories of models instead of their names on the hub."""
+    reward = (directories.get(name, name) for name in config.reward_pretrain.split(","))
+    return replace(
+        config,
+        pretrain=directories.get(config.pretrain, config.pretrain),
+        critic_pretrain=directories.get(config.critic_pretrain, config.critic_pretrain),
+        reward_pretrain=",".join(reward),
+    )
+
+
+def _fetched(config: Config, placed: Placement) -> Config:
+    """Fetch models of the hub to every node of the run, before a process loads one.
+
+    Raises UnfitModelError for a model that would also be refused as a directory.
+    """
+    names = hub_models(config)
     if not names:
         return config
-    print(f"Fetching {', '.join(names)} where it is not yet.", flush=True)
-    found = list(placement.on_each_node(placed, hub.fetch_models, config).values())
-    here = hub.located(config, found[0])
+    print(f"Fetching {', '.join(names)} to the nodes that do not have them yet.", flush=True)
+    found = list(placement.on_each_node(placed, fetch_models, config).values())
+    here = with_local_models(config, found[0])
     if faults := engine_faults(here):
         raise UnfitModelError("\n".join(faults))
-    # Nodes whose caches lie elsewhere find their own by the name.
+    # If the caches of nodes lie in different places, each node finds its own by the name.
     same = all(directories == found[0] for directories in found)
     return here if same else config
+
+
+def fetch_models(config: Config) -> dict[str, str]:
+    """Fetch models of the hub to this node, and check their files. Returns name → directory.
+
+    Raises HubError, UnfitModelError, and OSError if the disk fails.
+    """
+    found = hub.fetch_all(hub_models(config))
+    if faults := model_faults(with_local_models(config, found)):
+        raise UnfitModelError("\n".join(faults))
+    return found

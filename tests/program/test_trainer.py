@@ -212,7 +212,7 @@ def test_a_model_of_the_hub_is_refused_as_a_directory_is(
     shutil.copytree(tiny.model, model)
     content = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(content | more))
-    monkeypatch.setattr(hub, "prepare", lambda config: config)
+    monkeypatch.setattr(run, "with_local_data", lambda config: config)
     monkeypatch.setattr(placement, "join", lambda layout: None)
     monkeypatch.setattr(placement, "reserve", lambda layout: None)
     monkeypatch.setattr(run, "_settled", lambda config, placed: config)

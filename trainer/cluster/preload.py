@@ -28,7 +28,7 @@ OF_THE_DRIVER = (
     *(
         "trainer.config.installed",
         "trainer.rollout.prompts",
-        "trainer.cluster.engine_choice",
+        "trainer.run",
         "contract.journal",
         "trainer.models.hub",
     ),

@@ -9,15 +9,12 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from contract.os_errors import numbered
-from trainer.config.config import Config
-from trainer.config.installed import model_faults
 from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -41,43 +38,6 @@ class HubUnreachableError(HubError):
 def is_name(text: str) -> bool:
     """Whether `text` names something on the hub, and nothing on this disk."""
     return bool(REPOSITORY.fullmatch(text)) and not Path(text).exists()
-
-
-def models(config: Config) -> list[str]:
-    """The hub's names among the models of a run."""
-    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
-    critic = [config.critic_pretrain] if config.has_critic else []
-    return [name for name in dict.fromkeys([config.pretrain, *critic, *reward]) if is_name(name)]
-
-
-def prepare(config: Config) -> Config:
-    """With data sets of the hub as directories, in the run directory, where the driver reads them.
-
-    Of models it fetches what is small: the driver may need the tokeniser, and a name that cannot be
-    had is known before the cluster is asked for anything. Raises HubError.
-    """
-    for name in models(config):
-        fetch(name, only=SMALL)
-    found = {
-        flag: _rows(path.as_posix(), config.files.root / "data")
-        for flag, path in (
-            ("prompt_data", config.prompt_data),
-            ("eval_dataset", config.eval_dataset),
-        )
-        if path is not None and not path.is_absolute()
-    }
-    return replace(config, **found)  # type: ignore[arg-type]
-
-
-def located(config: Config, directories: Mapping[str, str]) -> Config:
-    """With the directories of models in place of their names on the hub."""
-    reward = (directories.get(name, name) for name in config.reward_pretrain.split(","))
-    return replace(
-        config,
-        pretrain=directories.get(config.pretrain, config.pretrain),
-        critic_pretrain=directories.get(config.critic_pretrain, config.critic_pretrain),
-        reward_pretrain=",".join(reward),
-    )
 
 
 def fetch_all(names: Sequence[str]) -> dict[str, str]:
@@ -130,20 +90,20 @@ def _download(name: str, kind: str, only: Sequence[str] | None) -> str:
     return snapshot(*EXOTIC)
 
 
-def _rows(name: str, into: Path) -> Path:
-    """The training split of a data set, as a directory that the prompts are read from."""
-    rows = into / name.replace("/", "--")
-    if (rows / "state.json").exists():
-        return rows
+def rows(name: str, into: Path) -> Path:
+    """Returns a directory with the training split of a data set. Raises HubError."""
+    saved = into / name.replace("/", "--")
+    if (saved / "state.json").exists():
+        return saved
     directory = fetch(name, "dataset")
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError
 
     try:
-        load_dataset(directory, split="train").save_to_disk(rows)
+        load_dataset(directory, split="train").save_to_disk(saved)
     except (DatasetGenerationError, ValueError, OSError) as error:
         raise HubError(f"{name} has no readable split 'train': {error}") from error
-    return rows
+    return saved
 
 
 def _offline(name: str, kind: str) -> str:
@@ -178,17 +138,6 @@ def _lines(name: str) -> Any:
                 print(f"{name}: {self.n / 1e9:.2f}{total} GB", flush=True)
 
     return Lines
-
-
-def fetch_models(config: Config) -> dict[str, str]:
-    """Name → its directory on this node, where its files are looked at as those of a directory are.
-
-    Raises HubError, UnfitModelError, and OSError where the disk fails.
-    """
-    found = fetch_all(models(config))
-    if faults := model_faults(located(config, found)):
-        raise UnfitModelError("\n".join(faults))
-    return found
 
 
 MISSHAPEN = "ignore_mismatched_sizes"

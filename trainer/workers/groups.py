@@ -27,7 +27,7 @@ ENGINES = {
     "hf": "trainer.rollout.hf_engine.engine:HFEngine",
     "vllm": "trainer.rollout.vllm_engine:VLLMEngine",
 }
-"""`auto` is settled by the slots of a run (`engine_choice`); without any it is what all have."""
+"""`trainer.run.choose_engine` replaces `auto`. Without it, `auto` means transformers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from contract.resources import Offer
 from tests.support.tiny_run import Tiny
-from trainer.cluster import engine_choice
+from trainer import run
 from trainer.cluster.bin_packing import assign
 from trainer.config import installed, layout
 from trainer.config.config import Config
@@ -19,12 +19,12 @@ GPUS = [Offer(name="here", cpus=8, gpus=8)]
 
 
 def settled(config: Config, offers: list[Offer]) -> Config:
-    return engine_choice.settled(config, assign(layout.of(config), offers))
+    return run.choose_engine(config, assign(layout.of(config), offers))
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_choice, "find_spec", lambda name: True)
+    monkeypatch.setattr(run, "find_spec", lambda name: True)
 
 
 def test_it_is_vllm_on_gpus_and_transformers_on_cpus(tiny: Tiny, run_dir: Path) -> None:
@@ -38,14 +38,14 @@ def test_it_is_vllm_on_gpus_and_transformers_on_cpus(tiny: Tiny, run_dir: Path) 
 def test_it_is_transformers_where_vllm_is_absent(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
     assert settled(tiny.config(run_dir), GPUS).rollout_engine == "hf"
 
 
 def test_several_gpus_an_engine_are_never_given_to_transformers_because_vllm_is_absent(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
     config = settled(tiny.config(run_dir, vllm_tensor_parallel_size=2), GPUS)
     lacking, *_ = installed.engine_faults(config)

@@ -89,7 +89,8 @@ def test_an_engine_beside_models_leaves_them_what_they_need(
 def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_estimate, "read_size", lambda model: ModelSize(1, 4096, 32, 4 * 4096))
+    size = ModelSize(1, 4096, 32, 4 * 4096)
+    monkeypatch.setattr(memory_estimate, "read_size", lambda model: size)
     flags = {"bf16": True, "micro_train_batch_size": 1, "prompt_max_len": 1024}
     plain, checkpointed = (
         memory_estimate.of(config, layout.of(config), "policy")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
+from trainer import run
 from trainer.config.schema import ConfigError
 from trainer.models import hub
 
@@ -117,11 +118,11 @@ def test_a_run_s_names_are_those_of_the_models_that_it_uses(tiny: Tiny, run_dir:
         "reward_pretrain": "a/b,an/actor",
     }
     config = tiny.config(run_dir, **given, remote_rm_url=None)
-    assert hub.models(config) == ["an/actor", "a/critic", "a/b"]
-    assert hub.models(tiny.config(run_dir, **given, advantage_estimator="reinforce")) == [
+    assert run.hub_models(config) == ["an/actor", "a/critic", "a/b"]
+    assert run.hub_models(tiny.config(run_dir, **given, advantage_estimator="reinforce")) == [
         "an/actor"
     ]
-    found = hub.located(config, {"an/actor": "/here", "a/b": "/there"})
+    found = run.with_local_models(config, {"an/actor": "/here", "a/b": "/there"})
     assert (found.pretrain, found.critic_pretrain) == ("/here", "a/critic")
     assert found.reward_pretrain == "/there,/here"
 
@@ -146,8 +147,8 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
     (source / "data" / "train.jsonl").write_text(tiny.prompts.read_text())
     code = (
         "import json, sys; from trainer.config.config import parse\n"
-        "from trainer.models import hub; from trainer.rollout import prompts\n"
-        "config = hub.prepare(parse(sys.argv[1:]))\n"
+        "from trainer import run; from trainer.rollout import prompts\n"
+        "config = run.with_local_data(parse(sys.argv[1:]))\n"
         "print(json.dumps([str(config.prompt_data), len(prompts.load(config).stream)]))"
     )
     flags = {

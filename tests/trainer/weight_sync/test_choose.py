@@ -9,7 +9,7 @@ import pytest
 
 from contract.resources import Offer
 from tests.support.tiny_run import Tiny
-from trainer.cluster import engine_choice
+from trainer import run
 from trainer.cluster.bin_packing import assign
 from trainer.config import layout
 from trainer.config.config import Config
@@ -25,12 +25,12 @@ TOGETHER = {"colocate_all_models": True}
 def chosen(config: Config, offers: list[Offer]) -> choose.Choice:
     found = assign(layout.of(config), offers)
     assert not found.shortfalls
-    return choose.choice(engine_choice.settled(config, found), found)
+    return choose.choice(run.choose_engine(config, found), found)
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_choice, "find_spec", lambda name: True)
+    monkeypatch.setattr(run, "find_spec", lambda name: True)
 
 
 @pytest.mark.parametrize(
