@@ -182,7 +182,7 @@ class OverRay:
     def update(self, step: int) -> list[Row]:
         from trainer.workers.protocols import Policy
 
-        return self._policy.together(Policy.update, self._samples, step).result()
+        return self._policy.call_ranks(Policy.update, self._samples, step).result()
 
     def __exit__(self, *_: object) -> None:
         """Waits until its processes have ended and their names are free for the next."""
@@ -192,7 +192,7 @@ class OverRay:
 
         started = psutil.Process().children(recursive=True)
         ranks = [one for one in started if "policy-" in " ".join(one.cmdline())]
-        self._policy.end(range(len(self._policy)))
+        self._policy.kill(range(len(self._policy)))
         remove_placement_group(self._placed.group)
         psutil.wait_procs(ranks, timeout=ENDING_SECONDS)
         until = time.monotonic() + ENDING_SECONDS

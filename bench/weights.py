@@ -137,7 +137,7 @@ def one_token(engines: Any) -> None:
     from trainer.types import Request, Sampling
 
     sampling = Sampling(max_new_tokens=1)
-    engines.first(Engine.generate, [Request("1+1=", (0,))], sampling).result()
+    engines.call_rank0(Engine.generate, [Request("1+1=", (0,))], sampling).result()
 
 
 def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:

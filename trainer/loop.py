@@ -205,9 +205,9 @@ class _Run:
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
-        self.team.policy.together(Policy.export, self.config.exported).result()
+        self.team.policy.call_ranks(Policy.export, self.config.exported).result()
         if self.team.critic and self.config.save_value_network:
-            self.team.critic.together(Critic.export, self.config.exported_critic).result()
+            self.team.critic.call_ranks(Critic.export, self.config.exported_critic).result()
         return replace(state, exported=True)
 
     def _step(self, state: LoopState) -> LoopState:
@@ -297,9 +297,9 @@ class _Run:
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
         if self.team.critic:
-            pending.append(self.team.critic.together(Critic.update, experience, step))
+            pending.append(self.team.critic.call_ranks(Critic.update, experience, step))
         if step > self.config.freezing_actor_steps:
-            pending.append(self.team.policy.together(Policy.update, experience, step))
+            pending.append(self.team.policy.call_ranks(Policy.update, experience, step))
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 

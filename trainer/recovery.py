@@ -18,7 +18,7 @@ from contract.journal import Tell
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.checkpoint.replication import Peers, Snapshot
 from trainer.checkpoint.writer import RunState
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.rollout.outages import ROLE as ENGINE
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import Team
@@ -81,7 +81,7 @@ class ReplicasInMemory:
 
 def _restore(team: Team, source: Path | Snapshot) -> None:
     groups = team.learners.values()
-    for restored in [group.together(Learner.restore, source) for group in groups]:
+    for restored in [group.call_ranks(Learner.restore, source) for group in groups]:
         restored.result()
 
 
@@ -175,17 +175,17 @@ class Recovery:
 
     def _restart(self, role: str, loss: LostWorkerError) -> None:
         """Start all processes of the role again, and wait until they have loaded their model."""
-        frozen: dict[str, Group[Any] | None] = {
+        frozen: dict[str, WorkerGroup[Any] | None] = {
             "reference": self.team.reference,
             "reward": self.team.reward,
         }
         group = self.team.learners.get(role) or frozen[role]
         assert group is not None
         try:
-            group.renew(range(len(group)))
+            group.restart(range(len(group)))
         except NoSeatError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
-        if not group.started(self.team.engines.patience.start):
+        if not group.wait_started(self.team.engines.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
     def _tell(

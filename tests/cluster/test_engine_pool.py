@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.support.ray_nodes import cluster_at
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
 from trainer.rollout.engine_pool import EnginePool, Patience
@@ -48,7 +48,7 @@ class Scribe:
 @dataclass
 class Run:
     cluster: Cluster
-    group: Group[Any]
+    group: WorkerGroup[Any]
     pool: EnginePool
     told: list[tuple[str, dict[str, Any]]]
 
@@ -134,8 +134,8 @@ def test_a_killed_process_of_a_group_is_named_and_started_anew(run: Run) -> None
     assert caught.value.role == "engine"
     # The second is what Ray says where it has not heard of the death within a second.
     assert caught.value.how in ("its process ended", "it cannot be reached")
-    run.group.renew([1])
-    assert run.group.started(120)
+    run.group.restart([1])
+    assert run.group.wait_started(120)
     assert run.group.send(1, Scribe.where).result()[1] != killed
 
 

@@ -16,7 +16,7 @@ from tests.support.benches import Benches
 from tests.support.ranks import Workbench, experience, settings
 from trainer.algorithms import batching
 from trainer.checkpoint import state
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.models.settings import Sharding
 from trainer.types import FloatArray
 from trainer.workers.settings import LearnerSettings
@@ -64,16 +64,18 @@ def written(kind: str, path: Path) -> Path:
     return path
 
 
-def loaded(bench: Group[Workbench], role: str, made: LearnerSettings, directory: Path) -> Loaded:
-    bench.together(Workbench.build, role, made).result()
-    scores = bench.together(Workbench.scores).result()
+def loaded(
+    bench: WorkerGroup[Workbench], role: str, made: LearnerSettings, directory: Path
+) -> Loaded:
+    bench.call_ranks(Workbench.build, role, made).result()
+    scores = bench.call_ranks(Workbench.scores).result()
     directory.mkdir()
     if role != "reference":
-        bench.together(Workbench.save, directory).result()
+        bench.call_ranks(Workbench.save, directory).result()
     return Loaded(
         batching.gather(scores, experience(0).sequences.lengths),
         state.load(directory, role).model if role != "reference" else {},
-        bench.together(Workbench.held).result(),
+        bench.call_ranks(Workbench.held).result(),
     )
 
 
@@ -123,7 +125,7 @@ def test_loading_takes_a_part_of_the_memory(benches: Benches, tmp_path: Path) ->
     took = []
     for path, stage in ((small, 3), (large, 3), (large, 0)):  # with the first come the imports
         made = settings(path, Sharding(zero_stage=stage))
-        watched = benches[4].together(Workbench.build_watched, "reference", made).result()
+        watched = benches[4].call_ranks(Workbench.build_watched, "reference", made).result()
         took.append(max(watched))
     assert took[2] > 0.9 * whole
     assert took[1] < 0.8 * whole

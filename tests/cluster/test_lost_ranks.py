@@ -14,7 +14,7 @@ from tests.support.ray_nodes import short_directory, workers_of
 from tests.support.repository import ROOT
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
 from trainer.types import LostWorkerError, Rank
@@ -62,22 +62,22 @@ def launcher() -> Iterator[RayLauncher]:
 def test_a_rank_that_dies_before_or_in_a_collective_is_named_at_once_and_all_start_anew(
     launcher: RayLauncher,
 ) -> None:
-    group: Group[Member] = launcher.launch_ranks("policy", f"{__name__}:Member", 2)
+    group: WorkerGroup[Member] = launcher.launch_ranks("policy", f"{__name__}:Member", 2)
     kill_last()
     begun = time.monotonic()
     with pytest.raises(LostWorkerError, match=r"^policy-1 is lost") as caught:
-        group.started(150)
+        group.wait_started(150)
     assert caught.value.role == "policy"
     assert time.monotonic() - begun < 90, "no wait for the time that ranks wait for one another"
 
-    group.renew([1])
-    assert group.started(150)
-    assert group.together(Member.total).result() == [3.0, 3.0]
+    group.restart([1])
+    assert group.wait_started(150)
+    assert group.call_ranks(Member.total).result() == [3.0, 3.0]
     with pytest.raises(LostWorkerError, match=r"^policy-1 is lost"):
-        group.together(Member.die).result()
-    group.renew([1])
-    assert group.started(150)
-    assert group.together(Member.total).result() == [3.0, 3.0]
+        group.call_ranks(Member.die).result()
+    group.restart([1])
+    assert group.wait_started(150)
+    assert group.call_ranks(Member.total).result() == [3.0, 3.0]
 
 
 def kill_last() -> None:

@@ -22,7 +22,7 @@ from tests.support.ranks import ROLES, Said, Workbench, experience, settings
 from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.models.settings import LoRASettings, Sharding
 from trainer.types import SilentRankError
 
@@ -40,12 +40,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def taught(bench: Group[Workbench], role: str, directory: Path, made: Any) -> tuple[Said, State]:
+def taught(
+    bench: WorkerGroup[Workbench], role: str, directory: Path, made: Any
+) -> tuple[Said, State]:
     """What all ranks together said in a lesson of two steps, and what they saved after it."""
     directory.mkdir(parents=True)
-    bench.together(Workbench.build, role, made).result()
-    of_each = bench.together(Workbench.lesson, [1, 2]).result()
-    bench.together(Workbench.save, directory).result()
+    bench.call_ranks(Workbench.build, role, made).result()
+    of_each = bench.call_ranks(Workbench.lesson, [1, 2]).result()
+    bench.call_ranks(Workbench.save, directory).result()
     return whole(of_each), state.load(directory, role)
 
 
@@ -126,12 +128,12 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
 ) -> None:
     """DeepSpeed goes the way here that it goes on a GPU, though nothing gets far."""
     bench, sharding = benches[2], Sharding(zero_stage=stage, adam_offload=adam_offload)
-    bench.together(Workbench.build, "policy", settings(model, sharding)).result()
-    bench.together(Workbench.sleep_between_calls).result()
+    bench.call_ranks(Workbench.build, "policy", settings(model, sharding)).result()
+    bench.call_ranks(Workbench.sleep_between_calls).result()
     for step in (1, 2):
-        bench.together(Workbench.lesson, [step]).result()
+        bench.call_ranks(Workbench.lesson, [step]).result()
         (tmp_path / str(step)).mkdir()
-        bench.together(Workbench.save, tmp_path / str(step)).result()
+        bench.call_ranks(Workbench.save, tmp_path / str(step)).result()
     same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
 
 
@@ -211,8 +213,8 @@ def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
     made = settings(model, Sharding(zero_stage=stage), mixed_precision=True, lora=adapters)
     scores = []
     for role in ("policy", "reference"):
-        benches[2].together(Workbench.build, role, made).result()
-        scores.append(np.concatenate(benches[2].together(Workbench.scores).result()))
+        benches[2].call_ranks(Workbench.build, role, made).result()
+        scores.append(np.concatenate(benches[2].call_ranks(Workbench.scores).result()))
     assert np.array_equal(*scores)
     assert scores[0].any()
 
@@ -227,20 +229,20 @@ def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
 ) -> None:
     """From 4 ranks and ZeRO-3 to 2 and ZeRO-1, back, to one alone, to 2 that share nothing."""
     plain = settings(model, Sharding())
-    benches[1].together(Workbench.build, role, plain).result()
-    benches[1].together(Workbench.lesson, [1, 2]).result()
-    uninterrupted = whole(benches[1].together(Workbench.lesson, [3, 4, 5, 6, 7]).result())
+    benches[1].call_ranks(Workbench.build, role, plain).result()
+    benches[1].call_ranks(Workbench.lesson, [1, 2]).result()
+    uninterrupted = whole(benches[1].call_ranks(Workbench.lesson, [3, 4, 5, 6, 7]).result())
 
     taught(benches[4], role, tmp_path / "0", settings(model, Sharding(zero_stage=3)))
     losses = []
     for number, (count, stage) in enumerate([(2, 1), (4, 3), (1, 0), (2, 0), (4, 2)], 1):
         bench = benches[count]
         made = settings(model, Sharding(zero_stage=stage))
-        bench.together(Workbench.build, role, made).result()
-        bench.together(Workbench.restore, tmp_path / str(number - 1)).result()
-        losses += whole(bench.together(Workbench.lesson, [2 + number]).result()).metrics
+        bench.call_ranks(Workbench.build, role, made).result()
+        bench.call_ranks(Workbench.restore, tmp_path / str(number - 1)).result()
+        losses += whole(bench.call_ranks(Workbench.lesson, [2 + number]).result()).metrics
         (tmp_path / str(number)).mkdir()
-        bench.together(Workbench.save, tmp_path / str(number)).result()
+        bench.call_ranks(Workbench.save, tmp_path / str(number)).result()
     for mine, theirs in zip(losses, uninterrupted.metrics, strict=True):
         for name in (
             ("policy_loss", "actor_lr") if role == "policy" else ("critic_loss", "critic_lr")
@@ -255,10 +257,10 @@ def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
 ) -> None:
     bench, made = benches[2], settings(model, Sharding(zero_stage=stage), **changes)
     taught(bench, "policy", tmp_path / "saved", made)
-    bench.together(Workbench.build, "policy", replace(made, ema_beta=0.9)).result()
-    bench.together(Workbench.restore, tmp_path / "saved").result()
-    trained = bench.together(Workbench.weights).result()[0]
-    bench.together(Workbench.export, tmp_path / "exported").result()
+    bench.call_ranks(Workbench.build, "policy", replace(made, ema_beta=0.9)).result()
+    bench.call_ranks(Workbench.restore, tmp_path / "saved").result()
+    trained = bench.call_ranks(Workbench.weights).result()[0]
+    bench.call_ranks(Workbench.export, tmp_path / "exported").result()
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     for name, averaged in exported.items():
         expected = torch.from_numpy(trained[name])
@@ -275,13 +277,13 @@ def test_sharded_weights_are_whole_where_they_leave(
 ) -> None:
     made = settings(model, Sharding(zero_stage=3), lora=ADAPTERS)
     _, saved = taught(benches[count], "policy", tmp_path / "saved", made)
-    first, *others = benches[count].together(Workbench.weights).result()
+    first, *others = benches[count].call_ranks(Workbench.weights).result()
     assert others == [{}] * (count - 1)
-    for of_rank in benches[count].together(Workbench.in_parts, 1000).result():
+    for of_rank in benches[count].call_ranks(Workbench.in_parts, 1000).result():
         assert [*of_rank] == [*first]
         for name, array in of_rank.items():
             np.testing.assert_array_equal(array, first[name])
-    benches[count].together(Workbench.export, tmp_path / "exported").result()
+    benches[count].call_ranks(Workbench.export, tmp_path / "exported").result()
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     assert exported.keys() == first.keys() == load_file(model / "model.safetensors").keys()
     for name, array in exported.items():
@@ -296,21 +298,21 @@ def test_sharded_weights_are_whole_where_they_leave(
 def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, model: Path) -> None:
     """DeepSpeed before 0.19.8 waited for the last of them alone, as if gloo kept an order."""
     made = settings(model, Sharding(zero_stage=3))
-    benches[4].together(Workbench.build, "policy", made).result()
-    assert benches[4].together(Workbench.torn, 100).result() == [0] * 4
+    benches[4].call_ranks(Workbench.build, "policy", made).result()
+    assert benches[4].call_ranks(Workbench.torn, 100).result() == [0] * 4
 
 
 def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
     """The last test of these ranks: one of them never comes back."""
     bench = benches[2]
-    bench.together(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
-    _, stopped = bench.together(Workbench.process).result()
+    bench.call_ranks(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
+    _, stopped = bench.call_ranks(Workbench.process).result()
     process = psutil.Process(stopped)
     os.kill(stopped, signal.SIGSTOP)
     try:
         since = time.monotonic()
         with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
-            bench.together(Workbench.lesson, [1, 2]).result()
+            bench.call_ranks(Workbench.lesson, [1, 2]).result()
         assert time.monotonic() - since < PATIENCE
         gone, _ = psutil.wait_procs([process], 10)
         assert gone, "it would keep its GPU"

@@ -112,7 +112,7 @@ def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_othe
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
     group = launcher.launch("engine", f"{__name__}:Comer", 2, tmp_path / "stopped")
     for engine in (0, 1):
-        assert group.up(engine, 150)
+        assert group.has_started(engine, 150)
     pool = EnginePool(group, patience=Patience(start=150, part=10))
     with pytest.raises(TrainingError, match="weights cannot go by NCCL"):
         update.weights(policy, pool, 1, backend="nccl")

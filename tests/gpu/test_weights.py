@@ -24,7 +24,7 @@ from tests.vllm.test_engine import settings as engine_settings
 from trainer.algorithms.losses import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
 from trainer.models.settings import Sharding
@@ -73,7 +73,7 @@ def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 @contextmanager
 def started(
     model: Tiny, backend: str, *, policy: int, engines: int, stage: int = 0
-) -> Iterator[tuple[Group[Policy], Group[Engine]]]:
+) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Engine]]]:
     """A policy of so many ranks and so many engines, apart or on the same GPUs."""
     groups = [
         layout.Group(role="policy", nodes=1, per_node=policy),
@@ -99,10 +99,10 @@ def started(
             ray.shutdown()
 
 
-def follow(policy: Group[Policy], pool: EnginePool, backend: str, versions: int) -> None:
+def follow(policy: WorkerGroup[Policy], pool: EnginePool, backend: str, versions: int) -> None:
     """Train and publish: every engine writes what the policy would, with its own numbers."""
     for version in range(1, versions + 1):
-        policy.together(Policy.update, experience(version), version).result()
+        policy.call_ranks(Policy.update, experience(version), version).result()
         update.weights(policy, pool, version, backend=backend)
         shares = [requests(1, 2)] * len(pool)
         for written in pool.generate(shares, SAMPLING):
@@ -113,13 +113,13 @@ def follow(policy: Group[Policy], pool: EnginePool, backend: str, versions: int)
 class Asked:
     """A group that is asked like one policy."""
 
-    def __init__(self, group: Group[Policy]) -> None:
+    def __init__(self, group: WorkerGroup[Policy]) -> None:
         self._group = group
 
     def log_probs(self, sequences: Any) -> Any:
         from trainer.algorithms import batching
 
-        of_ranks = self._group.together(Policy.log_probs, sequences).result()
+        of_ranks = self._group.call_ranks(Policy.log_probs, sequences).result()
         return batching.gather(of_ranks, sequences.lengths)
 
 

@@ -26,7 +26,7 @@ from trainer.checkpoint.replication import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
-from trainer.cluster.worker_group import Group, LocalGroup
+from trainer.cluster.worker_group import LocalWorkerGroup, WorkerGroup
 from trainer.config.config import Config
 from trainer.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
@@ -47,13 +47,13 @@ class Remembered:
     last: int | None = None
     """No later step is taken."""
 
-    def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
+    def begin(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
         if self.last is not None and driver.run.step > self.last:
             return
         directory = self.held(driver.run.step)
         directory.mkdir(parents=True, exist_ok=True)
         for group in learners.values():
-            group.together(Learner.save, driver.run.step, directory).result()
+            group.call_ranks(Learner.save, driver.run.step, directory).result()
         self.driver, self.whole = driver, driver.run.step
 
     def settle(self) -> None:
@@ -191,7 +191,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
             raise SnapshotLostError("its checksum differs")
         return state.load(memory.held(snapshot.step), role)
 
-    def renew(group: LocalGroup[Any], workers: Any) -> None:
+    def restart(group: LocalWorkerGroup[Any], workers: Any) -> None:
         (worker,) = group._workers
         group._workers = [type(worker)(*made[type(worker).__name__])]
 
@@ -208,7 +208,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(4), peers=memory)
     monkeypatch.setattr(replication, "load", in_part)
-    monkeypatch.setattr(LocalGroup, "renew", renew)
+    monkeypatch.setattr(LocalWorkerGroup, "restart", restart)
     monkeypatch.setattr(group_module, "build", remember)
     train(config, peers=memory)
     assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
@@ -247,7 +247,7 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
 ) -> None:
     driver = DriverState(RunState(step=7, seed=42, prompts={}))
     nodes, learner = Remembered(tmp_path, driver), Learned()
-    team = cast(Team, SimpleNamespace(learners={"policy": LocalGroup([learner])}))
+    team = cast(Team, SimpleNamespace(learners={"policy": LocalWorkerGroup([learner])}))
     memory = ReplicasInMemory(cast(replication.Peers, nodes))
     assert memory.newest(range(1, 7)) is None
     found = memory.newest(range(1, 8))

@@ -19,7 +19,13 @@ from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
 from tests.trainer.test_recovery import Dead
 from trainer import loop
-from trainer.cluster.worker_group import Group, LocalGroup, LocalLauncher, Pending, build
+from trainer.cluster.worker_group import (
+    LocalLauncher,
+    LocalWorkerGroup,
+    Pending,
+    WorkerGroup,
+    build,
+)
 from trainer.config.config import Config
 from trainer.config.reward_models import combination
 from trainer.rollout import dispatcher
@@ -50,7 +56,7 @@ class Death:
         return True
 
 
-class Mortal(LocalGroup[Any]):
+class Mortal(LocalWorkerGroup[Any]):
     def __init__(self, role: str, actor: str, count: int, args: tuple[Any, ...], death: Death):
         super().__init__([build(actor, args) for _ in range(count)])
         self._role, self._actor, self._args, self._death = role, actor, args, death
@@ -63,7 +69,7 @@ class Mortal(LocalGroup[Any]):
             return Dead(LostWorkerError(sentence, self._role, "it died"))
         return super().send(worker, method, *args, **kwargs)
 
-    def renew(self, workers: Sequence[int]) -> None:
+    def restart(self, workers: Sequence[int]) -> None:
         for worker in workers:
             self._workers[worker] = build(self._actor, self._args)
 
@@ -72,7 +78,7 @@ class MortalLauncher(LocalLauncher):
     def __init__(self, death: Death) -> None:
         self._death = death
 
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         return Mortal(role, actor, count, args, self._death)
 
 

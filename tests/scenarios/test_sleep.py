@@ -10,13 +10,13 @@ from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
 from trainer import loop
-from trainer.cluster.worker_group import Group, LocalGroup, LocalLauncher, Pending
+from trainer.cluster.worker_group import LocalLauncher, LocalWorkerGroup, Pending, WorkerGroup
 from trainer.config.config import Config
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 
 
-class Watched(LocalGroup[Any]):
+class Watched(LocalWorkerGroup[Any]):
     """A group that notes what it is asked for, but for what its memory was."""
 
     def __init__(self, role: str, workers: list[Any], calls: list[str]) -> None:
@@ -34,14 +34,14 @@ class WatchingLauncher(LocalLauncher):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         return self._watched(role, super().launch(role, actor, count, *args))
 
-    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         return self._watched(role, super().launch_ranks(role, actor, count, *args))
 
-    def _watched(self, role: str, group: Group[Any]) -> Group[Any]:
-        assert isinstance(group, LocalGroup)
+    def _watched(self, role: str, group: WorkerGroup[Any]) -> WorkerGroup[Any]:
+        assert isinstance(group, LocalWorkerGroup)
         return Watched(role, group._workers, self.calls)
 
 

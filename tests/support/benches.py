@@ -14,11 +14,11 @@ from tests.support.ranks import Workbench
 from tests.support.repository import ROOT
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
 
-Benches = dict[int, Group[Workbench]]
+Benches = dict[int, WorkerGroup[Workbench]]
 """By the number of their ranks."""
 PATIENCE = 60.0
 """Seconds that ranks wait for each other, also while they start."""

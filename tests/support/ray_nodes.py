@@ -77,7 +77,10 @@ def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:
     }
     try:
         return {
-            role: [(placed.names[one.result().node], one.result()) for one in group.all(Where.spot)]
+            role: [
+                (placed.names[one.result().node], one.result())
+                for one in group.call_each(Where.spot)
+            ]
             for role, group in groups.items()
         }
     finally:

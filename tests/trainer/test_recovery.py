@@ -14,7 +14,7 @@ from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.workers.test_learner import policy
 from trainer.cluster.restarts import RestartBudget
-from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.config.options.logging import MOST_REPAIRS
 from trainer.recovery import roles_to_restart
 from trainer.rollout.engine_pool import EnginePool, Patience
@@ -85,7 +85,7 @@ class Dead:
         raise self._error
 
 
-class Mortal(LocalGroup[Any]):
+class Mortal(LocalWorkerGroup[Any]):
     """Engines of which some die when they generate; in their place come new ones."""
 
     def __init__(self, tiny: Tiny, count: int, dying: Sequence[int], error: Exception) -> None:
@@ -102,13 +102,13 @@ class Mortal(LocalGroup[Any]):
             return Dead(self._error)
         return super().send(worker, method, *args, **kwargs)
 
-    def found(self, worker: int) -> bool:
+    def try_reserve(self, worker: int) -> bool:
         return self.places == len(self)
 
-    def up(self, worker: int, seconds: float) -> bool:
+    def has_started(self, worker: int, seconds: float) -> bool:
         return worker not in self.starting
 
-    def renew(self, workers: Sequence[int]) -> None:
+    def restart(self, workers: Sequence[int]) -> None:
         if self.places < len(self):
             raise NoSeatError("no living node has 1 GPU free")
         self.renewed += workers
@@ -127,7 +127,7 @@ SHARES = [[Request(f"{n}+{m}=", (n, m)) for m in range(2)] for n in range(3)]
 def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit(
     tiny: Tiny, error: Exception
 ) -> None:
-    actor = LocalGroup([policy(tiny)])
+    actor = LocalWorkerGroup([policy(tiny)])
     told: list[tuple[str, dict[str, Any]]] = []
     pools = [
         EnginePool(
@@ -152,7 +152,7 @@ def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit
 def test_an_engine_that_was_left_out_is_taken_back_once_there_is_a_place_and_nobody_waits(
     tiny: Tiny,
 ) -> None:
-    actor, told = LocalGroup([policy(tiny)]), list[tuple[str, dict[str, Any]]]()
+    actor, told = LocalWorkerGroup([policy(tiny)]), list[tuple[str, dict[str, Any]]]()
     group = Mortal(tiny, 3, [1], LostWorkerError("engine-1 is lost", "engine", "it died"))
     pool = EnginePool(group, tell=lambda kind, _, **more: told.append((kind, more)))
     update.weights(actor, pool, 1)
@@ -195,7 +195,7 @@ class Silent:
 def test_engines_that_do_not_answer_are_waited_for_together(tiny: Tiny) -> None:
     group = Mortal(tiny, 3, [], LostWorkerError("it is lost", "engine"))
     pool = EnginePool(group)
-    update.weights(LocalGroup([policy(tiny)]), pool, 1)
+    update.weights(LocalWorkerGroup([policy(tiny)]), pool, 1)
     waits: list[float] = []
     asked: dict[int, Pending[Any]] = {engine: Silent(waits) for engine in range(3)}
     assert pool.answers(asked, 0.3, "saying where they are") == {}
@@ -214,7 +214,7 @@ def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny, tmp_path:
 
     patience = Patience(restart_eagerly=False)
     pool = EnginePool(group, phase=Noted(tmp_path / ".phase"), patience=patience)
-    actor = LocalGroup([policy(tiny)])
+    actor = LocalWorkerGroup([policy(tiny)])
     update.weights(actor, pool, 1)
     with pytest.raises(LostWorkerError):
         pool.generate(SHARES, SAMPLING)
@@ -227,7 +227,7 @@ def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny, tmp_path:
 def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> None:
     group = Mortal(tiny, 2, [0, 1], LostWorkerError("it is lost", "engine"))
     pool = EnginePool(group, patience=Patience(restart_eagerly=False))
-    actor = LocalGroup([policy(tiny)])
+    actor = LocalWorkerGroup([policy(tiny)])
     update.weights(actor, pool, 1)
     with pytest.raises(LostWorkerError, match="no engine is left"):
         pool.generate(SHARES, SAMPLING)

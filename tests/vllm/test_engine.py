@@ -19,7 +19,7 @@ import pytest
 from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
-from trainer.cluster.worker_group import LocalGroup
+from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.rollout.engine import EngineSettings, VLLMSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
@@ -123,7 +123,9 @@ def test_engine_and_trainer_agree_and_weights_and_versions_advance(
     for version in (1, 2):
         moved(policy, version)
         assert worst(policy, before) > 100 * TOLERANCE
-        update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), version, wake=True)
+        update.weights(
+            LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), version, wake=True
+        )
         after = engine.generate(requests(1, 2, 3), SAMPLING)
         assert {completion.version for completion in after} == {version}
         assert worst(policy, after) < TOLERANCE
@@ -135,7 +137,7 @@ def test_weights_from_another_node_are_the_same_weights(
 ) -> None:
     moved(policy, 3)
     monkeypatch.setattr(engine, "node", lambda: "elsewhere")
-    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 3)
+    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 3)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -155,7 +157,7 @@ def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
     engine.begin()
     engine.load(policy.stage(first))
     moved(policy, 4)
-    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 4)
+    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -205,7 +207,7 @@ def test_greedy_completions_are_those_of_transformers(
     engine: HFEngine, policy: PolicyActor, model: Tiny
 ) -> None:
     plain = HFEngine(settings(model))
-    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([plain, engine])), 4)
+    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([plain, engine])), 4)
     ours, theirs = (
         [(c.text, c.finished) for c in one.generate(requests(0), SAMPLING.greedy())]
         for one in (plain, engine)
@@ -237,13 +239,13 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
         ]
         return float(np.abs(np.concatenate(of_version)).max())
 
-    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 5)
+    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 5)
     write(partials, calls=4)
     engine.generate(requests(1), SAMPLING.greedy())
     before = {partial.key: partial.tokens.tolist() for partial in engine.partials()}
     assert before
     moved(policy, 6)
-    update.weights(LocalGroup([policy]), EnginePool(LocalGroup([engine])), 6)
+    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 6)
     write([], calls=40)
     assert sorted(ended) == [partial.key for partial in partials]
     for key, tokens in before.items():

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from contract.manifest import checkpoint_path
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.workers.protocols import Policy
 
 
-def keep(policy: Group[Policy], directory: Path, step: int) -> None:
+def keep(policy: WorkerGroup[Policy], directory: Path, step: int) -> None:
     """Export the policy to `directory`, then delete the one that was best before."""
     newest = checkpoint_path(directory, step)
-    policy.together(Policy.export, newest).result()
+    policy.call_ranks(Policy.export, newest).result()
     for older in directory.iterdir():
         if older != newest:
             shutil.rmtree(older)

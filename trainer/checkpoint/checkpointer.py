@@ -176,7 +176,7 @@ class Keeping:
         if self._peers and self._peers.whole is not None:
             needed.append(self._peers.whole)
         groups = self._team.learners.values()
-        for copied in [group.together(Learner.snapshot, step, needed) for group in groups]:
+        for copied in [group.call_ranks(Learner.snapshot, step, needed) for group in groups]:
             copied.result()
         self._copied = _Copied(step, time.monotonic() - since)
         return self._copied.seconds
@@ -185,16 +185,16 @@ class Keeping:
         lease.check(lease.mine())  # a later head's checkpoint may lie there
         directory, shares, exported = None, [], []
         if self._config.save_hf_ckpt:
-            self._team.policy.together(Policy.hold).result()
+            self._team.policy.call_ranks(Policy.hold).result()
         step = driver.run.step
         if to_disk:
             directory = writer.begin(self._config.checkpoints, step)
             groups = self._team.learners.values()
-            shares = [group.behind(Learner.save, step, directory) for group in groups]
+            shares = [group.call_background(Learner.save, step, directory) for group in groups]
         if self._config.save_hf_ckpt:
             alone = self._config.checkpoints / f"global_step_{step}_hf"
             to = directory / writer.EXPORTED if directory else alone
-            exported = [self._team.policy.behind(Policy.export_held, to)]
+            exported = [self._team.policy.call_background(Policy.export_held, to)]
         stall = time.monotonic() - since
         self._under_way = _UnderWay(driver, directory, shares, exported, stall, since)
 

@@ -36,7 +36,7 @@ from trainer.checkpoint.shard_manifest import Sheet, newest_whole
 from trainer.checkpoint.spilled import Kept
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import shared_memory
-from trainer.cluster.worker_group import Group, Pending
+from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
 from trainer.types import SnapshotLostError
 from trainer.workers.protocols import Learner
@@ -222,7 +222,7 @@ class Peers:
                 until = min(until, time.monotonic() + OTHERS_SECONDS)
         return found
 
-    def begin(self, driver: DriverState, learners: Mapping[str, Group[Learner]]) -> None:
+    def begin(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
         """Have every rank hand over the copy that it has made of the step; returns at once."""
         if not self._ready():
             return
@@ -231,7 +231,9 @@ class Peers:
         to = Targets(
             self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, self._ring
         )
-        self._pending = [group.behind(Learner.hand_over, to) for group in learners.values()]
+        self._pending = [
+            group.call_background(Learner.hand_over, to) for group in learners.values()
+        ]
 
     def settle(self) -> None:
         """Wait for what `begin` has begun; then the steps before are forgotten.

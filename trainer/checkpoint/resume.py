@@ -111,7 +111,7 @@ def _start_anew(team: Team) -> None:
     Raises NoSeatError where they cannot be started anew.
     """
     for group in team.learners.values():
-        group.renew(range(len(group)))
+        group.restart(range(len(group)))
 
 
 def finished_before(config: Config) -> int | None:
@@ -176,7 +176,7 @@ def _restore(config: Config, team: Team, source: Source) -> Position | None:
     """Raises ResumeError for another model's, SnapshotLostError where a share is lost."""
     groups = team.learners.values()
     try:
-        answers = [group.together(Learner.restore, source) for group in groups]
+        answers = [group.call_ranks(Learner.restore, source) for group in groups]
         said = [answer.result()[0] for answer in answers]
     except ModelMismatchError as error:
         raise ResumeError(
@@ -191,7 +191,7 @@ def _tell_of_rates(config: Config, team: Team) -> None:
     """Flags that say another learning rate than what is gone on from was trained with."""
     by_flags = {"policy": config.actor_learning_rate, "critic": config.critic_learning_rate}
     for role, group in team.learners.items():
-        before, now = group.first(Learner.restored_rate).result(), by_flags[role]
+        before, now = group.call_rank0(Learner.restored_rate).result(), by_flags[role]
         if before is not None and before != now:
             sentence = (
                 f"The {role}'s learning rate was {before:g} at its peak until now; from here on it "

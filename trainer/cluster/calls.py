@@ -1,4 +1,4 @@
-"""The outcomes of calls of Ray actors, for whoever waits for them."""
+"""The result of one call of a Ray actor: its value, its error, or the loss of the actor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from trainer.types import LostWorkerError, TrainingError
 
 T = TypeVar("T")
 
+CAUSES = {
+    "node running low on memory": "it was ended for want of memory",
+    "node has died": "its node was lost",
+    "node was terminated": "its node was lost",
+    "is unavailable": "it cannot be reached",
+}
+"""A phrase in Ray's message about a dead actor → the cause, in few words."""
 
-class Remote(Generic[T]):
+
+class RayPending(Generic[T]):
+    """A Pending: one call of one Ray actor."""
+
     def __init__(self, reference: Any, role: str, worker: int) -> None:
         self.reference = reference
         self._role, self._worker = role, worker
@@ -26,23 +36,16 @@ class Remote(Generic[T]):
 
     @property
     def handle(self) -> T:
-        # Ray replaces a reference among the arguments by its value, in the callee.
+        # When a reference is an argument of a call, Ray passes its value to the callee.
         return cast(T, self.reference)
 
 
-ENDS = {
-    "node running low on memory": "it was ended for want of memory",
-    "node has died": "its node was lost",
-    "node was terminated": "its node was lost",
-    "is unavailable": "it cannot be reached",
-}
-
-
 def received(reference: Any, role: str, worker: int) -> Any:
-    """Raises what the call raised; where that is meant for people, without saying where.
+    """Wait for a call and return its value. Raises the call's error.
 
-    A worker that is no more raises LostWorkerError, unless what was lost is an argument of the
-    call, which its own giver is asked for.
+    A TrainingError is raised without Ray's traceback, because its message is for users. Raises
+    LostWorkerError if the actor is dead. An argument that was lost with another actor raises Ray's
+    own error, because that other actor is to be asked.
     """
     try:
         return ray.get(reference)
@@ -51,13 +54,14 @@ def received(reference: Any, role: str, worker: int) -> Any:
             raise error.cause from None
         raise
     except RayActorError as error:
-        said = " ".join(str(error).split())
-        raise LostWorkerError(f"{role}-{worker} is lost: {said}", role, _end(said)) from None
+        message = " ".join(str(error).split())
+        sentence = f"{role}-{worker} is lost: {message}"
+        raise LostWorkerError(sentence, role, _cause(message)) from None
 
 
-def _end(said: str) -> str:
-    """What Ray says of an actor's end, in a few words."""
-    for words, meaning in ENDS.items():
-        if words in said:
-            return meaning
+def _cause(message: str) -> str:
+    """Returns the cause that Ray's message about a dead actor names."""
+    for phrase, cause in CAUSES.items():
+        if phrase in message:
+            return cause
     return "its process ended"

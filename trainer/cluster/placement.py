@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0
 """How long a cluster may take to give what its totals promise."""
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """How often it is looked whether the nodes of the plan still live."""
 FINEST = 10_000
 """Ray counts resources in parts of this size."""
@@ -128,7 +128,7 @@ def reserve(layout: Layout) -> Placement:
     while True:
         nodes = living_nodes()
         placement = _ask(layout, nodes)
-        while not placement.group.wait(LOOK_SECONDS):
+        while not placement.group.wait(POLL_SECONDS):
             if living_nodes().keys() != nodes.keys():
                 remove_placement_group(placement.group)
                 break

@@ -1,4 +1,19 @@
-"""Groups whose workers are Ray actors: the only place where an actor meets Ray."""
+"""Worker groups of Ray actors: the only module in which a worker meets Ray.
+
+A worker starts in two levels. Ray first starts a `WorkerHost`, an empty actor, and the host then
+builds the worker inside itself. The reasons:
+
+- Ranks of one model must know an address of rank 0 before they load the model. Rank 0's host picks
+  that address in `meet`, and every host connects there in `join`. Only then does `build` begin.
+- Neither the driver nor another rank waits for these calls. The result of `meet` is an argument of
+  `join`, the result of `join` an argument of `build`, and the result of `build` the first argument
+  of every later call. Ray runs a call once its arguments exist, so models of all roles load at the
+  same time, and the driver can already send calls.
+- If a rank fails to load, its `build` fails. Ray then fails each later call with the error of
+  `build`, because `build`'s result is an argument. The error names the cause, not a missing worker.
+- A host has own threads for `alive` and for background calls. It answers `alive` while the worker
+  loads or computes, so silence means a stopped process.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +27,32 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from trainer.cluster import tcp_stream
-from trainer.cluster.calls import Remote, received
-from trainer.cluster.heartbeat import Liveness
+from trainer.cluster.calls import RayPending, received
+from trainer.cluster.heartbeat import GroupHeartbeat
 from trainer.cluster.placement import Placement
-from trainer.cluster.rescheduling import Seating
-from trainer.cluster.worker_group import BEHIND, Group, Pending, build
+from trainer.cluster.rescheduling import Rescheduler
+from trainer.cluster.worker_group import BACKGROUND_CALLS, Pending, WorkerGroup, build
 from trainer.types import Rank
 
+W_co = TypeVar("W_co", covariant=True)
+T = TypeVar("T")
+P = ParamSpec("P")
 
-class Host:
-    """Made before its worker is, so that others can be told where it is."""
+
+class WorkerHost:
+    """The Ray actor that holds a worker of any role."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._worker: Any = None
-        self._meeting: Any = None
+        self._rendezvous: Any = None
 
     def meet(self, timeout: float) -> tuple[str, int]:
-        """Where the ranks of this worker's model find each other; asked of the first alone."""
-        from trainer.cluster.rendezvous import Meeting
+        """Returns the address at which the ranks of a model find each other. For rank 0 only."""
+        from trainer.cluster.rendezvous import RankRendezvous
 
-        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
-        address: tuple[str, int] = self._meeting.address
+        self._rendezvous = RankRendezvous(ray.util.get_node_ip_address(), timeout)
+        address: tuple[str, int] = self._rendezvous.address
         return address
 
     def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
@@ -42,37 +61,32 @@ class Host:
         rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
 
     def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
-        """Returns where the worker is. Fails where `joined`, what came of `join`, has failed."""
+        """Build the worker. Returns its node and process. `joined`: the result of `join`."""
         address = ray.util.get_node_ip_address()
         os.environ.setdefault(tcp_stream.ADDRESS, address)
         self._worker = build(actor, args)
         return f"node {address}, process {os.getpid()}"
 
     def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """`built` is what came of `build`: where that failed, so does this, with its error."""
+        """Call the worker. `built`: the result of `build`; Ray fails the call if `build` failed."""
         return getattr(self._worker, method)(*args, **kwargs)
 
-    @ray.method(concurrency_group="behind")  # type: ignore[untyped-decorator]
-    def call_behind(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same in a thread of its own."""
+    @ray.method(concurrency_group="background")  # type: ignore[untyped-decorator]
+    def call_background(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the worker in another thread than `call`."""
         return getattr(self._worker, method)(*args, **kwargs)
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def alive(self) -> None:
-        """Answers while the worker computes; not where its process has been stopped."""
+        """Answers while the worker computes. A stopped process does not answer."""
 
     def __repr__(self) -> str:
         return self._name
 
 
-W_co = TypeVar("W_co", covariant=True)
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
-    """What the workers of a group are, so that any of them can be started at any time."""
+    """What the group needs to start any of its workers, at any time."""
 
     role: str
     actor: str
@@ -80,20 +94,20 @@ class _Recipe:
     count: int
     args: tuple[Any, ...]
     ranks: bool
-    """Whether they hold one model together, and must find each other."""
+    """The workers hold one model together, and must find each other."""
 
 
-class RayGroup(Group[W_co]):
-    """Starts its workers at once, and anew where it is asked to."""
+class RayWorkerGroup(WorkerGroup[W_co]):
+    """Starts all workers when it is made, and restarts workers when asked."""
 
-    def __init__(self, recipe: _Recipe, seating: Seating, timeout: float) -> None:
+    def __init__(self, recipe: _Recipe, rescheduler: Rescheduler, timeout: float) -> None:
         self._recipe = recipe
-        self._seating = seating
+        self._rescheduler = rescheduler
         self._timeout = timeout
         self._hosts: list[Any] = [None] * recipe.count
         self._built: list[Any] = [None] * recipe.count
-        """References to what came of building each worker."""
-        self._lives = 0
+        """References to the results of `build`."""
+        self._starts = 0
         self._start(range(recipe.count))
 
     def __len__(self) -> int:
@@ -107,56 +121,56 @@ class RayGroup(Group[W_co]):
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         reference = self._call(worker, method.__name__, args, kwargs)
-        return Remote(reference, self._recipe.role, worker)
+        return RayPending(reference, self._recipe.role, worker)
 
-    def together(
+    def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        # Put once, read in place by every rank of a node.
+        # Store each argument once. All ranks of a node then read the same copy.
         stored = args if len(self) == 1 else tuple(map(_stored, args))
         workers = range(len(self))
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
-        return OfAllRanks(calls, self._recipe.role, self._liveness)
+        return _RanksPending(calls, self._recipe.role, self._heartbeat)
+
+    def call_background(
+        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[list[T]]:
+        calls = [
+            host.call_background.remote(built, method.__name__, *args, **kwargs)
+            for host, built in zip(self._hosts, self._built, strict=True)
+        ]
+        return _BackgroundPending(calls, self._recipe.role, self._new_heartbeat())
 
     @property
     def role(self) -> str:
         return self._recipe.role
 
-    def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
-        references = [cast(Remote[Any], one).reference for one in pending]
+    def wait_any(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        references = [cast(RayPending[Any], call).reference for call in pending]
         ray.wait(references, timeout=seconds, fetch_local=False)
 
     def alive(self, worker: int) -> Pending[None]:
-        return Remote(self._hosts[worker].alive.remote(), self._recipe.role, worker)
+        return RayPending(self._hosts[worker].alive.remote(), self._recipe.role, worker)
 
-    def up(self, worker: int, seconds: float) -> bool:
+    def has_started(self, worker: int, seconds: float) -> bool:
         return bool(ray.wait([self._built[worker]], timeout=seconds)[0])
 
-    def stranded(self, worker: int) -> bool:
-        return self._seating.lost(self._recipe.role, worker)
+    def node_lost(self, worker: int) -> bool:
+        return self._rescheduler.node_lost(self._recipe.role, worker)
 
-    def found(self, worker: int) -> bool:
-        return self._seating.found(self._recipe.role, worker)
+    def try_reserve(self, worker: int) -> bool:
+        return self._rescheduler.try_reserve(self._recipe.role, worker)
 
-    def end(self, workers: Sequence[int]) -> None:
+    def kill(self, workers: Sequence[int]) -> None:
         for worker in workers:
             ray.kill(self._hosts[worker])
 
-    def renew(self, workers: Sequence[int]) -> None:
-        concerned = range(len(self)) if self._recipe.ranks else workers
-        self.end(concerned)
-        for worker in concerned:
-            self._seating.secure(self._recipe.role, worker)
-        self._start(concerned)
-
-    def behind(
-        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Pending[list[T]]:
-        calls = [
-            actor.call_behind.remote(built, method.__name__, *args, **kwargs)
-            for actor, built in zip(self._hosts, self._built, strict=True)
-        ]
-        return Behind(calls, self._recipe.role, self._asker())
+    def restart(self, workers: Sequence[int]) -> None:
+        restarted = range(len(self)) if self._recipe.ranks else workers
+        self.kill(restarted)
+        for worker in restarted:
+            self._rescheduler.reserve(self._recipe.role, worker)
+        self._start(restarted)
 
     def _call(self, worker: int, method: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         return self._hosts[worker].call.remote(self._built[worker], method, *args, **kwargs)
@@ -166,69 +180,70 @@ class RayGroup(Group[W_co]):
         for worker in workers:
             self._hosts[worker] = self._host(worker)
         world = recipe.count if recipe.ranks else 1
-        meeting = self._hosts[0].meet.remote(self._timeout) if world > 1 else None
+        address = self._hosts[0].meet.remote(self._timeout) if world > 1 else None
         for worker in workers:
             host, args, joined = self._hosts[worker], recipe.args, None
             if recipe.ranks:
                 rank = Rank(worker, world)
                 args = (*args, rank)
-                joined = host.join.remote(meeting, rank, self._timeout) if meeting else None
+                joined = host.join.remote(address, rank, self._timeout) if address else None
             self._built[worker] = host.build.remote(recipe.actor, args, joined)
-        self._liveness = self._asker()
-        self._lives += 1
+        self._heartbeat = self._new_heartbeat()
+        self._starts += 1
 
-    def _asker(self) -> Liveness:
-        return Liveness(self._recipe.role, self._hosts, self._built, self._timeout)
+    def _new_heartbeat(self) -> GroupHeartbeat:
+        return GroupHeartbeat(self._recipe.role, self._hosts, self._built, self._timeout)
 
     def _host(self, worker: int) -> Any:
         name = f"{self._recipe.role}-{worker}"
-        kind = type(name, (Host,), {})  # processes are titled by it: ps and py-spy show the role
-        # Ray keeps the name of one that was killed for a while.
-        unique = f"{name} ({self._lives + 1})" if self._lives else name
-        actor = ray.remote(concurrency_groups={"health": 1, "behind": BEHIND})(kind).options(
-            name=unique, **self._seating.options(self._recipe.role, worker)
+        kind = type(name, (WorkerHost,), {})  # Ray titles the process by it, for ps and py-spy
+        # Ray keeps the name of a killed actor for a while.
+        unique = f"{name} ({self._starts + 1})" if self._starts else name
+        groups = {"health": 1, "background": BACKGROUND_CALLS}
+        actor = ray.remote(concurrency_groups=groups)(kind).options(
+            name=unique, **self._rescheduler.options(self._recipe.role, worker)
         )
         return actor.remote(name)
 
 
-class OfAllRanks(Generic[T]):
-    """One call on all ranks: it fails with the first of them, and when one no longer answers."""
+class _RanksPending(Generic[T]):
+    """One call on all ranks: fails when the first rank fails, or when a rank stops answering."""
 
-    def __init__(self, references: Sequence[Any], role: str, liveness: Liveness) -> None:
+    def __init__(self, references: Sequence[Any], role: str, heartbeat: GroupHeartbeat) -> None:
         self._references = references
         self._role = role
-        self._liveness = liveness
+        self._heartbeat = heartbeat
 
     def result(self) -> list[T]:
         waiting = list(self._references)
-        self._liveness.begin()
+        self._heartbeat.begin()
         while waiting:
-            done, waiting = ray.wait(waiting, num_returns=1, timeout=self._liveness.interval)
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=self._heartbeat.interval)
             for reference in done:
                 self._check(reference)
-            self._liveness.check()
+            self._heartbeat.check()
         return [ray.get(reference) for reference in self._references]
 
     def ready(self, seconds: float) -> bool:
         late, until = list(self._references), time.monotonic() + seconds
-        self._liveness.begin()
+        self._heartbeat.begin()
         while late:
             left = max(0.0, until - time.monotonic())
-            look = min(left, self._liveness.interval)
-            _, late = ray.wait(late, num_returns=len(late), timeout=look)
+            timeout = min(left, self._heartbeat.interval)
+            _, late = ray.wait(late, num_returns=len(late), timeout=timeout)
             if late and not left:
-                self._liveness.blame(f"within {seconds:g} s")
+                self._heartbeat.blame(f"within {seconds:g} s")
                 return False
             if late:
-                self._liveness.check()
+                self._heartbeat.check()
         return True
 
     def _check(self, reference: Any) -> None:
-        """Raises where the call failed: names the rank that is at fault if it has gone silent."""
+        """Raises the call's error. If a rank does not answer, raises SilentRankError for it."""
         try:
             received(reference, self._role, self._references.index(reference))
         except RayTaskError as error:
-            self._liveness.blame(f"while another failed ({str(error).splitlines()[-1]})")
+            self._heartbeat.blame(f"while another failed ({str(error).splitlines()[-1]})")
             raise
 
     @property
@@ -236,10 +251,10 @@ class OfAllRanks(Generic[T]):
         return cast(list[T], self._references)
 
 
-class Behind(OfAllRanks[T]):
-    """One that is looked at now and then: a rank that is busy with something else is not silent.
+class _BackgroundPending(_RanksPending[T]):
+    """A call beside the ranks' other work: a rank that is busy with that work is not silent.
 
-    Who waits for it may be another thread than waits for the rest: `liveness` is its own.
+    Its heartbeat is not shared, because another thread than the loop's may wait for the call.
     """
 
     def ready(self, seconds: float) -> bool:
@@ -264,14 +279,14 @@ class RayLauncher:
     """Starts workers as Ray actors in the bundles of a placement."""
 
     def __init__(self, placement: Placement, timeout: float) -> None:
-        """`timeout` in seconds: of a collective, and of a rank that does not answer."""
-        self._seating = Seating(placement)
+        """`timeout`: seconds until a collective fails, and until a silent rank counts as lost."""
+        self._rescheduler = Rescheduler(placement)
         self._timeout = timeout
 
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=False)
-        return RayGroup(recipe, self._seating, self._timeout)
+        return RayWorkerGroup(recipe, self._rescheduler, self._timeout)
 
-    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=True)
-        return RayGroup(recipe, self._seating, self._timeout)
+        return RayWorkerGroup(recipe, self._rescheduler, self._timeout)

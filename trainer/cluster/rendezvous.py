@@ -13,7 +13,7 @@ from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-de
 from trainer.types import Rank
 
 
-class Meeting:
+class RankRendezvous:
     """A store that this process holds for its ranks, on a port that the system chose."""
 
     def __init__(self, host: str, timeout: float) -> None:

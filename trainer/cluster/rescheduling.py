@@ -54,7 +54,7 @@ class _Asked:
     """A monotonic clock's seconds."""
 
 
-class Seating:
+class Rescheduler:
     def __init__(self, planned: Placement) -> None:
         self._planned = planned
         self._moved: dict[int, _Place] = {}
@@ -93,17 +93,17 @@ class Seating:
         place = self._of(role, number)[0]
         return next((r["NodeName"] for r in ray.nodes() if r["NodeID"] == place.node), place.node)
 
-    def lost(self, role: str, number: int) -> bool:
+    def node_lost(self, role: str, number: int) -> bool:
         """Whether the node that it is on is lost."""
         nodes, living = {place.node for place in self._of(role, number)}, placement.living_nodes()
         return not all(node in living and _reachable(living[node]) for node in nodes)
 
-    def secure(self, role: str, number: int) -> None:
+    def reserve(self, role: str, number: int) -> None:
         """Take spare bundles where those that it has are lost.
 
         Raises NoSeatError where no living node has them free, or they were given out one by one.
         """
-        if not self.lost(role, number):
+        if not self.node_lost(role, number):
             if len({place.group.id for place in self._of(role, number)}) > 1:
                 raise NoSeatError(f"what {role}-{number} had together lies apart by now")
             return
@@ -116,10 +116,10 @@ class Seating:
             raise NoSeatError(f"no living node has {_wanted(seat)} free for {role}-{number}")
         self._take(seat, group)
 
-    def found(self, role: str, number: int) -> bool:
+    def try_reserve(self, role: str, number: int) -> bool:
         """Whether there is a place for it by now. Waits for nothing: what is asked for at one call
         may be there at the next."""
-        if not self.lost(role, number):
+        if not self.node_lost(role, number):
             return True
         seat, nodes = self._planned.seat(role, number), frozenset(placement.living_nodes())
         asked = self._asked.get(seat.bundles)

@@ -1,7 +1,7 @@
-"""Workers of one role, called all at once: over Ray, or in this process.
+"""The workers of one role: Ray actors, or objects in this process.
 
-A call returns at once with a Pending; who needs the outcome waits for it. Nothing else in the
-trainer knows where a worker runs.
+A call returns a Pending at once; its `result` waits. No other module of the trainer knows where a
+worker runs.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
-BEHIND = 3
-"""Calls that a worker takes at a time beside its work: a share for the disk, one for a peer, and an
-exported model."""
+BACKGROUND_CALLS = 3
+"""Background calls that a worker runs at the same time: a shard for the disk, a shard for another
+node, and an exported model."""
 
-
-LOOK_SECONDS = 2.0
-"""How often it is looked whether those that are waited for still live."""
+POLL_SECONDS = 2.0
+"""Seconds between two checks whether a worker that is waited for still lives."""
 
 
 class Pending(Protocol[T_co]):
-    """The outcome of a call that may still be under way."""
+    """The result of a call that may still run."""
 
     def result(self) -> T_co:
-        """Wait for it. Raises what the call raised."""
+        """Wait for the call and return its value. Raises the call's error."""
 
     def ready(self, seconds: float) -> bool:
-        """Whether there is an outcome, after waiting for it at most so long."""
+        """Wait at most `seconds`. Returns whether the call has a value or an error."""
 
     @property
     def handle(self) -> T_co:
-        """Stands for the outcome as an argument of another call: it travels there directly."""
+        """Stands for the value as an argument of another call: it goes there directly."""
 
 
-class Group(ABC, Generic[W_co]):
+class WorkerGroup(ABC, Generic[W_co]):
     """The workers of one role."""
 
     @abstractmethod
@@ -58,102 +57,103 @@ class Group(ABC, Generic[W_co]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
-        """Call `method`, named through the role's Protocol, on one worker."""
+        """Call `method`, a method of the role's Protocol, on one worker."""
 
-    def first(
+    def call_rank0(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[T]:
         return self.send(0, method, *args, **kwargs)
 
-    def all(
+    def call_each(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> list[Pending[T]]:
-        """The same call on every worker."""
+        """Call every worker. The calls fail independently of each other."""
         return [self.send(worker, method, *args, **kwargs) for worker in range(len(self))]
 
-    def together(
+    def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        """The same call on all ranks of a model: one outcome, that of the first to fail if any."""
-        return _All(self.all(method, *args, **kwargs))
+        """Call all ranks of a model. The call fails with the error of the first rank to fail."""
+        return _RanksPending(self.call_each(method, *args, **kwargs))
 
     @abstractmethod
-    def behind(
+    def call_background(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        """The same call on all ranks, in a thread of each, beside whatever else they are asked."""
+        """Call all ranks, each in a background thread beside the rank's other calls."""
 
-    def first_of(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
-        """Wait until one of this group's calls has an outcome, at most so long."""
+    def wait_any(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        """Wait until one of this group's calls is ready, at most `seconds`."""
         pending[0].ready(seconds)
 
     def alive(self, worker: int) -> Pending[None]:
-        """Answered by the worker's process, however busy the worker is."""
+        """Ask the worker's process for an answer, which it gives however busy the worker is."""
         return _Done(None)
 
-    def up(self, worker: int, seconds: float) -> bool:
-        """Whether it has started, or failed to, after waiting for it at most so long."""
+    def has_started(self, worker: int, seconds: float) -> bool:
+        """Wait at most `seconds`. Returns whether the worker has started, or failed to start."""
         return True
 
-    def started(self, seconds: float) -> bool:
-        """Whether all have started, or failed to, after waiting for them at most so long.
+    def wait_started(self, seconds: float) -> bool:
+        """Wait at most `seconds`. Returns whether all workers have started, or failed to start.
 
-        Raises LostWorkerError where one is lost meanwhile: the others might wait for it in vain.
+        Raises LostWorkerError if a worker dies meanwhile: the others may wait for it forever.
         """
         deadline = time.monotonic() + seconds
-        while late := [worker for worker in range(len(self)) if not self.up(worker, 0)]:
+        while late := [worker for worker in range(len(self)) if not self.has_started(worker, 0)]:
             for worker in range(len(self)):
                 self._check(worker)
-            if self.up(late[0], LOOK_SECONDS):
+            if self.has_started(late[0], POLL_SECONDS):
                 continue
             if time.monotonic() > deadline:
                 return False
         return True
 
     def _check(self, worker: int) -> None:
-        """Raises LostWorkerError where the worker has died, or its node."""
+        """Raises LostWorkerError if the worker or its node is dead."""
         alive = self.alive(worker)
         if alive.ready(0.1):
             alive.result()
-        elif self.stranded(worker):
+        elif self.node_lost(worker):
             raise LostWorkerError(f"the node of {self.role}-{worker} is lost", self.role)
 
     @property
     def role(self) -> str:
         return "worker"
 
-    def stranded(self, worker: int) -> bool:
-        """Whether the node that it is to run on is lost."""
+    def node_lost(self, worker: int) -> bool:
+        """Returns whether the node that the worker is placed on is lost."""
         return False
 
-    def found(self, worker: int) -> bool:
-        """Whether there is a place again for one that had none: asks, and waits for nothing."""
+    def try_reserve(self, worker: int) -> bool:
+        """Returns whether a node has room for a worker that had none. Requests room, never waits
+        for it."""
         return False
 
-    def end(self, workers: Sequence[int]) -> None:
-        """Kill these, so that they hold no GPU."""
+    def kill(self, workers: Sequence[int]) -> None:
+        """Kill these workers, so that they hold no GPU."""
 
-    def renew(self, workers: Sequence[int]) -> None:
-        """Kill these and start them anew, elsewhere where their node is lost.
+    def restart(self, workers: Sequence[int]) -> None:
+        """Kill these workers and start them again, on other nodes if their node is lost.
 
-        The ranks of a model are all started anew, as they find each other only at their start.
-        Raises NoSeatError where no node has room.
+        All ranks of a model restart, because ranks find each other only at their start.
+        Raises NoSeatError if no node has room.
         """
-        raise NoSeatError("what runs in this process is not started anew")
+        raise NoSeatError("a worker in this process does not restart")
 
 
 class Launcher(Protocol):
     """Starts the workers of a role."""
 
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        """`count` workers of class `actor` ("module:Class"), built from `args`, starting up."""
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
+        """Start `count` workers of class `actor` ("module:Class"), built from `args`."""
 
-    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        """The same, for workers that hold one model together: each is told its Rank, too."""
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
+        """Start workers that hold one model together. Each also gets its Rank as an argument."""
 
 
 def build(actor: str, args: tuple[Any, ...]) -> Any:
-    """An instance of "module:Class"; imported only here, in the process that needs it."""
+    """Returns an instance of `actor` ("module:Class"). Only the worker's process imports it."""
     module, _, name = actor.partition(":")
     return getattr(import_module(module), name)(*args)
 
@@ -173,23 +173,23 @@ class _Done(Generic[T]):
         return self._value
 
 
-class _All(Generic[T]):
-    def __init__(self, parts: Sequence[Pending[T]]) -> None:
-        self._parts = parts
+class _RanksPending(Generic[T]):
+    def __init__(self, calls: Sequence[Pending[T]]) -> None:
+        self._calls = calls
 
     def result(self) -> list[T]:
-        return [part.result() for part in self._parts]
+        return [call.result() for call in self._calls]
 
     def ready(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        return all(part.ready(max(0.0, deadline - time.monotonic())) for part in self._parts)
+        return all(call.ready(max(0.0, deadline - time.monotonic())) for call in self._calls)
 
     @property
     def handle(self) -> list[T]:
-        return [part.handle for part in self._parts]
+        return [call.handle for call in self._calls]
 
 
-class _Threaded(Generic[T]):
+class _ThreadPending(Generic[T]):
     def __init__(self, future: Future[T]) -> None:
         self._future = future
 
@@ -204,12 +204,12 @@ class _Threaded(Generic[T]):
         return self._future.result()
 
 
-class LocalGroup(Group[W_co]):
-    """Workers in this process; a call is done when it returns."""
+class LocalWorkerGroup(WorkerGroup[W_co]):
+    """Workers in this process. A call has run when it returns."""
 
     def __init__(self, workers: list[W_co]) -> None:
         self._workers = workers
-        self._behind = ThreadPoolExecutor(BEHIND, thread_name_prefix="behind")
+        self._background = ThreadPoolExecutor(BACKGROUND_CALLS, thread_name_prefix="background")
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -223,18 +223,21 @@ class LocalGroup(Group[W_co]):
     ) -> Pending[T]:
         return _Done(getattr(self._workers[worker], method.__name__)(*args, **kwargs))
 
-    def behind(
+    def call_background(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
         calls = [getattr(worker, method.__name__) for worker in self._workers]
-        return _All([_Threaded(self._behind.submit(call, *args, **kwargs)) for call in calls])
+        submitted = [self._background.submit(call, *args, **kwargs) for call in calls]
+        return _RanksPending([_ThreadPending(future) for future in submitted])
 
 
 class LocalLauncher:
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
-        return LocalGroup([build(actor, args) for _ in range(count)])
+    """A Launcher of workers in this process, for tests and benchmarks."""
 
-    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> Group[Any]:
+    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
+        return LocalWorkerGroup([build(actor, args) for _ in range(count)])
+
+    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         if count != 1:
             raise ValueError(f"{count} ranks of {role} need a process each")
         return self.launch(role, actor, count, *args)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from trainer.cluster.heartbeat import Pulse
+from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool, silent
@@ -28,7 +28,7 @@ class _Call:
     """A slice of work under way."""
 
     writing: Pending[SliceResult]
-    pulse: Pulse
+    heartbeat: Heartbeat
     since: float = field(default_factory=time.monotonic)
     """A monotonic clock's seconds."""
 
@@ -129,7 +129,7 @@ class EngineDispatcher:
                     partial for key, partial in queue.has.items() if key not in queue.acknowledged
                 ]
                 writing = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
-                queue.call = _Call(writing, self._engines.pulse(number))
+                queue.call = _Call(writing, self._engines.heartbeat(number))
 
     def _answered(self, seconds: float = 0.0) -> Iterator[int]:
         """Who has come to the end of a slice, or is lost."""
@@ -139,7 +139,7 @@ class EngineDispatcher:
 
     def _overdue(self, call: _Call) -> str | None:
         """How it did not answer, where it is waited for no longer."""
-        if (seconds := call.pulse.silence()) > self._engines.patience.life:
+        if (seconds := call.heartbeat.silence()) > self._engines.patience.life:
             return f"for {seconds:.0f} s"
         if time.monotonic() - call.since > SLICE + self._patience:
             return f"within {self._patience:g} s: writing completions"

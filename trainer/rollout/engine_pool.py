@@ -17,9 +17,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from contract.journal import Tell, aloud, attempt_number
 from contract.progress import Phase, PhaseFile
-from trainer.cluster.heartbeat import Pulse
+from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import RestartBudget
-from trainer.cluster.worker_group import LOOK_SECONDS, Group, Pending
+from trainer.cluster.worker_group import POLL_SECONDS, Pending, WorkerGroup
 from trainer.rollout.engine import Engine
 from trainer.rollout.outages import ROLE, Loss, returned
 from trainer.types import (
@@ -60,13 +60,13 @@ class _Work:
 
     share: int
     pending: Pending[list[Completion]]
-    pulse: Pulse
+    heartbeat: Heartbeat
 
 
 class EnginePool:
     def __init__(
         self,
-        group: Group[Engine],
+        group: WorkerGroup[Engine],
         *,
         tell: Tell = aloud,
         phase: PhaseFile | None = None,
@@ -77,7 +77,7 @@ class EnginePool:
         self.patience = patience
         self._phase = phase
         self._restarts = restarts or RestartBudget()
-        self._group: Group[Any] = group
+        self._group: WorkerGroup[Any] = group
         self._tell = tell
         self._missing: dict[int, Loss] = {}
         self._joining: dict[int, Loss] = {}
@@ -121,8 +121,8 @@ class EnginePool:
         """Answered by its process, however busy the engine is."""
         return self._group.alive(worker)
 
-    def pulse(self, worker: int) -> Pulse:
-        return Pulse(partial(self._group.alive, worker))
+    def heartbeat(self, worker: int) -> Heartbeat:
+        return Heartbeat(partial(self._group.alive, worker))
 
     def answers(
         self,
@@ -159,9 +159,9 @@ class EnginePool:
         what: str,
         blame: Callable[[int], None],
     ) -> T:
-        pulse, until = self.pulse(worker), time.monotonic() + left
-        while not pending.ready(min(LOOK_SECONDS, left)):
-            if (silence := pulse.silence()) > self.patience.life:
+        heartbeat, until = self.heartbeat(worker), time.monotonic() + left
+        while not pending.ready(min(POLL_SECONDS, left)):
+            if (silence := heartbeat.silence()) > self.patience.life:
                 raise silent(worker, f"for {silence:.0f} s: {what}")
             left = max(0.0, until - time.monotonic())
             if not left:
@@ -191,7 +191,7 @@ class EnginePool:
                     works[worker] = self._begin(worker, todo.popleft(), shares, sampling)
             if not works:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
-            self._group.first_of([work.pending for work in works.values()], LOOK_SECONDS)
+            self._group.wait_any([work.pending for work in works.values()], POLL_SECONDS)
             for worker, work in list(works.items()):
                 try:
                     outcome = self._outcome(worker, work)
@@ -208,13 +208,13 @@ class EnginePool:
         self, worker: int, share: int, shares: Sequence[Sequence[Request]], sampling: Sampling
     ) -> _Work:
         pending = self._group.send(worker, Engine.generate, shares[share], sampling)
-        return _Work(share, pending, self.pulse(worker))
+        return _Work(share, pending, self.heartbeat(worker))
 
     def _outcome(self, worker: int, work: _Work) -> list[Completion] | None:
         """None while it is at work."""
         if work.pending.ready(0):
             return work.pending.result()
-        if (seconds := work.pulse.silence()) > self.patience.life:
+        if (seconds := work.heartbeat.silence()) > self.patience.life:
             raise silent(worker, f"for {seconds:.0f} s")
         return None
 
@@ -225,7 +225,7 @@ class EnginePool:
         BeyondRepairError if that takes too long.
         """
         for worker, loss in list(self._missing.items()):
-            if not loss.started or self._group.stranded(worker):
+            if not loss.started or self._group.node_lost(worker):
                 self._start(worker, loss)
         for worker in self.present:
             if worker not in self._served:
@@ -233,21 +233,21 @@ class EnginePool:
         if not (self.patience.restart_eagerly and self.present):
             for worker in list(self._missing):
                 self._await(worker, version)
-        up = [worker for worker in self._missing if self._group.up(worker, 0)]
+        up = [worker for worker in self._missing if self._group.has_started(worker, 0)]
         self._joining = {worker: self._missing.pop(worker) for worker in up}
         back = returned(self._left_out, self._group)
         self._joining |= {worker: self._left_out.pop(worker) for worker in back}
 
     def _await(self, worker: int, version: int) -> None:
         """Wait until the engine has started, or failed to start."""
-        if self._phase and not self._group.up(worker, 0):
+        if self._phase and not self._group.has_started(worker, 0):
             self._phase.write(Phase(attempt_number(), version + 1, "repair"))
         deadline = time.monotonic() + self.patience.start
-        while not self._group.up(worker, LOOK_SECONDS):
+        while not self._group.has_started(worker, POLL_SECONDS):
             if time.monotonic() > deadline:
                 seconds = f"{self.patience.start:g} s"
                 raise BeyondRepairError(f"{ROLE}-{worker} does not start within {seconds}")
-            if self._group.stranded(worker):
+            if self._group.node_lost(worker):
                 loss = self._missing.get(worker) or self._lost(worker)
                 self._start(worker, loss)
 
@@ -291,12 +291,12 @@ class EnginePool:
         if self.patience.restart_eagerly:
             self._start(worker, loss)
         else:
-            self._group.end([worker])
+            self._group.kill([worker])
 
     def _start(self, worker: int, loss: Loss) -> None:
         self._restarts.use(f"{ROLE}-{worker}", loss.why)
         try:
-            self._group.renew([worker])
+            self._group.restart([worker])
             loss.started = True
         except NoSeatError as error:
             loss.left_out, loss.started = True, False

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.types import LostWorkerError, NoSeatError, TrainingError
 
 ROLE = "engine"
@@ -44,14 +44,14 @@ class Loss:
         )
 
 
-def returned(left_out: dict[int, Loss], group: Group[Any]) -> list[int]:
+def returned(left_out: dict[int, Loss], group: WorkerGroup[Any]) -> list[int]:
     """Those left out that have started again; where a place is found, one begins to."""
     for worker, loss in left_out.items():
-        if loss.started and group.stranded(worker):
+        if loss.started and group.node_lost(worker):
             loss.started = False
-        if not loss.started and group.found(worker):
+        if not loss.started and group.try_reserve(worker):
             with suppress(NoSeatError):  # it was lost again just now
-                group.renew([worker])
+                group.restart([worker])
                 loss.started = True
     started = [worker for worker, loss in left_out.items() if loss.started]
-    return [worker for worker in started if group.up(worker, 0)]
+    return [worker for worker in started if group.has_started(worker, 0)]

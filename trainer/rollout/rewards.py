@@ -10,7 +10,7 @@ import numpy as np
 
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.reward_models import Combine
 from trainer.rollout.rollout_state import PromptGroup
@@ -145,7 +145,7 @@ class ModelReward:
     of them cannot score is failed.
     """
 
-    def __init__(self, group: Group[RewardModel], combine: Combine) -> None:
+    def __init__(self, group: WorkerGroup[RewardModel], combine: Combine) -> None:
         self._group = group
         self._combine = combine
 

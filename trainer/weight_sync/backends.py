@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from trainer.cluster.shared_memory import Parcel, Part
-from trainer.cluster.worker_group import Group, Pending
+from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.rollout.engine import Engine, GPUEngine
 from trainer.rollout.engine_pool import EnginePool, Patience, silent
 from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError
@@ -28,7 +28,7 @@ GRACE = 5.0
 class Journey:
     """One version under way."""
 
-    policy: Group[Policy]
+    policy: WorkerGroup[Policy]
     engines: EnginePool
     what: str
 
@@ -76,7 +76,7 @@ class _FromPolicy:
         self._journey = journey
 
     def finish(self) -> None:
-        self._journey.answer(self._journey.policy.together(Policy.withdraw))
+        self._journey.answer(self._journey.policy.call_ranks(Policy.withdraw))
 
 
 class InSharedMemory(_FromPolicy):
@@ -84,13 +84,13 @@ class InSharedMemory(_FromPolicy):
 
     def prepare(self) -> None:
         journey = self._journey
-        asked = journey.engines.ask(Engine.node), journey.policy.first(Policy.node)
+        asked = journey.engines.ask(Engine.node), journey.policy.call_rank0(Policy.node)
         self._nodes = journey.answers(asked[0])
         self._home = journey.answer(asked[1])
 
     def offered(self) -> list[Part]:
         # Sharded weights are gathered by all ranks together.
-        return self._journey.answer(self._journey.policy.together(Policy.offer))[0]
+        return self._journey.answer(self._journey.policy.call_ranks(Policy.offer))[0]
 
     def carry(self, parts: list[Part]) -> None:
         journey = self._journey
@@ -104,7 +104,7 @@ class _FromGPUs(_FromPolicy):
     """From every rank's own memory."""
 
     def offered(self) -> list[Part]:
-        return self._journey.answer(self._journey.policy.together(Policy.announce))[0]
+        return self._journey.answer(self._journey.policy.call_ranks(Policy.announce))[0]
 
 
 class ByBroadcast(_FromGPUs):
@@ -121,12 +121,12 @@ class ByBroadcast(_FromGPUs):
         if not members:
             raise BrokenGroupError("no engine is left to send weights to")
         meeting = journey.answer(
-            journey.policy.first(Policy.meet, tuple(members.values())), "its weights' group"
+            journey.policy.call_rank0(Policy.meet, tuple(members.values())), "its weights' group"
         )
         if meeting is None:
             return
         place = f"joining the weights' group at {meeting.host}, port {meeting.port}"
-        gathered = journey.policy.first(Policy.gather, journey.patience.part)
+        gathered = journey.policy.call_rank0(Policy.gather, journey.patience.part)
         seats = zip(members, meeting.seats(), strict=True)
         joined = {one: journey.engines.send(one, GPUEngine.join, seat) for one, seat in seats}
         self._settle(gathered, joined, place)
@@ -136,7 +136,7 @@ class ByBroadcast(_FromGPUs):
         for place, part in self._journey.places(parts):
             if self._members != set(engines.present):
                 raise BrokenGroupError(f"an engine was lost before {place}")
-            sent = policy.together(Policy.broadcast, part, self._journey.patience.part)
+            sent = policy.call_ranks(Policy.broadcast, part, self._journey.patience.part)
             self._settle(sent, engines.ask(GPUEngine.receive, part), place)
 
     def _settle(self, ours: Pending[Any], theirs: Mapping[int, Pending[None]], place: str) -> None:
@@ -174,7 +174,7 @@ class ByLending(_FromGPUs):
     def carry(self, parts: list[Part]) -> None:
         journey = self._journey
         for place, part in journey.places(parts):
-            lent = journey.answer(journey.policy.together(Policy.lend, part), place)
+            lent = journey.answer(journey.policy.call_ranks(Policy.lend, part), place)
             journey.answers(journey.engines.ask(GPUEngine.borrow, lent), place)
 
 
@@ -230,7 +230,7 @@ class _Part:
 
 def _hand_over(journey: Journey, part: Part, route: _Route, place: str) -> _Part:
     engines = journey.engines
-    staged = journey.policy.first(Policy.stage, part, abroad=bool(route.bringers))
+    staged = journey.policy.call_rank0(Policy.stage, part, abroad=bool(route.bringers))
     brought = {
         node: engines.send(engine, Engine.fetch, staged.handle)
         for node, engine in route.bringers.items()

@@ -7,7 +7,7 @@ from then on, and the pool replaces it.
 
 from __future__ import annotations
 
-from trainer.cluster.worker_group import Group
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.rollout.engine import Engine, Memory
 from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, TrainingError
@@ -16,7 +16,7 @@ from trainer.workers.protocols import Policy
 
 
 def weights(
-    policy: Group[Policy],
+    policy: WorkerGroup[Policy],
     engines: EnginePool,
     version: int,
     *,
@@ -46,7 +46,7 @@ def weights(
             raise
         except Exception:
             # What an engine says of a policy that died under it is not the cause.
-            policy.first(Policy.node).result()
+            policy.call_rank0(Policy.node).result()
             raise
         committed = bool(engines.present)
     engines.committed()
@@ -58,7 +58,7 @@ def sleep(engines: EnginePool) -> None:
 
 
 def _update(journey: Journey, version: int, *, wake: bool, backend: str) -> None:
-    if not journey.policy.started(journey.patience.start):
+    if not journey.policy.wait_started(journey.patience.start):
         raise late("starting")
     way = WAYS[backend](journey)
     way.prepare()

@@ -32,9 +32,9 @@ def start(team: Team, sequences: Sequences, config: Config) -> Estimates:
     """Ask each model for what the step needs of it, and no model for anything else."""
     return Estimates(
         sequences,
-        team.policy.together(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
-        team.critic.together(Critic.values, sequences) if team.critic else None,
-        team.reference.together(Reference.log_probs, sequences) if team.reference else None,
+        team.policy.call_ranks(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
+        team.critic.call_ranks(Critic.values, sequences) if team.critic else None,
+        team.reference.call_ranks(Reference.log_probs, sequences) if team.reference else None,
     )
 
 

@@ -12,7 +12,7 @@ from trainer.algorithms import batching
 from trainer.algorithms.importance_sampling import CorrectionSettings
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.cluster.restarts import RestartBudget
-from trainer.cluster.worker_group import Group, Launcher
+from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
 from trainer.models.settings import LoRASettings, ModelSettings, RewardSettings, Sharding
@@ -32,21 +32,21 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    policy: Group[Policy]
-    critic: Group[Critic] | None
+    policy: WorkerGroup[Policy]
+    critic: WorkerGroup[Critic] | None
     """None where the advantages need no values."""
-    reference: Group[Reference] | None
+    reference: WorkerGroup[Reference] | None
     """None where no KL is wanted."""
     engines: EnginePool
     restarts: RestartBudget
     """Restarts of processes of any role."""
-    reward: Group[RewardModel] | None = None
+    reward: WorkerGroup[RewardModel] | None = None
     """None where the rewards come from elsewhere."""
 
     @property
-    def learners(self) -> dict[str, Group[Learner]]:
+    def learners(self) -> dict[str, WorkerGroup[Learner]]:
         """Role → what a checkpoint holds."""
-        critic: dict[str, Group[Learner]] = {"critic": self.critic} if self.critic else {}
+        critic: dict[str, WorkerGroup[Learner]] = {"critic": self.critic} if self.critic else {}
         return {"policy": self.policy, **critic}
 
 
@@ -156,7 +156,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
     )
 
 
-def _reward(config: Config, launcher: Launcher) -> Group[RewardModel] | None:
+def _reward(config: Config, launcher: Launcher) -> WorkerGroup[RewardModel] | None:
     if not config.has_reward_model:
         return None
     settings = RewardSettings(
@@ -252,8 +252,8 @@ PEAKS_SECONDS = 0.2
 
 def peak_memory(team: Team) -> Metrics:
     """The fullest process of each role and phase, in GB; learners tell theirs with an update."""
-    models: Sequence[Group[Measured] | None] = (team.reference, team.reward)
-    asked = [one for group in models if group for one in group.all(Measured.peaks)]
+    models: Sequence[WorkerGroup[Measured] | None] = (team.reference, team.reward)
+    asked = [one for group in models if group for one in group.call_each(Measured.peaks)]
     asked += team.engines.ask(Measured.peaks).values()
     told = []
     for one in asked:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer.cluster.heartbeat import Pulse
-from trainer.cluster.worker_group import LOOK_SECONDS
+from trainer.cluster.heartbeat import Heartbeat
+from trainer.cluster.worker_group import POLL_SECONDS
 
 
 @dataclass
@@ -39,24 +39,24 @@ class Worker:
 
 def test_one_that_answers_is_asked_again_and_never_silent() -> None:
     worker = Worker()
-    pulse = Pulse(worker.ask, worker.clock)
+    heartbeat = Heartbeat(worker.ask, worker.clock)
     for _ in range(100):
         worker.now += 1.0
-        assert pulse.silence() == 0.0
+        assert heartbeat.silence() == 0.0
         for question in worker.asked:
             question.come = True
-    assert 30 <= len(worker.asked) <= 100 / LOOK_SECONDS
+    assert 30 <= len(worker.asked) <= 100 / POLL_SECONDS
 
 
 def test_silence_is_counted_from_the_question_that_has_no_answer_and_ends_with_one() -> None:
     worker = Worker()
-    pulse = Pulse(worker.ask, worker.clock)
-    assert pulse.silence() == 0.0
+    heartbeat = Heartbeat(worker.ask, worker.clock)
+    assert heartbeat.silence() == 0.0
     assert not worker.asked, "work that is soon done costs no question"
     worker.now = 3.0
-    assert pulse.silence() == 0.0
+    assert heartbeat.silence() == 0.0
     worker.now = 50.0
-    assert pulse.silence() == 47.0
+    assert heartbeat.silence() == 47.0
     worker.asked[0].come = True
-    assert pulse.silence() == 0.0
+    assert heartbeat.silence() == 0.0
     assert len(worker.asked) == 2

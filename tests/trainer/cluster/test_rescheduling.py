@@ -12,7 +12,7 @@ from tests.support.tiny_run import Tiny
 from trainer.cluster import rescheduling
 from trainer.cluster.bin_packing import assign
 from trainer.cluster.placement import Placement
-from trainer.cluster.rescheduling import Seating
+from trainer.cluster.rescheduling import Rescheduler
 from trainer.config import layout
 from trainer.config.config import Config
 
@@ -22,7 +22,7 @@ NUCLEUS = {"top_p": 0.9, "temperature": 0.8}
 
 def gpus_of_the_actor(config: Config) -> float:
     planned = Placement(assign(layout.of(config), GPUS), None, {})
-    held: float = Seating(planned).options("engine", 0)["num_gpus"]
+    held: float = Rescheduler(planned).options("engine", 0)["num_gpus"]
     return held
 
 

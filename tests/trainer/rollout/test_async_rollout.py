@@ -17,7 +17,7 @@ from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import RunState
-from trainer.cluster.worker_group import LocalGroup
+from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts
@@ -231,7 +231,7 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
 
 def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
     config = tiny.config(run, **AHEAD, max_staleness=2)
-    engines = EnginePool(LocalGroup([HFEngine(settings(tiny))]))
+    engines = EnginePool(LocalWorkerGroup([HFEngine(settings(tiny))]))
     rollouts = Rollouts.of(config, engines)
     return AsyncRollouts(config, rollouts, prompts.load(config).stream, reward, step=0)
 

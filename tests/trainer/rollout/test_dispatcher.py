@@ -13,7 +13,7 @@ from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.rollout.hf_engine.test_partial import TEXTS
 from tests.trainer.weight_sync.test_update import Never
 from trainer.cluster import heartbeat
-from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool, Patience
@@ -35,7 +35,7 @@ def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: 
 
     def written(lost_after: int) -> dict[tuple[int, int], list[int]]:
         engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
-        work = EngineDispatcher(EnginePool(LocalGroup(engines)), sampling, patience=1)
+        work = EngineDispatcher(EnginePool(LocalWorkerGroup(engines)), sampling, patience=1)
         work.give(partials)
         ended: list[FinishedRollout] = []
         for round_ in range(100):
@@ -55,7 +55,7 @@ def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(ti
     ]
 
     def written(lost: list[int]) -> dict[tuple[int, int], list[int]]:
-        group = LocalGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
+        group = LocalWorkerGroup([HFEngine(settings(tiny)), HFEngine(settings(tiny))])
         pool = EnginePool(group, patience=Patience(restart_eagerly=False))
         work = EngineDispatcher(pool, sampling, patience=1)
         work.give(partials)
@@ -73,7 +73,7 @@ def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(ti
     assert len(written([0, 1])) < len(whole)
 
 
-class Freezing(LocalGroup[HFEngine]):
+class Freezing(LocalWorkerGroup[HFEngine]):
     """An engine of it can be stopped: it then answers nothing, until it is started anew."""
 
     frozen: int | None = None
@@ -84,7 +84,7 @@ class Freezing(LocalGroup[HFEngine]):
     def alive(self, worker: int) -> Pending[None]:
         return Never() if worker == self.frozen else super().alive(worker)
 
-    def renew(self, workers: Sequence[int]) -> None:
+    def restart(self, workers: Sequence[int]) -> None:
         assert self.frozen in workers
         self.frozen = None
 
@@ -92,7 +92,7 @@ class Freezing(LocalGroup[HFEngine]):
 def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_slice_is_late(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "POLL_SECONDS", 0.0)
     sampling = Sampling(max_new_tokens=12)
     partials = [
         [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from env.types import RewardRequest, Score
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, metric_rows, train
-from trainer.cluster.worker_group import LocalGroup, LocalLauncher
+from trainer.cluster.worker_group import LocalLauncher, LocalWorkerGroup
 from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
@@ -116,7 +116,7 @@ class Fixed:
 def test_several_models_are_one_reward_and_processes_share_the_samples(tmp_path: Path) -> None:
     group = [Fixed(Score.of(1.0), Score.of(4.0)) for _ in range(3)]
     rewards = {
-        name: ModelReward(LocalGroup(group), combination(name))([request("a", "b")] * 7)
+        name: ModelReward(LocalWorkerGroup(group), combination(name))([request("a", "b")] * 7)
         for name in ("mean", "sum", "min")
     }
     assert {name: score[0].reward for name, score in rewards.items()} == {
@@ -128,13 +128,13 @@ def test_several_models_are_one_reward_and_processes_share_the_samples(tmp_path:
     assert [one.asked for one in group] == [9, 9, 3]
     own = tmp_path / "own.py"
     own.write_text("def combine(rewards):\n    return rewards[0] - 0.5 * rewards[1]\n")
-    (score,) = ModelReward(LocalGroup(group), combination(str(own)))([request("a", "b")])
+    (score,) = ModelReward(LocalWorkerGroup(group), combination(str(own)))([request("a", "b")])
     assert score.reward == -1.0
 
 
 def test_one_model_s_failure_is_the_sample_s(tmp_path: Path) -> None:
     group = [Fixed(Score.of(1.0), Score.failed("too long"))]
-    (score,) = ModelReward(LocalGroup(group), combination("mean"))([request("a", "b")])
+    (score,) = ModelReward(LocalWorkerGroup(group), combination("mean"))([request("a", "b")])
     assert (score.ok, score.error) == (False, "too long")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.trainer.weight_sync.test_update import Never
 from trainer.cluster.shared_memory import Entry, Part
-from trainer.cluster.worker_group import LocalGroup, Pending, _Threaded
+from trainer.cluster.worker_group import LocalWorkerGroup, Pending, _ThreadPending
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.types import BrokenGroupError, NoSeatError
 from trainer.weight_sync import backends, update
@@ -34,7 +34,7 @@ class World:
     groups: dict[int, Barrier] = field(default_factory=dict)
     over: Event = field(default_factory=Event)
 
-    def together(self, port: int, seconds: float | None = None) -> None:
+    def call_ranks(self, port: int, seconds: float | None = None) -> None:
         self.groups[port].wait(seconds)
 
 
@@ -73,7 +73,7 @@ class Broadcasting:
         if self.meeting is None:
             raise BrokenGroupError("the weights' group has fallen apart")
         try:
-            self.world.together(self.meeting.port, seconds)
+            self.world.call_ranks(self.meeting.port, seconds)
         except BrokenBarrierError:
             self.meeting = None
             raise BrokenGroupError(f"not all came within {seconds:g} s") from None
@@ -101,7 +101,7 @@ class Receiving:
         self._stop_at("join")
         self.seat = seat
         try:
-            self.world.together(seat.port)
+            self.world.call_ranks(seat.port)
         except BrokenBarrierError:
             raise BrokenGroupError("connection reset") from None
 
@@ -109,7 +109,7 @@ class Receiving:
         self._stop_at(part[0].name)
         assert self.seat is not None
         try:
-            self.world.together(self.seat.port)
+            self.world.call_ranks(self.seat.port)
         except BrokenBarrierError:  # nothing tells a kernel that nobody sends any more
             self.world.over.wait()
         self.parts += [entry.name for entry in part]
@@ -123,7 +123,7 @@ class Receiving:
             self.world.over.wait()
 
 
-class Processes(LocalGroup[Any]):
+class Processes(LocalWorkerGroup[Any]):
     """Each worker has a thread, and is at one call at a time."""
 
     def __init__(self, workers: list[Any], *, spare: bool = True) -> None:
@@ -133,12 +133,12 @@ class Processes(LocalGroup[Any]):
 
     def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
         call = getattr(self._workers[worker], method.__name__)
-        return _Threaded(self._threads[worker].submit(call, *args, **kwargs))
+        return _ThreadPending(self._threads[worker].submit(call, *args, **kwargs))
 
     def alive(self, worker: int) -> Pending[None]:
         return Never() if self._workers[worker].stopped else super().alive(worker)
 
-    def renew(self, workers: Sequence[int]) -> None:
+    def restart(self, workers: Sequence[int]) -> None:
         if not self._spare:
             raise NoSeatError("no node has room")
         for worker in workers:

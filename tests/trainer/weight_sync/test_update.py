@@ -14,7 +14,7 @@ from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings
 from tests.trainer.workers.test_learner import experience, policy
 from trainer.cluster import heartbeat
-from trainer.cluster.worker_group import LocalGroup, Pending
+from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import engine_pool
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.rollout.hf_engine.engine import HFEngine
@@ -45,10 +45,10 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     engines = [HFEngine(settings(tiny)), Elsewhere(settings(tiny))]
     before = engines[0].generate([Request("12+34=", (0,))], GREEDY)[0]
     actor.update(experience(), step=1)
-    pool = EnginePool(LocalGroup(engines))
+    pool = EnginePool(LocalWorkerGroup(engines))
     if sleeping:
         update.sleep(pool)
-    update.weights(LocalGroup([actor]), pool, 3, wake=sleeping)
+    update.weights(LocalWorkerGroup([actor]), pool, 3, wake=sleeping)
     for engine in engines:
         loaded = {name: p.detach().numpy() for name, p in engine._model.named_parameters()}
         assert all(np.array_equal(loaded[n], array) for n, array in actor.weights().items())
@@ -89,7 +89,7 @@ class Never:
         return False
 
 
-class Stuck(LocalGroup[Any]):
+class Stuck(LocalWorkerGroup[Any]):
     """A group in which one worker never answers one method."""
 
     def __init__(self, workers: list[Any], worker: int, method: str) -> None:
@@ -102,14 +102,14 @@ class Stuck(LocalGroup[Any]):
         return super().send(worker, method, *args, **kwargs)
 
 
-def two_groups(tiny: Tiny, role: str, number: int, method: str) -> dict[str, LocalGroup[Any]]:
+def two_groups(tiny: Tiny, role: str, number: int, method: str) -> dict[str, LocalWorkerGroup[Any]]:
     """A policy and two engines, one of which never answers one method."""
     workers: dict[str, list[Any]] = {
         "policy": [policy(tiny)],
         "engine": [HFEngine(settings(tiny)), HFEngine(settings(tiny))],
     }
     return {
-        name: Stuck(some, number, method) if name == role else LocalGroup(some)
+        name: Stuck(some, number, method) if name == role else LocalWorkerGroup(some)
         for name, some in workers.items()
     }
 
@@ -153,10 +153,10 @@ def test_an_engine_that_is_stopped_is_missed_by_its_silence_long_before_its_part
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in (engine_pool, heartbeat):
-        monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
     engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
     pool = EnginePool(Frozen(engines, 1, "load"), patience=Patience(part=600, life=0.3))
-    update.weights(LocalGroup([policy(tiny)]), pool, 7)
+    update.weights(LocalWorkerGroup([policy(tiny)]), pool, 7)
     assert pool.present == [0]
     assert "engine-1 is lost (it did not answer for 0 s: weights of" in capsys.readouterr().out
 
@@ -172,4 +172,4 @@ def test_a_policy_that_does_not_answer_is_named_within_the_bound(tiny: Tiny) -> 
 def test_a_run_without_an_engine_ends_and_says_why(tiny: Tiny) -> None:
     stuck = Stuck([HFEngine(settings(tiny))], 0, "load")
     with pytest.raises(BeyondRepairError, match=r"^no engine is left: engine-0 did not answer"):
-        update.weights(LocalGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)
+        update.weights(LocalWorkerGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)

@@ -17,7 +17,7 @@ from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from tests.trainer.rollout.hf_engine.test_engine import settings as engine_settings
 from tests.trainer.workers.test_learner import experience, policy, settings
-from trainer.cluster.worker_group import LocalGroup
+from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.models import lora
 from trainer.models.settings import LoRASettings, RewardSettings, Sharding
 from trainer.rollout.engine_pool import EnginePool
@@ -78,8 +78,8 @@ def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(
     monkeypatch.setattr(lora, "merged", merged)
     adapters = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
     actor = policy(tiny, lora=adapters)
-    pool = EnginePool(LocalGroup([HFEngine(engine_settings(tiny))]))
+    pool = EnginePool(LocalWorkerGroup([HFEngine(engine_settings(tiny))]))
     for version in (1, 2):
-        update.weights(LocalGroup([actor]), pool, version)
+        update.weights(LocalWorkerGroup([actor]), pool, version)
     assert made
     assert not [one for one in made if one() is not None]

@@ -25,7 +25,7 @@ class Rank:
     """One process of a group, on the node that Ray has put it on."""
 
     def __init__(self) -> None:
-        self._meeting: Any = None
+        self._rendezvous: Any = None
 
     def up(self) -> None:
         """The process is there."""
@@ -38,10 +38,10 @@ class Rank:
         """Open a store where a group can meet."""
         import ray
 
-        from trainer.cluster.rendezvous import Meeting
+        from trainer.cluster.rendezvous import RankRendezvous
 
-        self._meeting = Meeting(ray.util.get_node_ip_address(), timeout)
-        address: tuple[str, int] = self._meeting.address
+        self._rendezvous = RankRendezvous(ray.util.get_node_ip_address(), timeout)
+        address: tuple[str, int] = self._rendezvous.address
         return address
 
     def all_reduce(
