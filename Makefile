@@ -36,12 +36,12 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts  ## lint, then run every test that this machine can run
+test: setup lint hosts  ## lint, then run the tests that this machine can run, without those of make faults
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or slurm or browser or gpu or learning) and not faults"
 
 # docs/faults.md describes both targets.
-faults: setup hosts  ## inject the slow faults, half an hour; renew the tables of results
+faults: setup hosts  ## inject the slow faults and run the longest tests; renew the tables of results
 	FAULTS_RECORD=1 $(PYTHON) -m pytest -q --durations=0 -m faults
 	$(PYTHON) -m tests.container.faults.page
 
