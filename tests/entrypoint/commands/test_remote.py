@@ -5,21 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
+from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import remote
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
+from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
+from entrypoint.processes.inbox import Inbox
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head
 
 FINISHED = Outcome("finished", ExitCode.FINISHED, "the job has finished")
 STOPPED = Outcome("stopped", ExitCode.STOPPED, "SIGTERM")
+RECIPE = recipes.load("command")
+NO_CONTROL = cast(ControlServer, None)
+"""What is written down at the end asks nothing of it."""
 Command = Callable[[Settings, bool], int]
 
 
@@ -33,7 +41,8 @@ def lived(run: RunFiles, *outcomes: Outcome | None) -> None:
         journal.record("attempt", "attempt 1 starts")
         Progress(step=24).write(run.progress)
         if outcome:
-            head._conclude(outcome, run, journal, "f00d", 60.0)
+            context = RunContext(settings(run), RECIPE, journal, NO_CONTROL, Inbox())
+            head._conclude(outcome, context, 60.0)
 
 
 def settings(run: RunFiles, port: int = 9) -> Settings:
