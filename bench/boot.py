@@ -26,7 +26,7 @@ from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.node.ray_node import ray_program
-from entrypoint.processes.process import NODE_MARK, Process, kill, marked
+from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0
@@ -193,10 +193,10 @@ def typed(layout: Layout, name: str, command: list[str], stack: ExitStack) -> Pr
 
 
 def clean_up(layout: Layout) -> None:
-    kill(marked(MARK))
+    kill(find_marked(MARK))
     for number in range(NODES):
         node = layout.node(number)
-        kill(marked(f"{node['ROLLCALL_NODE_NAME']}@{node['ROLLCALL_RAY_TEMP_DIR']}"))
+        kill(find_marked(f"{node['ROLLCALL_NODE_NAME']}@{node['ROLLCALL_RAY_TEMP_DIR']}"))
         shutil.rmtree(node["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
 
 

@@ -37,7 +37,7 @@ from bench.result import report
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.processes.process import NODE_MARK, kill, marked
+from entrypoint.processes.process import NODE_MARK, find_marked, kill
 from tests.support.podman import IMAGE, Container, missing, podman
 from tests.support.ray_workers import actor_of
 
@@ -93,7 +93,7 @@ class Cluster:
         """All that runs in a container."""
         node = self.mark(number)
         of_ray = f"{node}@/tmp/ray"
-        return [p for mark in (node, of_ray, f"{of_ray}/fork-server") for p in marked(mark)]
+        return [p for mark in (node, of_ray, f"{of_ray}/fork-server") for p in find_marked(mark)]
 
     def step(self) -> int:
         progress = Progress.read(self.run.progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from entrypoint.processes.process import kill, marked
+from entrypoint.processes.process import find_marked, kill
 from tests.support.node_cluster import HEAD, Cluster, command_line, parent_of
 from tests.support.tiny_job import tiny_job
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
@@ -73,7 +73,7 @@ def server_of(cluster: Cluster) -> psutil.Process:
     env = cluster.environment(HEAD)
     mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}/fork-server"
     entrypoint = cluster.nodes[HEAD].pid
-    (server,) = [process for process in marked(mark) if parent_of(process) == entrypoint]
+    (server,) = [process for process in find_marked(mark) if parent_of(process) == entrypoint]
     return server
 
 

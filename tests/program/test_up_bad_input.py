@@ -18,7 +18,7 @@ from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import NodeInfo
-from entrypoint.processes.process import marked
+from entrypoint.processes.process import find_marked
 from entrypoint.run.lease import Lease
 from tests.support.control import control_server
 from tests.support.model_files import write_files
@@ -70,7 +70,7 @@ class Node:
         )
 
     def assert_not_started(self) -> None:
-        assert marked(f"unlucky@{RAY}") == []
+        assert find_marked(f"unlucky@{RAY}") == []
         assert not RAY.exists() or not any(RAY.iterdir())
         if self.run.root.is_dir():
             assert "attempt" not in [event["kind"] for event in read_events(self.run.journal)]

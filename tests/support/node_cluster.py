@@ -17,7 +17,7 @@ import psutil
 
 from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
-from entrypoint.processes.process import Process, kill, marked
+from entrypoint.processes.process import Process, find_marked, kill
 from entrypoint.processes.programs import program
 from tests.support.watch import POLL_SECONDS, Watch
 
@@ -86,7 +86,7 @@ class Cluster(Watch):
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
         mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [p for part in ("", "/service", "/fork-server") for p in marked(mark + part)]
+        return [p for part in ("", "/service", "/fork-server") for p in find_marked(mark + part)]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""

@@ -22,7 +22,7 @@ from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
-from entrypoint.processes.process import NODE_MARK, marked
+from entrypoint.processes.process import NODE_MARK, find_marked
 from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, World, ends
 
@@ -260,7 +260,7 @@ def test_one_that_hangs_breaks_or_does_not_start_tells_nothing_and_leaves_nothin
         check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, program)
         check._begin(node_infos)
         assert check.ask(node_infos, threading.Event()) is None
-    assert marked(settings.node_mark) == []
+    assert find_marked(settings.node_mark) == []
     assert os.environ.get(NODE_MARK) != settings.node_mark
 
 
@@ -273,7 +273,7 @@ def test_on_gpus_it_begins_with_the_roll_call_and_its_answer_counts_for_that_rol
     node_infos, stop = [node_info("head", 8, 3200), node_info("a", 8, 3200)], threading.Event()
     check = CollectiveCheck(settings, "127.0.0.2:1", os.environ, prints(row(300.0), row(1.0)))
     check.warm_up(node_infos[0], 1)
-    eventually(lambda: len(marked(settings.node_mark)) == 1)
+    eventually(lambda: len(find_marked(settings.node_mark)) == 1)
     answer = check.ask(node_infos, stop)
     assert answer is not None
     assert answer.verdict is Verdict.PASS
@@ -303,4 +303,4 @@ def test_a_stop_during_the_check_ends_it_at_once(world: World) -> None:
     world.rendezvous.collective.argv = HANGS
     world.later(0.8, lambda: world.inbox.put(StopAsked("SIGTERM")))
     assert world.lives().exit_code is ExitCode.STOPPED
-    assert marked(world.settings.node_mark) == []
+    assert find_marked(world.settings.node_mark) == []

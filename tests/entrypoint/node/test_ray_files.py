@@ -17,7 +17,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.node import ray_files, ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes.inbox import Inbox, RayEnded
-from entrypoint.processes.process import marked, ours
+from entrypoint.processes.process import find_marked, find_ours_or_orphaned
 from tests.support.waiting import eventually
 
 ME = NodeInfo(node="n", address="127.0.0.2", versions={})
@@ -59,7 +59,9 @@ def node(settings: Settings, session: Path) -> Iterator[tuple[RayNode, Inbox]]:
     """As soon as it is ready, and what it says of its end."""
     told = Inbox()
     with RayNode(settings, [], ME, "the-token", told) as node:
-        eventually(lambda: len(ray_files.needed(ours(settings.node_mark))) == len(NEEDED))
+        eventually(
+            lambda: len(ray_files.needed(find_ours_or_orphaned(settings.node_mark))) == len(NEEDED)
+        )
         node.wait_ready(lambda: None, threading.Event())
         yield node, told
 
@@ -74,7 +76,7 @@ def test_a_ray_that_can_start_no_worker_any_more_is_ended_and_the_reason_is_told
     assert isinstance(ended, RayEnded)
     assert ended.why == f"Ray can start no worker there, as {path} is gone"
     assert not node[0].running
-    eventually(lambda: marked(settings.node_mark) == [])
+    eventually(lambda: find_marked(settings.node_mark) == [])
 
 
 def test_a_socket_that_comes_after_ray_was_ready_is_missed_once_it_was_there(
@@ -97,7 +99,7 @@ def test_a_socket_that_comes_after_ray_was_ready_is_missed_once_it_was_there(
 def test_a_ray_that_ends_by_itself_has_no_reason_of_the_nodes(
     node: tuple[RayNode, Inbox], settings: Settings
 ) -> None:
-    for process in marked(settings.node_mark):
+    for process in find_marked(settings.node_mark):
         process.kill()
     assert node[1].take(timeout=10) == RayEnded(137)
 

@@ -23,7 +23,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim
 from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
-from entrypoint.processes.process import NODE_MARK, marked
+from entrypoint.processes.process import NODE_MARK, find_marked
 from tests.support.waiting import eventually
 
 WORKER = "ray/_private/workers/default_worker.py"
@@ -275,17 +275,17 @@ def test_a_server_that_is_killed_too_often_is_said_once_with_what_it_costs(
     mark, words = client.mark(of(tmp_path)), "killed too often.* starts some 4 s slower"
 
     def kill_it() -> None:
-        (server,) = marked(mark)
+        (server,) = find_marked(mark)
         server.kill()
         eventually(lambda: not server.is_running(), seconds=60)
 
     with client.ForkServer(of(tmp_path), os.environ):
         for _ in range(3):
             assert "no fork server" not in caplog.text
-            eventually(lambda: bool(marked(mark)), seconds=60)
+            eventually(lambda: bool(find_marked(mark)), seconds=60)
             kill_it()
         eventually(lambda: "no fork server" in caplog.text, seconds=60)
-        assert marked(mark) == []
+        assert find_marked(mark) == []
     assert len(re.findall(words, caplog.text)) == caplog.text.count("no fork server") == 1
 
 
@@ -308,8 +308,8 @@ time.sleep(60)
         try:
             assert entrypoint.stdout is not None
             assert entrypoint.stdout.readline() == "begun\n"
-            eventually(lambda: bool(marked(client.mark(settings))))
-            (server,) = marked(client.mark(settings))
+            eventually(lambda: bool(find_marked(client.mark(settings))))
+            (server,) = find_marked(client.mark(settings))
         finally:
             entrypoint.kill()
     server.wait(10)
