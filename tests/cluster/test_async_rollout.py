@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contract.manifest import checkpoint_path
 from contract.run_dir import ExitCode
-from tests.cluster.test_recovery import Begin, begin, ray_directory
-from tests.cluster.test_trainer import flags, process_of, wait_until
 from tests.support.tiny_run import Tiny, events, metric_rows, to_argv
+from tests.support.trainer_program import Begin, flags_of, process_of, wait_until
 from trainer.config.config import Config, parse
 from trainer.rollout.rollout_state import FILE, PendingRollouts, PromptGroup
-
-__all__ = ["begin", "flags", "ray_directory"]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -33,8 +31,8 @@ AHEAD = {
 
 
 @pytest.fixture
-def ahead(tiny: Tiny, flags: dict[str, Any]) -> dict[str, Any]:
-    return flags | AHEAD
+def ahead(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
+    return flags_of(tiny, run_dir) | AHEAD
 
 
 def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from contract.run_dir import ExitCode
 from contract.stop import StopRequest
 from entrypoint.processes.process import kill
 from env.registry import reward_function
-from tests.cluster.test_trainer import flags_of, start, wait_until, worker_of
-from tests.scenarios.test_resume_to_the_bit import leaves_of
-from tests.support.ray_nodes import cluster_at, short_directory, workers_of
+from tests.support.ray_nodes import cluster_at, workers_of
+from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
+from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
 from trainer import loop
 from trainer.checkpoint.checkpointer import Keeping
 from trainer.checkpoint.replication import Peers
@@ -34,7 +33,6 @@ from trainer.workers import groups
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 STEPS = 40
-Begin = Callable[..., subprocess.Popen[str]]
 SLOW = """
 import pathlib, time
 
@@ -45,27 +43,6 @@ def reward_func(queries, prompts, labels):
 """
 """Rewards that keep a run from its end for as long as a file is there: for longer than Ray takes to
 start a process anew."""
-
-
-@pytest.fixture
-def ray_directory() -> Iterator[Path]:
-    with short_directory() as directory:
-        yield directory
-
-
-@pytest.fixture
-def begin(ray_directory: Path) -> Iterator[Begin]:
-    """Starts a run with these flags, on a Ray of its own or on that at an address."""
-    drivers: list[subprocess.Popen[str]] = []
-
-    def begin(flags: dict[str, Any], address: str | None = None) -> subprocess.Popen[str]:
-        drivers.append(start(flags, ray_directory, address))
-        return drivers[-1]
-
-    yield begin
-    for driver in drivers:
-        driver.kill()
-        driver.communicate()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from tests.support.ray_nodes import cluster_of
-from tests.trainer.checkpoint.test_replica_store import of
+from tests.support.sheets import sheet_of
 from trainer.checkpoint import replica_ring
 from trainer.checkpoint.replica_store import view
 from trainer.cluster.shared_memory import Segment
@@ -23,7 +23,7 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
     """As where the network of a rank's node is cut in the middle of it."""
     segment = Segment(99)
     view(segment)[:] = np.arange(99)
-    older, lost = of(segment, 1), of(segment, 2)
+    older, lost = sheet_of(segment, 1), sheet_of(segment, 2)
     came = replace(lost, rank=0)
     with socket.create_server(("127.0.0.1", 0)) as listener, cluster_of({"num_cpus": 1}):
         silent = Source(*listener.getsockname(), bytes(SECRET_BYTES))

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
 from contract.manifest import checkpoint_path, newest_checkpoint
 from contract.run_dir import ExitCode
-from tests.support.ray_nodes import short_directory, workers_of
+from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, events, to_argv, train
+from tests.support.trainer_program import STEPS, flags_of, process_of, start, wait_until
 from trainer.config.config import Config, parse
 
 pytestmark = [pytest.mark.timeout(400)]
-
-STEPS = 30
 
 
 @pytest.fixture(scope="module")
@@ -34,57 +28,9 @@ def ray_directory() -> Iterator[Path]:
         yield directory
 
 
-def flags_of(tiny: Tiny, run_dir: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
-        "rollout_batch_size": 4,
-        "n_samples_per_prompt": 2,
-        "train_batch_size": 4,
-        "micro_train_batch_size": 2,
-        "micro_rollout_batch_size": 4,
-        "generate_max_len": 3,
-        "max_steps": STEPS,
-        "save_steps": 5,
-        "load_checkpoint": True,
-        "actor_learning_rate": 1e-3,
-        "critic_learning_rate": 1e-3,
-        "vllm_num_engines": 2,
-        **more,
-    }
-
-
 @pytest.fixture
 def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
     return flags_of(tiny, run_dir)
-
-
-def start(
-    flags: dict[str, Any], ray_directory: Path, address: str | None = None
-) -> subprocess.Popen[str]:
-    """On a Ray of its own, or on the one that is at `address`."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
-    if address:
-        environment["RAY_ADDRESS"] = address
-    return subprocess.Popen(
-        [sys.executable, "-m", "trainer", *to_argv(flags)],
-        env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def weights_of(config: Config, step: int = STEPS) -> dict[str, torch.Tensor]:
@@ -195,23 +141,6 @@ def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
     expected = weights_of(alone, 7)
     for name, value in weights_of(config, 7).items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
-
-
-def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
-    """The worker of Ray's that holds the actor, on a Ray of the driver's own."""
-    return worker_of(actor, psutil.Process(driver.pid), driver)
-
-
-def worker_of(actor: str, above: psutil.Process, driver: subprocess.Popen[str]) -> psutil.Process:
-    """The one below `above` that holds the actor; waits for it."""
-    found: list[psutil.Process] = []
-
-    def there() -> bool:
-        found[:] = workers_of(actor, above)
-        return len(found) == 1
-
-    wait_until(there, driver)
-    return found[0]
 
 
 def position_in(config: Config, step: int) -> dict[str, Any]:

@@ -15,11 +15,11 @@ import pytest
 import ray
 import torch
 
+from tests.support.engines import settings
+from tests.support.learners import settings as learner
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings
-from tests.trainer.workers.test_learner import settings as learner
 from trainer.algorithms.losses import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher

@@ -19,8 +19,8 @@ from env.prepare.model import TinyModel, write_model
 from tests.support.ranks import experience
 from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny
-from tests.vllm.test_engine import SAMPLING, requests, worst
-from tests.vllm.test_engine import settings as engine_settings
+from tests.support.vllm import SAMPLING, requests, worst
+from tests.support.vllm import settings as engine_settings
 from trainer.algorithms.losses import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher

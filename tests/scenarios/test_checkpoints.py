@@ -26,6 +26,7 @@ from contract.manifest import (
     steps_on_disk,
     write_manifest,
 )
+from tests.support.saved_states import flip_a_bit
 from tests.support.tiny_run import Tiny, dying_at, events, metric_rows, train
 from trainer.checkpoint import checkpointer, retention, state
 from trainer.checkpoint.resume import ResumeError
@@ -201,12 +202,6 @@ def test_what_is_written_after_a_broken_checkpoint_was_passed_over_is_kept(
         train(config, dying_at(3))
     assert newest_checkpoint(config.checkpoints) == 2
     assert (fault_of(broken, checksums=False) is None) is not writable
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_a_finished_run_resumes_to_its_end_and_changes_nothing(tiny: Tiny, trained: Config) -> None:

@@ -15,8 +15,8 @@ import pytest
 from contract.progress import Progress
 from env.prompts import PromptError
 from env.types import RewardRequest, Score
-from tests.scenarios.test_memory_and_disk import LEAN, Remembered
-from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.remembered import LEAN, Remembered
+from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from trainer.checkpoint import replication, state
 from trainer.checkpoint.writer import DriverState

@@ -18,8 +18,8 @@ from tensorboardX.proto.event_pb2 import Event
 from contract.manifest import checkpoint_path, newest_checkpoint
 from env.prompts import PromptError
 from env.types import RewardRequest, Score
+from tests.support.learners import settings
 from tests.support.tiny_run import Tiny, events, metric_rows, train
-from tests.trainer.workers.test_learner import settings
 from trainer.algorithms.losses import CriticObjective
 from trainer.checkpoint.resume import ResumeError
 from trainer.config.schema import ConfigError

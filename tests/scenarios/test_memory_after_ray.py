@@ -17,7 +17,7 @@ import pytest
 
 from contract import fd_store
 from contract.fd_store import Custody, Deposit
-from tests.trainer.checkpoint.test_replica_store import of
+from tests.support.sheets import sheet_of
 from trainer.checkpoint.replica_store import Holder, view
 from trainer.checkpoint.spilled import Kept
 from trainer.cluster.shared_memory import Segment
@@ -151,7 +151,7 @@ def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held(
     source, budget = Server(segment.buffer, port=0).source, 1000
     first = Holder(budget, "a run")
     for step in (1, 2):
-        first.receive(of(segment, step), source)
+        first.receive(sheet_of(segment, step), source)
         first.keep("a", step)
     first.amend("a", 2, "evaluated")
 
@@ -171,7 +171,7 @@ def test_what_two_nodes_held_as_they_ended_is_found_in_files(
     source, directory = Server(segment.buffer, port=0).source, tmp_path / "run" / ".kept"
     holder = Holder(1000, "a run")
     for step, node in ((1, "one"), (2, "two")):
-        holder.receive(of(segment, step), source)
+        holder.receive(sheet_of(segment, step), source)
         holder.keep("a", step)
         custodian.save(directory, node)
 

@@ -6,7 +6,6 @@ The nodes' memory is a directory here; real holders are in `test_peers_on_ray`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,60 +17,19 @@ from contract.journal import append_event
 from contract.manifest import Written, checkpoint_path, newest_checkpoint
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from tests.scenarios.test_checkpoints import flip_a_bit
-from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.remembered import LEAN, Remembered
+from tests.support.saved_states import flip_a_bit, leaves_of
 from tests.support.tiny_run import Tiny, dying_at, events, train
 from trainer.checkpoint import replication, state
 from trainer.checkpoint.replication import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
-from trainer.cluster.worker_group import LocalWorkerGroup, WorkerGroup
+from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
 from trainer.workers.groups import Team
-from trainer.workers.protocols import Learner
-
-LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
-
-
-@dataclass
-class Remembered:
-    """Stands for `Peers`: holds the newest step, over attempts, in a directory."""
-
-    root: Path
-    driver: DriverState | None = None
-    whole: int | None = None
-    on: bool = True
-    last: int | None = None
-    """No later step is taken."""
-
-    def begin(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
-        if self.last is not None and driver.run.step > self.last:
-            return
-        directory = self.held(driver.run.step)
-        directory.mkdir(parents=True, exist_ok=True)
-        for group in learners.values():
-            group.call_ranks(Learner.save, driver.run.step, directory).result()
-        self.driver, self.whole = driver, driver.run.step
-
-    def settle(self) -> None:
-        """There is nothing to wait for."""
-
-    def amend(self, run: RunState) -> None:
-        if self.driver and self.driver.run.step == run.step:
-            self.driver = DriverState(run, self.driver.in_flight)
-
-    def newest(self, at_most: int | None = None) -> Snapshot | None:
-        later = self.driver and at_most is not None and self.driver.run.step > at_most
-        return Snapshot(self.driver, ()) if self.driver and not later else None
-
-    def goes_on_from(self, snapshot: Snapshot) -> None:
-        """It is kept as it is."""
-
-    def held(self, step: int) -> Path:
-        return self.root / str(step)
 
 
 @pytest.fixture

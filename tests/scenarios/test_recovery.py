@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from contract.stop import StopRequest
-from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.lost_calls import Dead
+from tests.support.saved_states import leaves_of
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
-from tests.trainer.test_recovery import Dead
 from trainer import loop
 from trainer.cluster.worker_group import (
     LocalLauncher,

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.journal import read_events
-from contract.manifest import checkpoint_path, fault_of
+from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.config.config import Config
 
@@ -89,28 +89,6 @@ def configure(tiny: Tiny, run: Path) -> Config:
 
 def final_state(config: Config) -> dict[str, bytes]:
     return leaves_of(config, STEPS)
-
-
-def leaves_of(config: Config, step: int) -> dict[str, bytes]:
-    """Every number of a checkpoint: weights, moments, counters, learning rates."""
-    directory = checkpoint_path(config.checkpoints, step)
-    assert fault_of(directory) is None
-    return {
-        name: content
-        for file in sorted(directory.glob("*.pt"))
-        for name, content in leaves(torch.load(file, weights_only=True), file.stem)
-    }
-
-
-def leaves(content: Any, at: str) -> Iterator[tuple[str, bytes]]:
-    if isinstance(content, torch.Tensor):
-        yield at, content.numpy().tobytes()
-    elif isinstance(content, dict | list | tuple):
-        pairs = content.items() if isinstance(content, dict) else enumerate(content)
-        for name, part in pairs:
-            yield from leaves(part, f"{at}/{name}")
-    else:
-        yield at, repr(content).encode()
 
 
 def rewards_of(config: Config) -> list[float]:

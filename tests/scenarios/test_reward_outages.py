@@ -9,7 +9,7 @@ from typing import Any
 
 from contract.journal import teller
 from env.registry import reward_function
-from tests.scenarios.test_resume_to_the_bit import leaves_of
+from tests.support.saved_states import leaves_of
 from tests.support.scripted_server import ScriptedServer
 from tests.support.tiny_run import Tiny, events, train
 

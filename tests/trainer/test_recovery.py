@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from contract.progress import Phase, PhaseFile
+from tests.support.engines import settings
+from tests.support.learners import policy
+from tests.support.lost_calls import Dead
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings
-from tests.trainer.workers.test_learner import policy
 from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.config.options.logging import MOST_REPAIRS
@@ -68,21 +69,6 @@ def test_what_breaks_again_and_again_is_given_up_unless_steps_are_finished_meanw
     budget.step_finished(1)
     with pytest.raises(BeyondRepairError, match="3 times without a new step"):
         budget.use("policy", loss)
-
-
-class Dead:
-    """The outcome of a call of an engine that died under it."""
-
-    handle = None
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def ready(self, seconds: float) -> bool:
-        return True
-
-    def result(self) -> Any:
-        raise self._error
 
 
 class Mortal(LocalWorkerGroup[Any]):

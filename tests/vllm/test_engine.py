@@ -19,8 +19,8 @@ import pytest
 from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
+from tests.support.vllm import LONG, SAMPLING, requests, settings, worst
 from trainer.cluster.worker_group import LocalWorkerGroup
-from trainer.rollout.engine import EngineSettings, VLLMSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
@@ -29,7 +29,6 @@ from trainer.types import (
     Key,
     PartialRollout,
     Request,
-    Sampling,
     Sequences,
     TrainingError,
 )
@@ -42,9 +41,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
 TOLERANCE = 1e-4
 """Nats, of one token's log-probability in fp32: other kernels, other orders of summation. What is
 seen here is 5e-7."""
-LONG = "1" * 150
-"""A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
-SAMPLING = Sampling(max_new_tokens=20, temperature=0.7)
 REFUSED = r"vLLM 0.29.0 cannot run .*OddForCausalLM.*--rollout_engine hf"
 
 
@@ -66,18 +62,6 @@ def _environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-def settings(model: Tiny, **own: object) -> EngineSettings:
-    return EngineSettings(
-        model=str(model.model),
-        add_special_tokens=True,
-        prompt_max_len=200,
-        generate_max_len=20,
-        mixed_precision=False,
-        slots=64,
-        vllm=VLLMSettings(enforce_eager=True, enable_prefix_caching=True, **own),  # type: ignore[arg-type]
-    )
-
-
 @pytest.fixture(scope="module")
 def engine(model: Tiny) -> object:
     from trainer.rollout.vllm_engine import VLLMEngine
@@ -87,21 +71,9 @@ def engine(model: Tiny) -> object:
 
 @pytest.fixture(scope="module")
 def policy(model: Tiny) -> PolicyActor:
-    from tests.trainer.workers.test_learner import policy as build
+    from tests.support.learners import policy as build
 
     return build(model)
-
-
-def requests(*seeds: int) -> list[Request]:
-    return [Request(text, seeds) for text in ("1+1=", "12+30=", "7=", LONG)]
-
-
-def worst(policy: PolicyActor, completions: list[Completion]) -> float:
-    """The largest difference between what engine and trainer say of a drawn token."""
-    sequences = Sequences.collate(completions)
-    assert sequences.rollout_log_probs is not None
-    difference = policy.log_probs(sequences) - sequences.rollout_log_probs
-    return float(np.abs(difference).max())
 
 
 def moved(policy: PolicyActor, step: int) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from contract import fd_store
 from contract.fd_store import Custody
 from tests.support.damage import damaged, flipped
-from tests.trainer.checkpoint.test_replica_store import of, sheet
+from tests.support.sheets import sheet, sheet_of
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import LabelError
 from trainer.checkpoint.replica_store import Holder
@@ -137,7 +137,7 @@ def test_a_pickle_in_custody_is_not_run(
     with Custody(path):
         for label in (
             pickle.dumps([Bomb(went_off)]),
-            labels.dump([of(Segment(99), 1)]),  # more than there is
+            labels.dump([sheet_of(Segment(99), 1)]),  # more than there is
             labels.dump([]),
         ):
             fd_store.deposit("a run", label, {"one": segment.descriptor})

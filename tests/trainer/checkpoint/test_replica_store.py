@@ -14,34 +14,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint.labels import PIECE_BYTES
-from trainer.checkpoint.replica_store import Holder, NoRoomError, TornError, digest_of, pieces, view
-from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
+from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
+from trainer.checkpoint.replica_store import Holder, NoRoomError, TornError, view
+from trainer.checkpoint.shard_manifest import Sheet, newest_whole
 from trainer.checkpoint.staging import Copies, Keep
 from trainer.checkpoint.state import State
-from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import Server, Source
 
-RANKS = {"policy": 2, "critic": 1}
-SIZE = PIECE_BYTES + 4096
-"""Bytes of a share in two pieces."""
 ALL = [(role, rank) for role, count in RANKS.items() for rank in range(count)]
-
-
-def sheet(step: int, role: str, rank: int, attempt: str = "a") -> Sheet:
-    contents = Contents((), {}, 8)
-    return Sheet(
-        attempt=attempt,
-        step=step,
-        role=role,
-        rank=rank,
-        ranks=RANKS,
-        run_state=RunState(step=step, seed=0, prompts={}).dump(),
-        in_flight=None,
-        contents=contents,
-        digests=(),
-    )
 
 
 @given(
@@ -123,18 +104,11 @@ def rank() -> tuple[Segment, Source]:
     return segment, Server(segment.buffer, port=0).source
 
 
-def of(segment: Segment, step: int) -> Sheet:
-    data = view(segment)
-    digests = tuple(digest_of(data[start:end]) for start, end in pieces(len(data)))
-    contents = Contents((), {}, len(data))
-    return replace(sheet(step, "policy", 1), contents=contents, digests=digests)
-
-
 def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
     holder: Holder, rank: tuple[Segment, Source]
 ) -> None:
     segment, source = rank
-    one, two = of(segment, 1), of(segment, 2)
+    one, two = sheet_of(segment, 1), sheet_of(segment, 2)
     holder.receive(one, source)
     view(segment)[-1] ^= 1  # training went on, and nobody waited
     try:
@@ -151,7 +125,9 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
 ) -> None:
     """One of a step before, which may never come, takes none of it."""
     segment, source = rank
-    sheets = [replace(of(segment, step), rank=n) for step, n in ((1, 0), (2, 1), (2, 2), (2, 3))]
+    sheets = [
+        replace(sheet_of(segment, step), rank=n) for step, n in ((1, 0), (2, 1), (2, 2), (2, 3))
+    ]
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         silent = Source(*listener.getsockname(), source.secret)
@@ -177,9 +153,9 @@ def test_a_rank_that_does_not_answer_leaves_what_was_whole(
     holder: Holder, rank: tuple[Segment, Source]
 ) -> None:
     segment, source = rank
-    holder.receive(of(segment, 1), source)
+    holder.receive(sheet_of(segment, 1), source)
     with pytest.raises(TornError, match="share policy-1 of step 2 did not come"):
-        holder.receive(of(segment, 2), replace(source, port=9))
+        holder.receive(sheet_of(segment, 2), replace(source, port=9))
     assert [one.step for one in holder.sheets()] == [1]
 
 
@@ -187,14 +163,14 @@ def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
     holder: Holder, rank: tuple[Segment, Source]
 ) -> None:
     segment, source = rank
-    holder.receive(of(segment, 1), source)
-    holder.attach(of(segment, 2), segment.address)
+    holder.receive(sheet_of(segment, 1), source)
+    holder.attach(sheet_of(segment, 2), segment.address)
     with pytest.raises(NoRoomError, match=r"0\.20 GB, and may hold 0\.13 GB"):
-        holder.receive(of(segment, 3), source)
+        holder.receive(sheet_of(segment, 3), source)
     holder.keep("a", 2)
     assert [one.step for one in holder.sheets()] == [2]
     assert holder.held() == SIZE
-    assert np.array_equal(holder.piece(of(segment, 2).key, 0, 9), view(segment)[:9])
+    assert np.array_equal(holder.piece(sheet_of(segment, 2).key, 0, 9), view(segment)[:9])
     holder.keep("b", 1)  # another attempt begins
     assert holder.held() == 0
 
@@ -204,8 +180,11 @@ def test_what_is_learnt_of_a_step_that_is_held_is_held_with_it(
 ) -> None:
     segment, source = rank
     for step in (1, 2):
-        holder.receive(of(segment, step), source)
+        holder.receive(sheet_of(segment, step), source)
     holder.amend("a", 2, "evaluated")
     holder.amend("b", 1, "of another attempt")
-    assert [one.run_state for one in holder.sheets()] == [of(segment, 1).run_state, "evaluated"]
+    assert [one.run_state for one in holder.sheets()] == [
+        sheet_of(segment, 1).run_state,
+        "evaluated",
+    ]
     assert holder.held() == 2 * SIZE

@@ -9,15 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.support.learners import critic, experience, largest_difference, lora, policy
 from tests.support.tiny_run import Tiny, of_the_samples
-from tests.trainer.workers.test_learner import critic, experience, largest_difference, policy
-from trainer.models.settings import LoRASettings
 from trainer.types import UnfitModelError, Weights
-
-
-def lora(*modules: str, dropout: float = 0.0) -> LoRASettings:
-    chosen = modules or ("all-linear",)
-    return LoRASettings(rank=2, alpha=8, dropout=dropout, target_modules=chosen)
 
 
 def copy(weights: Weights) -> Weights:

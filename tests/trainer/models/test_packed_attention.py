@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.flash_attention import get_target_dtype
 
-from tests.trainer.models.test_log_probs import batch, model
+from tests.support.small_models import batch, model
 from trainer.models.causal_lm import LogProbModel, projection_of
 from trainer.models.packed_attention import attend
 from trainer.models.settings import ModelSettings

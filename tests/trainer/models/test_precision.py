@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.support.ranks import experience, settings
+from tests.support.small_models import batch, model
 from tests.support.tiny_run import Tiny
-from tests.trainer.models.test_log_probs import batch, model
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.checkpoint import state
 from trainer.models import log_probs

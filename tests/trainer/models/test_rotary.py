@@ -14,8 +14,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from env.types import RewardRequest
 from tests.support.ranks import experience, settings
+from tests.support.small_models import COMMON, batch
 from tests.support.tiny_run import Tiny
-from tests.trainer.models.test_log_probs import COMMON, batch
 from trainer.algorithms.losses import PolicyObjective
 from trainer.config.installed import engine_faults
 from trainer.models.causal_lm import LogProbModel

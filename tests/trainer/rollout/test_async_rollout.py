@@ -13,8 +13,8 @@ import torch
 from contract.manifest import checkpoint_path
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
+from tests.support.engines import settings
 from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share_of, train
-from tests.trainer.rollout.hf_engine.test_engine import settings
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import LocalWorkerGroup

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.engines import TEXTS, settings
+from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings
-from tests.trainer.rollout.hf_engine.test_partial import TEXTS
-from tests.trainer.weight_sync.test_update import Never
 from trainer.cluster import heartbeat
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import dispatcher

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.weight_sync.test_update import Never
+from tests.support.lost_calls import Never
 from trainer.cluster.shared_memory import Entry, Part
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending, _ThreadPending
 from trainer.rollout.engine_pool import EnginePool, Patience

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.learners import experience, lora, policy
 from tests.support.tiny_run import Tiny
-from tests.trainer.models.test_lora import lora
-from tests.trainer.workers.test_learner import experience, policy
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
 from trainer.weight_sync.choose import Member

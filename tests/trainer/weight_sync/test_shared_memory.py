@@ -10,21 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from tests.support.engines import State, staged
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Parcel
 from trainer.cluster.tcp_stream import SECRET_BYTES, Source
 from trainer.types import TrainingError
 from trainer.weight_sync import shared_memory as weights
 
-State = dict[str, Tensor]
 Parcels = Iterator[Parcel]
-
-
-def staged(outbox: weights.Outbox, state: State, *, abroad: bool = False) -> Parcel:
-    (part,) = outbox.offer(state)
-    return outbox.stage(part, abroad=abroad)
 
 
 def on_the_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State) -> Parcels:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.engines import settings
+from tests.support.learners import experience, policy
+from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings
-from tests.trainer.workers.test_learner import experience, policy
 from trainer.cluster import heartbeat
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import engine_pool
@@ -74,19 +75,6 @@ def test_weights_that_are_not_whole_are_not_committed(tiny: Tiny) -> None:
     for part in others:
         engine.load(actor.stage(part))
     engine.commit(1)
-
-
-class Never:
-    """The outcome of a call that a stopped process was asked for."""
-
-    handle = None
-
-    def result(self) -> None:
-        raise AssertionError("nobody waits for it without an end")
-
-    def ready(self, seconds: float) -> bool:
-        time.sleep(seconds)
-        return False
 
 
 class Stuck(LocalWorkerGroup[Any]):

@@ -8,84 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.learners import (
+    copy,
+    critic,
+    experience,
+    largest_difference,
+    policy,
+    sequences,
+)
 from tests.support.tiny_run import Tiny, of_the_samples
-from trainer.algorithms.losses import CriticObjective, PolicyObjective
-from trainer.models.settings import ModelSettings
-from trainer.types import Experience, Sequences, TrainingError, Weights
-from trainer.workers.critic import CriticActor
-from trainer.workers.policy import PolicyActor
-from trainer.workers.settings import LearnerSettings, Schedule
-
-
-def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
-    values = {
-        "train_batch_size": 4,
-        "micro_train_batch_size": 4,
-        "loss_aggregation": "token",
-        "longest": 6,
-        "max_epochs": 1,
-        "seed": 0,
-        "gradient_checkpointing": False,
-        **changes,
-    }
-    schedule = Schedule(
-        learning_rate=1e-2,
-        lr_scheduler="linear",
-        lr_warmup_ratio=0.0,
-        min_lr_ratio=0.1,
-        updates=10,
-        adam_betas=(0.9, 0.95),
-        adam_eps=1e-8,
-        l2=0.1,
-        max_norm=1.0,
-    )
-    model = ModelSettings(
-        model=str(tiny.model), mixed_precision=False, micro_batch_size=3, temperature=0.7
-    )
-    return LearnerSettings(model=model, schedule=schedule, **values)  # type: ignore[arg-type]
-
-
-def policy(tiny: Tiny, **changes: object) -> PolicyActor:
-    objective = PolicyObjective(kl_estimator="k3")
-    return PolicyActor(settings(tiny, **changes), objective)
-
-
-def critic(tiny: Tiny, **changes: object) -> CriticActor:
-    return CriticActor(settings(tiny, **changes), CriticObjective(value_clip=0.5))
-
-
-def sequences() -> Sequences:
-    """Four samples of different lengths, one with a stretch that the policy did not choose."""
-    rng = np.random.default_rng(0)
-    lengths = np.array([9, 4, 7, 5])
-    actions = (np.arange(9) >= 3) & (np.arange(9) < lengths[:, None])
-    actions[0, 5:7] = False
-    return Sequences(rng.integers(3, 15, size=(4, 9)), lengths, actions)
-
-
-def experience(of: Sequences | None = None) -> Experience:
-    known = of or sequences()
-    rng = np.random.default_rng(1)
-    draw = [
-        np.where(known.actions, rng.normal(size=(4, 9)), 0).astype(np.float32) for _ in range(5)
-    ]
-    return Experience(
-        sequences=known,
-        old_log_probs=draw[0] - 2,
-        advantages=draw[1],
-        returns=draw[2],
-        values=draw[3],
-        ref_log_probs=draw[4] - 2,
-        kl_coef=0.1,
-    )
-
-
-def copy(weights: Weights) -> Weights:
-    return {name: array.copy() for name, array in weights.items()}
-
-
-def largest_difference(one: Weights, other: Weights) -> float:
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+from trainer.types import Sequences, TrainingError
 
 
 def test_log_probs_are_those_of_the_sampled_distribution_for_each_action(tiny: Tiny) -> None:

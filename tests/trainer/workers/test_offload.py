@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from env.types import RewardRequest
+from tests.support.engines import settings as engine_settings
+from tests.support.learners import experience, policy, settings
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings as engine_settings
-from tests.trainer.workers.test_learner import experience, policy, settings
 from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.models import lora
 from trainer.models.settings import LoRASettings, RewardSettings, Sharding

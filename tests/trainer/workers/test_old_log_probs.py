@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.learners import experience, largest_difference, policy
 from tests.support.tiny_run import Tiny
-from tests.trainer.workers.test_learner import experience, largest_difference, policy
 
 
 @pytest.mark.parametrize(

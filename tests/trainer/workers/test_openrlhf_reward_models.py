@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from env.types import RewardRequest
+from tests.support.learners import settings
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
-from tests.trainer.workers.test_learner import settings
 from trainer.algorithms.losses import CriticObjective
 from trainer.models import value_model
 from trainer.models.settings import RewardSettings

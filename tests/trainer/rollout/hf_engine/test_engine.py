@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from env.types import Prompt
+from tests.support.engines import settings, staged
 from tests.support.tiny_run import Tiny
-from tests.trainer.weight_sync.test_shared_memory import staged
 from trainer.cluster.worker_group import LocalLauncher
-from trainer.rollout.engine import EngineSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Rollouts
 from trainer.rollout.hf_engine.engine import HFEngine
@@ -19,17 +18,6 @@ from trainer.weight_sync.shared_memory import Outbox
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
 SAMPLING = Sampling(max_new_tokens=5)
-
-
-def settings(tiny: Tiny, prompt_max_len: int = 32, slots: int = 64) -> EngineSettings:
-    return EngineSettings(
-        model=str(tiny.model),
-        add_special_tokens=True,
-        prompt_max_len=prompt_max_len,
-        generate_max_len=20,
-        mixed_precision=False,
-        slots=slots,
-    )
 
 
 @pytest.fixture(scope="module")

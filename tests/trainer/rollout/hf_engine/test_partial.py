@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.engines import TEXTS, State, settings, staged
 from tests.support.tiny_run import Tiny
-from tests.trainer.rollout.hf_engine.test_engine import settings
-from tests.trainer.weight_sync.test_shared_memory import State, staged
 from trainer.rollout.engine import Engine
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Completion, Key, PartialRollout, Request, Sampling
 from trainer.weight_sync.shared_memory import Outbox
 
 SAMPLING = Sampling(max_new_tokens=20)
-TEXTS = ["1+1=", "12+30=", "7="]
 AT_ONCE = 60.0
 A_STEP = 0.0
 """Seconds: an engine makes at least one step a call."""

@@ -1,0 +1,30 @@
+"""Settings of an engine of a tiny model, prompts for it, and its weights as one parcel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tests.support.tiny_run import Tiny
+from trainer.cluster.shared_memory import Parcel
+from trainer.rollout.engine import EngineSettings
+from trainer.weight_sync import shared_memory as weights
+
+
+def settings(tiny: Tiny, prompt_max_len: int = 32, slots: int = 64) -> EngineSettings:
+    return EngineSettings(
+        model=str(tiny.model),
+        add_special_tokens=True,
+        prompt_max_len=prompt_max_len,
+        generate_max_len=20,
+        mixed_precision=False,
+        slots=slots,
+    )
+
+
+TEXTS = ["1+1=", "12+30=", "7="]
+State = dict[str, Tensor]
+
+
+def staged(outbox: weights.Outbox, state: State, *, abroad: bool = False) -> Parcel:
+    (part,) = outbox.offer(state)
+    return outbox.stage(part, abroad=abroad)
