@@ -1,10 +1,11 @@
 """Effective time of 30 days at 1,024 and 16,384 GPUs, simulated at published failure rates.
 
 The clock, the failures and how long things take are simulated; what is decided is not: each failure
-is a log that a program really printed (tests/data/failures), read by the real signs, classified and
-answered by the real rules, written to a real journal, from which the real flight record takes the
-ratio. Mean times to failure: 7.9 h and 1.8 h (arXiv 2410.21680). Their kinds: the 419 unexpected
-interruptions of Llama 3's pre-training (arXiv 2407.21783, table 5), grouped by our answers.
+is a log that a program really printed (tests/data/failures), read by the real patterns, classified
+and answered by the real rules, written to a real journal, from which the real flight record takes
+the ratio. Mean times to failure: 7.9 h and 1.8 h (arXiv 2410.21680). Their kinds: the 419
+unexpected interruptions of Llama 3's pre-training (arXiv 2407.21783, table 5), grouped by our
+answers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from bench.result import report
 from contract.journal import append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
-from entrypoint.job.failures.log_patterns import Signs
-from entrypoint.job.failures.policy import Replace, Stop, Track
+from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.job.failures.policy import Replace, RestartBudget, Stop
 from entrypoint.net import wait
 from entrypoint.run.flight_record.record import Report, read
 from entrypoint.run.flight_record.text import duration
@@ -113,18 +114,18 @@ class World:
 def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path) -> Report:
     random.seed(seed)  # of the backoff's jitter
     world = World(inputs, mttf, random.Random(seed), Journal(path, "head"))
-    track, answered = Track(max_restarts=3), True
+    budget, answered = RestartBudget(max_restarts=3), True
     with patch("contract.journal.timestamp", world.timestamp):
         world.journal.record("start", "this is the head")
         world.spend(inputs.replacement)
         while answered and world.now < seconds:
-            answered = _attempt(world, track, seconds)
+            answered = _attempt(world, budget, seconds)
         name = "stopped" if answered else "failed"
         world.journal.record("outcome", f"the simulation has {name}", outcome=name)
     return read(read_events(path))
 
 
-def _attempt(world: World, track: Track, until: float) -> bool:
+def _attempt(world: World, budget: RestartBudget, until: float) -> bool:
     """From a roll to the answer to what ended it; False where that is to stop."""
     world.journal.attempt = (world.journal.attempt or 0) + 1
     world.journal.record("roll", "all are there", present=[], expected=0)
@@ -136,7 +137,7 @@ def _attempt(world: World, track: Track, until: float) -> bool:
         world.tell("resume")
     while alive and world.now < until:
         alive = _one_step(world)
-    return alive or _answer(world, track, gained=world.step > began)
+    return alive or _answer(world, budget, progressed=world.step > began)
 
 
 def _one_step(world: World) -> bool:
@@ -153,7 +154,7 @@ def _one_step(world: World) -> bool:
     return True
 
 
-def _answer(world: World, track: Track, *, gained: bool) -> bool:
+def _answer(world: World, budget: RestartBudget, *, progressed: bool) -> bool:
     inputs, kind = world.inputs, world.rng.choices(list(KINDS), list(KINDS.values()))[0]
     result, silent = _result(kind, inputs, world.step)
     if kind == "maintenance":  # a notice: the step in flight is finished and saved
@@ -163,11 +164,11 @@ def _answer(world: World, track: Track, *, gained: bool) -> bool:
         world.tell("checkpoint")
     world.now += silent
     failure = classes.classify(result)
-    sentence = f"{failure}: {classes.evidence(result, failure)}"
+    sentence = f"{failure}: {classes.describe(result, failure)}"
     world.journal.record("failure", sentence, failure=failure, silent_seconds=silent)
-    history = track.after(failure, gained=gained)
-    sign = classes.sign_of(result, failure)
-    faulty = f"worker at {sign.address}" if sign and sign.address else None
+    history = budget.after(failure, progressed=progressed)
+    found = classes.find_evidence(result, failure)
+    faulty = f"worker at {found.address}" if found and found.address else None
     decision = policy.decide(failure, history, world.saved, faulty)
     if isinstance(decision, Stop):
         return False
@@ -175,24 +176,25 @@ def _answer(world: World, track: Track, *, gained: bool) -> bool:
     replaced = isinstance(decision, Replace) or failure is FailureClass.NODE_LOST
     world.now += inputs.replacement if replaced else inputs.roll
     if not isinstance(decision, Replace) and decision.delayed:
-        world.now += wait.backoff(track.fruitless)
+        world.now += wait.backoff(budget.attempts_without_progress)
     return True
 
 
 def _result(kind: str, inputs: Inputs, step: int) -> tuple[AttemptResult, float]:
     """How it looks to the supervisor, and for how long the job was silent by then."""
     if kind == "stuck":
-        watched = hang.limit("forward", [inputs.longest_part] * hang.KNOWN)
+        watched = hang.limit("forward", [inputs.longest_part] * hang.MIN_SAMPLES)
         result = AttemptResult(status="FAILED", cause=Hung("nothing more"))
         return result, watched + inputs.end_of_hung
     if kind == "maintenance":
         leaves = WorkerLeaving("a worker leaves")
         return AttemptResult(status="FAILED", exit_code=143, cause=leaves), 0.0
-    signs = Signs(lambda: step)
+    evidence = EvidenceLog(lambda: step)
     for line in _log(*LOGS[kind]).splitlines():
-        signs.read(line)
+        evidence.read(line)
     silent = inputs.process_death if kind in ("gpu", "program") else inputs.node_death
-    return AttemptResult(status="FAILED", exit_code=1, signs=signs.at(step), step=step), silent
+    found = evidence.at(step)
+    return AttemptResult(status="FAILED", exit_code=1, evidence=found, step=step), silent
 
 
 def _log(name: str, case: str) -> str:

@@ -25,7 +25,7 @@ from entrypoint.job.failures.classes import (
     WrongStart,
 )
 from entrypoint.job.failures.hang import HangWatch
-from entrypoint.job.failures.log_patterns import Signs, plain
+from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import Command
 from entrypoint.job.run_context import RunContext
@@ -70,7 +70,7 @@ class Attempt:
     plan: AttemptPlan
     jobs: JobClient
     hang: HangWatch
-    _signs: Signs = field(init=False)
+    _evidence: EvidenceLog = field(init=False)
     _kills: OomWatch = field(init=False)
     _line: ProgressLine = field(default_factory=ProgressLine)
     _cause: Cause | None = None
@@ -91,7 +91,7 @@ class Attempt:
     _killed_at: float | None = None
 
     def __post_init__(self) -> None:
-        self._signs = Signs(self._step, self.run.recipe.evidence)
+        self._evidence = EvidenceLog(self._step, self.run.recipe.failure_in)
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
 
@@ -113,14 +113,14 @@ class Attempt:
             run.control.hear_all(HEAR_SECONDS)
             self._look_for_kills()
         if info.error_type in BESIDE_THE_DRIVER:
-            self._signs.told_by_ray(redact(info.message, run.settings.secrets))
+            self._evidence.read_ray_message(redact(info.message, run.settings.secrets))
         return AttemptResult(
             status=info.status,
             exit_code=info.driver_exit_code,
             error_type=info.error_type,
             message=plain(info.message) or info.status,
-            last_error=self._signs.last_error,
-            signs=self._signs.at(step),
+            last_error=self._evidence.last_error,
+            evidence=self._evidence.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,
             cause=self._cause,
@@ -135,7 +135,7 @@ class Attempt:
 
     def _read(self, line: str) -> None:
         self._lines += 1
-        self._signs.read(line)
+        self._evidence.read(line)
 
     def _watch(self, before: Progress | None) -> None:
         """Until the job has ended, or Ray under it. `before`: the progress of earlier attempts."""
@@ -197,7 +197,7 @@ class Attempt:
         for node, kills in self._kills.look().items():
             self._line.end()
             self.run.journal.record(
-                "oom-kill", self._signs.killed(node, kills), node=node, kills=kills
+                "oom-kill", self._evidence.add_oom_kills(node, kills), node=node, kills=kills
             )
 
     def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:

@@ -38,7 +38,7 @@ AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CollectiveResult:
     """What an all-reduce has shown, and pairs of nodes after it."""
 
     verdict: Verdict
@@ -77,7 +77,7 @@ def _gpus(info: NodeInfo) -> float:
     return info.inventory.get("gpus", 0)
 
 
-def judge(row: Mapping[str, Any], allowed: float) -> Answer:
+def judge(row: Mapping[str, Any], allowed: float) -> CollectiveResult:
     """`row`: what the all-reduce's program prints; `allowed`: as `expected` says it."""
     gbs, faults = row["gbs"], row["faults"]
     single = [fault for fault in faults if len(fault["nodes"]) == 1]
@@ -90,10 +90,10 @@ def judge(row: Mapping[str, Any], allowed: float) -> Answer:
     said = "; ".join([f"{said}, in {row['seconds']:.1f} s", *(one["sentence"] for one in faults)])
     silent = gbs is None or any(fault["silent"] for fault in faults)
     if silent or faulty or gbs < FAILS * allowed:
-        return Answer(Verdict.FAIL, said, faulty, unstarted)
+        return CollectiveResult(Verdict.FAIL, said, faulty, unstarted)
     if faults or gbs < WARNS * allowed:
-        return Answer(Verdict.WARN, said)
-    return Answer(Verdict.PASS, said)
+        return CollectiveResult(Verdict.WARN, said)
+    return CollectiveResult(Verdict.PASS, said)
 
 
 CHECK = NodeCheck(

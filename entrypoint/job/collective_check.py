@@ -19,7 +19,7 @@ from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
-from entrypoint.job.collective import Answer
+from entrypoint.job.collective import CollectiveResult
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine import inventory
 from entrypoint.net import wait
@@ -72,7 +72,7 @@ class CollectiveCheck:
             count, within = 1 + expected_workers, self.settings.roll_timeout
             self._begin([head], "--count", f"{count}", "--within", f"{within:g}")
 
-    def ask(self, node_infos: Sequence[NodeInfo], stop: threading.Event) -> Answer | None:
+    def ask(self, node_infos: Sequence[NodeInfo], stop: threading.Event) -> CollectiveResult | None:
         """None where it is not due, or cannot tell. Raises InterruptedWaitError."""
         among = collective.members(node_infos)
         if not (self._owed and self.asked and collective.due(self._after, among)):

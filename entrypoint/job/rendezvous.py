@@ -101,7 +101,9 @@ class Rendezvous:
                 self.record(decision)
                 self.recover(decision, failures)
 
-    def recover(self, decision: policy.Answer, failures: int, *, ray_lost: bool = False) -> None:
+    def recover(
+        self, decision: policy.Continuation, failures: int, *, ray_lost: bool = False
+    ) -> None:
         """Carry out a decision. `failures`: the number of failures in a row.
 
         Raises InterruptedWaitError if the node is asked to stop meanwhile.
@@ -148,7 +150,7 @@ class Rendezvous:
             raise StorageLostError(str(error)) from None
         self.run.journal.record("files", "the job's files are there again")
 
-    def record(self, decision: policy.Answer) -> None:
+    def record(self, decision: policy.Continuation) -> None:
         answer = type(decision).__name__.lower()
         self.run.journal.record("decision", decision.sentence, answer=answer)
 

@@ -74,18 +74,18 @@ class Supervisor:
     run: RunContext
     rendezvous: Rendezvous
     jobs: JobClient
-    _track: policy.Track = field(init=False)
+    _budget: policy.RestartBudget = field(init=False)
     _hang: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._track = policy.Track(self.run.settings.max_restarts)
+        self._budget = policy.RestartBudget(self.run.settings.max_restarts)
 
     def supervise(self) -> Outcome:
         try:
             self.rendezvous.await_files()
             self._hang = HangWatch(
                 hang.given_timeout(self.run.settings),
-                self.run.recipe.outage(self.run.settings),
+                self.run.recipe.service_outage(self.run.settings),
                 tells_phases=self.run.recipe.tells_phases,
             )
             while True:
@@ -96,12 +96,14 @@ class Supervisor:
                     result = self._attempt()
                 except FilesGoneError:
                     continue  # since the roll looked for them, which waits for them
-                decision = self._decide(result, gained=result.step > before)
+                decision = self._decide(result, progressed=result.step > before)
                 if isinstance(decision, policy.Stop):
                     return Outcome.of(decision)
                 self.rendezvous.record(decision)
                 self.rendezvous.recover(
-                    decision, self._track.fruitless, ray_lost=result.status == "LOST"
+                    decision,
+                    self._budget.attempts_without_progress,
+                    ray_lost=result.status == "LOST",
                 )
         except Exception as error:
             return Outcome.of_error(error, self.run.settings.run_dir)
@@ -158,16 +160,18 @@ class Supervisor:
             return None  # as its driver has said
         return None
 
-    def _decide(self, result: AttemptResult, *, gained: bool) -> policy.Decision:
+    def _decide(self, result: AttemptResult, *, progressed: bool) -> policy.Decision:
         failure = classes.classify(result)
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
         self.rendezvous.collective.ended(failure)
-        history = self._track.after(failure, gained=gained or failure is FailureClass.SCALED_UP)
+        history = self._budget.after(
+            failure, progressed=progressed or failure is FailureClass.SCALED_UP
+        )
         if failure not in NO_FAILURE:
             self.run.journal.record(
                 "failure",
-                f"{failure}: {classes.evidence(result, failure)}",
+                f"{failure}: {classes.describe(result, failure)}",
                 failure=failure,
                 exit_code=result.exit_code,
                 status=result.status,
@@ -175,17 +179,14 @@ class Supervisor:
                 silent_seconds=round(result.silent_seconds, 3),
                 lost_nodes=list(result.lost_nodes),
             )
-        sign = classes.sign_of(result, failure)
-        faulty = self.run.control.worker_at(sign.address) if sign and sign.address else None
+        found = classes.find_evidence(result, failure)
+        node = (found.node or self._worker_at(found.address)) if found else None
         from_step = self.run.recipe.latest(self.run.settings.run_dir) or 0
-        return policy.decide(
-            failure,
-            history,
-            from_step,
-            faulty,
-            in_memory=self._in_memory(),
-            short_of_memory=sign.node if sign else None,
-        )
+        in_memory = self._in_memory()
+        return policy.decide(failure, history, from_step, node, in_memory=in_memory)
+
+    def _worker_at(self, address: str | None) -> str | None:
+        return self.run.control.worker_at(address) if address else None
 
     def _prove_storage(self) -> None:
         """Until the run directory takes a write again. Raises StorageLostError."""

@@ -1,4 +1,4 @@
-"""Pure: what is known about an attempt's end → the class of its failure."""
+"""Pure: classifies the end of an attempt."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class FailureClass(StrEnum):
     STORAGE = "storage"
     PREEMPTED = "preempted"
     SCALED_UP = "scaled_up"
-    """No failure: an attempt with fewer workers was ended to go on with all of them."""
+    """No failure: an attempt with fewer workers was ended, so that the next one uses all."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """A line of the job's log, or what the cluster saw, that points to a class."""
+class Evidence:
+    """A line of the job's log, or an observation of the cluster, that points to a class."""
 
     failure: FailureClass
     line: str
     address: str | None = None
-    """The node that said it, where that is not the head."""
+    """Address of the node that printed the line; None for the head."""
     node: str | None = None
-    """Its name, where the cluster said it and not the log."""
+    """Name of the node, for an observation of the cluster."""
     step: int = 0
-    """Finished steps of the run when it was read."""
+    """Finished steps of the run at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +89,20 @@ class AttemptResult:
     exit_code: int | None = None
     error_type: str | None = None
     message: str = ""
-    """Ray's last word on the job."""
+    """Ray's last message about the job."""
     last_error: str = ""
-    """The driver's last own line that is no warning, without codes; what Ray relayed is not."""
-    signs: tuple[Sign, ...] = ()
-    """What log and cluster pointed to shortly before the end, each class once."""
+    """The driver's last own line that is no warning; lines relayed by Ray do not count."""
+    evidence: tuple[Evidence, ...] = ()
+    """Evidence from shortly before the end, each class once."""
     step: int = 0
     """Finished steps of the whole run."""
     silent_seconds: float = 0.0
-    """Seconds from its last sign of life to the moment when its end was known."""
+    """Seconds from the last sign of life until the end was known."""
     cause: Cause | None = None
     """None if the job ended by itself, or Ray under it."""
     lost_nodes: tuple[str, ...] = ()
     files_gone: str | None = None
-    """In a sentence: files that the job names cannot be read any more."""
+    """A sentence that names files of the job that cannot be read any more."""
 
 
 EXIT_CODES: dict[int, FailureClass] = {
@@ -127,17 +127,16 @@ NEAREST_THE_CAUSE = (
     FailureClass.COLLECTIVE,
     FailureClass.SERVICE,
 )
-"""Where several are seen, the first of these is the cause and the others are what it did: a process
-that dies takes its peers' collectives with it."""
+"""If there is evidence for several classes, the first of these is the cause and the others are its
+effects: a process that dies breaks its peers' collectives."""
 
 
 def classify(result: AttemptResult) -> FailureClass:
-    """The class of a result; the first rule that applies decides.
+    """Return the failure class of a result. The first rule that applies decides.
 
-    What the supervisor itself did or saw comes first, then the driver's own word (its exit code),
-    then the cluster's state and the log, which may quote any error that did not end the job. A run
-    that has made a step is not used wrongly, whatever its log says. Nor is one whose files are
-    gone.
+    First comes what the supervisor itself did or saw, then the driver's exit code, then the
+    cluster's state and the log, which may quote errors that did not end the job. It is no usage
+    error if the run has finished a step, or if the job's files are gone.
     """
     failure = _by_the_first_rule(result)
     return FailureClass.STORAGE if failure is FailureClass.USAGE and result.files_gone else failure
@@ -169,19 +168,19 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
 
 
 def _seen(result: AttemptResult) -> set[FailureClass]:
-    seen = {sign.failure for sign in result.signs}
+    seen = {found.failure for found in result.evidence}
     if result.lost_nodes or result.status == "LOST" or result.error_type in SUPERVISOR_LOST:
         seen.add(FailureClass.NODE_LOST)
     return seen
 
 
-def evidence(result: AttemptResult, failure: FailureClass) -> str:
-    """The best evidence for a failure of this class, in one line."""
+def describe(result: AttemptResult, failure: FailureClass) -> str:
+    """Return the best evidence for this class as one line."""
     match result.cause:
         case WorkerLeaving(sentence) | WrongStart(sentence):
             return sentence
         case Hung(sentence) if failure is FailureClass.HANG:
-            before = [sign for sign in result.signs if sign.failure in NEAREST_THE_CAUSE]
+            before = [found for found in result.evidence if found.failure in NEAREST_THE_CAUSE]
             return f"{sentence}, after: {before[0].line.strip()}" if before else sentence
     if failure is FailureClass.NODE_LOST and result.lost_nodes:
         return "; ".join(result.lost_nodes)
@@ -190,27 +189,27 @@ def evidence(result: AttemptResult, failure: FailureClass) -> str:
     told = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
     if told and result.last_error:
         return result.last_error.strip()
-    if sign := sign_of(result, failure):
-        return sign.line.strip()
+    if found := find_evidence(result, failure):
+        return found.line.strip()
     if number := _ended_by(result.exit_code):
         return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
-    if result.signs:
-        return result.signs[0].line.strip()
+    if result.evidence:
+        return result.evidence[0].line.strip()
     if result.status == "LOST":
         return result.message
     lines = result.message.strip().splitlines()
     return result.last_error.strip() or (lines[-1].strip() if lines else result.status)
 
 
-def sign_of(result: AttemptResult, failure: FailureClass) -> Sign | None:
-    """The log's line for this class; for UNKNOWN the driver's signal says more."""
+def find_evidence(result: AttemptResult, failure: FailureClass) -> Evidence | None:
+    """Return the evidence for this class; None for UNKNOWN if a signal ended the driver."""
     if failure is FailureClass.UNKNOWN and _ended_by(result.exit_code):
         return None
-    return next((sign for sign in result.signs if sign.failure is failure), None)
+    return next((found for found in result.evidence if found.failure is failure), None)
 
 
 def _ended_by(exit_code: int | None) -> int | None:
-    """The signal of -9, or of a shell's 137; None for a program's own exit code."""
+    """Return the signal number of an exit code such as -9, or 137 of a shell; else None."""
     if exit_code is None or exit_code == ExitCode.STOPPED:
         return None
     number = -exit_code if exit_code < 0 else exit_code - 128

@@ -1,9 +1,9 @@
-"""When a run that shows no sign of life counts as hung.
+"""Decides when a job that shows no sign of life counts as hung.
 
-A trainer that says which part of a step is over is watched part by part, since a rollout that waits
-for a tool is not an update that waits for a dead peer. Of any other, finished steps are all there
-is to see, and nothing is known of how long one takes until the first is; of one that does not tell
-its steps either, there is only its log, and only the user can know how long that may be silent.
+If the trainer reports each finished part of a step (`RUN/.phase`), every part has its own limit:
+a rollout may wait long for a tool, an update may not wait long for a dead peer. If it reports only
+steps, the limit is learned from their durations, after the first step. If it reports no steps
+either, the only sign of life is its log, and only the user can say how long a log may be silent.
 """
 
 from __future__ import annotations
@@ -18,42 +18,46 @@ from contract.progress import Phase, Progress
 from entrypoint.config.settings import DebugRay, Settings
 
 START_SECONDS = 1800.0
-"""Until the first sign of life: models are loaded, perhaps from a slow disk."""
+"""Limit until the first sign of life: models are loaded, perhaps from a slow disk."""
 SHORTEST_SECONDS = 600.0
 COMPUTING_SECONDS = 120.0
-"""The floor where nothing but the cluster's own work follows, once its length is known."""
+"""Shortest limit for a part in which only the cluster computes, once its usual length is known."""
 COMPUTING_AFTER = frozenset({"reward", "forward", "update"})
-KNOWN = 10
-"""So many times seen, the length of a part is known."""
-MEDIANS, LONGEST = 20.0, 3.0
-"""A hang is longer than so many medians, and than so many times the longest ever seen."""
+MIN_SAMPLES = 10
+"""The usual length of a part is known after this many samples."""
+MEDIAN_FACTOR, MAX_FACTOR = 20.0, 3.0
+"""A hang is longer than these multiples of the median and of the maximum seen so far."""
 STEP = "step"
 REPAIR = "repair"
-"""What is said when a repair begins: models are loaded then."""
+"""The phase that begins a repair, which loads models."""
 
 
 def given_timeout(settings: Settings) -> float | None:
-    """Seconds without a step that are a hang; None: it is learned. A job that waits in a debugger
-    does not hang, unless the user says after how long it does."""
+    """Return the limit that the settings give, in seconds without a step; None: it is learned.
+
+    A job with a debugger never hangs, unless the user sets ROLLCALL_HANG_TIMEOUT.
+    """
     debugged = settings.debug_ray is not DebugRay.OFF
     return settings.hang_timeout or (math.inf if debugged else None)
 
 
 class HangWatch:
-    """Fed with what the driver tells; what it has learned outlives an attempt."""
+    """Watches the job's progress, attempt after attempt, and learns how long each part takes."""
 
     def __init__(
         self,
         timeout: float | None,
-        outage: float = 0.0,
+        service_outage: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         *,
         tells_phases: bool = True,
     ) -> None:
-        """`timeout`: seconds without a step, where the user gives them; `outage`: for how long the
-        trainer itself waits for a service that is down."""
+        """`timeout`: the user's limit, in seconds without a step; None: learn it.
+
+        `service_outage`: seconds for which the trainer itself waits for a service that is down.
+        """
         self._timeout = timeout
-        self._outage = outage
+        self._service_outage = service_outage
         self._tells_phases = tells_phases
         self._clock = clock
         self._gaps: dict[str, deque[float]] = {}
@@ -62,19 +66,21 @@ class HangWatch:
         self.begin()
 
     def begin(self) -> None:
-        """A new attempt starts: what is on disk is of the one before."""
+        """Start a new attempt. The files on disk are still those of the attempt before."""
         self._seen = None
         self._after = None if self._tells_phases else STEP
         self._since = self._step_since = self._heard = self._clock()
 
     @property
     def silent_seconds(self) -> float:
-        """Since the newest sign of life."""
+        """Seconds since the newest sign of life."""
         return self._clock() - max(self._since, self._heard)
 
     def look(self, progress: Progress | None, phase: Phase | None, lines: int = 0) -> str | None:
-        """The sentence of a hang, once there is one. `phase`: this attempt's newest; `lines`: how
-        many the job's log has."""
+        """Return a sentence if the job hangs.
+
+        `phase`: the newest phase of this attempt; `lines`: number of lines in the job's log.
+        """
         now, step = self._clock(), progress.step if progress else None
         if self._seen is None:
             self._seen = step, phase
@@ -89,7 +95,7 @@ class HangWatch:
         return self._hang(now, phase)
 
     def _silence(self, now: float, lines: int) -> str | None:
-        """Of a job that tells nothing but what it prints."""
+        """Judge a job that reports no steps by its log alone."""
         if lines != self._lines:
             self._lines, self._heard = lines, now
         silent = now - self._heard
@@ -111,22 +117,23 @@ class HangWatch:
         gaps = self._gaps.get(self._after, ())
         if not gaps and not self._tells_phases:
             return None
-        if silent <= limit(self._after, list(gaps), self._outage):
+        if silent <= limit(self._after, list(gaps), self._service_outage):
             return None
         where = f"after {phase.done!r} of step {phase.step}" if phase else "after the last step"
         usual = f", which took at most {max(gaps):.1f} s before" if gaps else ""
         return f"nothing {where} for {silent:.0f} s{usual}"
 
 
-def limit(after: str, gaps: Sequence[float], outage: float = 0.0) -> float:
-    """Seconds without a sign of life that are a hang, where the last sign was the end of `after`.
+def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> float:
+    """Return how many seconds without a sign of life are a hang, after the phase `after` has ended.
 
-    `gaps`: how long it took before, seconds; `outage`: how long a service may be down.
+    `gaps`: seconds that the next sign took before; `service_outage`: seconds that a service may be
+    down.
     """
-    computing = after in COMPUTING_AFTER and len(gaps) >= KNOWN
-    floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * outage)
+    computing = after in COMPUTING_AFTER and len(gaps) >= MIN_SAMPLES
+    floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * service_outage)
     if after == REPAIR:
         floor = max(floor, START_SECONDS)
     if not gaps:
         return floor
-    return max(floor, MEDIANS * statistics.median(gaps), LONGEST * max(gaps))
+    return max(floor, MEDIAN_FACTOR * statistics.median(gaps), MAX_FACTOR * max(gaps))

@@ -1,6 +1,6 @@
-"""What the lines of a job's log point to, whatever the framework.
+"""Patterns that map a line of a job's log to a failure class, for any framework.
 
-Every pattern is met by a line that a program really printed: see tests/data/failures.
+For every pattern, tests/data/failures has a line that a program really printed.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from entrypoint.job.failures.classes import FailureClass, Sign
+from entrypoint.job.failures.classes import Evidence, FailureClass
 from entrypoint.machine import oom_kills, xid
 
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
-"""What a terminal acts on and does not show (ECMA-48): colours, movements, titles."""
+"""Terminal control sequences (ECMA-48): colours, cursor movements, titles."""
 SPEAKER = re.compile(
     r"^(?:\((?:[^()]*?\bpid=\d+)?(?:[^()]*?\bip=(?P<ip>[^(),\s]+))?[^()]*\) ?|\[rank\d+\]: ?)+"
 )
-"""Whose line it is: (PolicyActor pid=7, ip=10.0.0.2), (raylet), [rank3]:. On the head's own lines
-Ray leaves the address out."""
+"""Prefix that names the process of a line: (PolicyActor pid=7, ip=10.0.0.2), (raylet), [rank3]:.
+Ray omits the address if the process runs on the head."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
-"""A logger's own trouble, and source code that a traceback quotes: it ends no job."""
+"""Lines that never end a job: a logger's own trouble, source code quoted in a traceback."""
 
 NO_ERROR = re.compile(
     r"^\s|^wandb:|^[│╭╰]|^(?:\S+:\s*)?(?i:warning|info|debug)\b|\w+Warning: |^\[?[IW]\d{4}"
     r"|^\d{4}-\d\d-\d\d[ T]\S+\s.*?(?:\b(?:INFO|WARNING|DEBUG)\b|\S+\.py:\d+ -- )"
 )
-"""Of a driver's own lines: a frame of a traceback, a warning, a line of a log, of Ray's for one."""
+"""Lines of the driver that are no error: frames of a traceback, warnings, log lines."""
 
 LONGEST_LINE = 400
 
@@ -106,27 +106,26 @@ PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
         r"exits with return code = ",
     ),
 }
-"""In this order, for a line that fits several. UNKNOWN: it names what died, not why."""
+"""If a line fits several classes, the first counts. UNKNOWN: it names what died, not why."""
 
-SIGNS = {failure: re.compile("|".join(words)) for failure, words in PATTERNS.items()}
+COMPILED = {failure: re.compile("|".join(words)) for failure, words in PATTERNS.items()}
 
 
 def plain(text: str) -> str:
-    """The text without a terminal's codes."""
+    """Return the text without terminal control sequences."""
     return CODES.sub("", text)
 
 
-def sign(line: str) -> FailureClass | None:
-    """What one line of a job's log points to."""
+def failure_in(line: str) -> FailureClass | None:
+    """Return the failure class that one line of a job's log points to."""
     text, _ = _spoken(line)
-    return _sign_of(text)
+    return _failure_in(text)
 
 
-class Signs:
-    """The signs of one attempt, the first of each class: what follows is most often its echo.
+class EvidenceLog:
+    """The evidence of one attempt. It keeps the first line of each class; later ones are echoes.
 
-    A sign counts while it can still be what ends the job: once two more steps are finished, it
-    was not.
+    Evidence expires when two more steps have finished: then it did not end the job.
     """
 
     def __init__(
@@ -134,59 +133,61 @@ class Signs:
         step_now: Callable[[], int],
         hint: Callable[[str], FailureClass | None] = lambda line: None,
     ) -> None:
-        """`step_now`: finished steps of the run; `hint`: what the framework's own lines mean."""
+        """`step_now`: returns the finished steps; `hint`: classifies the framework's own lines."""
         self._step_now = step_now
         self._hint = hint
-        self._first: dict[FailureClass, Sign] = {}
+        self._first: dict[FailureClass, Evidence] = {}
         self.last_error = ""
-        """What the driver itself said last, and is no warning; whoever reads its end reads that."""
+        """The driver's last own line that is no warning."""
 
     def read(self, line: str) -> None:
         text, address = _spoken(line)
         self.last_error = own_error(line) or self.last_error
-        if failure := self._hint(line) or _sign_of(text):
-            self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
+        if failure := self._hint(line) or _failure_in(text):
+            self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
-    def told_by_ray(self, message: str) -> None:
-        """Why it could not start the driver, or stay with it. What it lacks for that is its own:
-        no sign that the job is used wrongly."""
+    def read_ray_message(self, message: str) -> None:
+        """Add what Ray says about a driver that it could not start, or has lost.
+
+        Such errors are Ray's own: they are no evidence of a usage error.
+        """
         for text, address in map(_spoken, message.splitlines()):
-            if (failure := _sign_of(text)) and failure is not FailureClass.USAGE:
-                self._add(Sign(failure, text[:LONGEST_LINE], address, step=self._step_now()))
+            if (failure := _failure_in(text)) and failure is not FailureClass.USAGE:
+                self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
-    def killed(self, node: str, kills: int) -> str:
-        """The kernel has ended so many processes there for want of memory. In a sentence."""
-        told = oom_kills.sentence(node, kills)
-        self._add(Sign(FailureClass.HOST_OOM, told, node=node, step=self._step_now()))
-        return told
+    def add_oom_kills(self, node: str, kills: int) -> str:
+        """Add that the kernel has killed `kills` processes on `node`; return that as a sentence."""
+        sentence = oom_kills.sentence(node, kills)
+        self._add(Evidence(FailureClass.HOST_OOM, sentence, node=node, step=self._step_now()))
+        return sentence
 
-    def _add(self, found: Sign) -> None:
+    def _add(self, found: Evidence) -> None:
         known = self._first.get(found.failure)
         if known is None or not _counts(known, found.step):
             self._first[found.failure] = found
 
-    def at(self, step: int) -> tuple[Sign, ...]:
-        """Those that count when the job ends with so many finished steps."""
-        return tuple(one for one in self._first.values() if _counts(one, step))
+    def at(self, step: int) -> tuple[Evidence, ...]:
+        """Return the evidence that counts if the job ends after `step` finished steps."""
+        return tuple(found for found in self._first.values() if _counts(found, step))
 
 
 def own_error(line: str) -> str:
-    """The line, where it may be the error of the driver itself; empty for any other.
+    """Return the line if it may be an error of the driver itself, else "".
 
-    Ray relays what all processes of the job print, each line with its speaker and in colours.
+    Ray relays the output of all processes of the job, each line with a prefix and in colours.
     """
-    # Cut before the search, whose time grows with the square of a word's length.
+    # Cut first: the time of the search grows with the square of a word's length.
     text = plain(line[: 10 * LONGEST_LINE]).rstrip()[:LONGEST_LINE]
     other = SPEAKER.match(text) or NO_ERROR.search(text)
     return "" if other else text
 
 
-def _counts(one: Sign, step: int) -> bool:
-    return step - one.step < 2
+def _counts(found: Evidence, step: int) -> bool:
+    return step - found.step < 2
 
 
 def _spoken(line: str) -> tuple[str, str | None]:
-    """The line without its speaker, and the speaker's address where that is given."""
+    """Return the line without its prefix, and the process's address if the prefix has one."""
     text = plain(line).rstrip()
     match = SPEAKER.match(text)
     if match is None:
@@ -194,12 +195,12 @@ def _spoken(line: str) -> tuple[str, str | None]:
     return text[match.end() :], match["ip"]
 
 
-def _sign_of(text: str) -> FailureClass | None:
+def _failure_in(text: str) -> FailureClass | None:
     if NOISE.search(text):
         return None
     if action := xid.action(text):
         return _of_xid(action)
-    for failure, pattern in SIGNS.items():
+    for failure, pattern in COMPILED.items():
         if pattern.search(text):
             return failure
     return None

@@ -1,4 +1,4 @@
-"""Pure: a failure, the progress since the last one, the history → what to do, and why."""
+"""Pure: decides what to do after an attempt, from its failure class and the run's history."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from entrypoint.job.failures.classes import FailureClass
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the run's attempts have shown so far."""
+    """The run's attempts so far. Both counts include the last attempt."""
 
-    fruitless: int
-    """Attempts in a row, the last one included, that brought no new step."""
+    attempts_without_progress: int
+    """Attempts in a row that finished no new step."""
     same_class: int
-    """Attempts in a row, the last one included, that ended in the last one's class."""
+    """Attempts in a row that ended in the same failure class as the last one."""
     max_restarts: int
 
 
 @dataclass(slots=True)
-class Track:
-    """Keeps the history, attempt after attempt."""
+class RestartBudget:
+    """Counts attempts without progress against ROLLCALL_MAX_RESTARTS."""
 
     max_restarts: int
-    fruitless: int = 0
+    attempts_without_progress: int = 0
     _same_class: int = 0
     _last: FailureClass | None = None
 
-    def after(self, failure: FailureClass, *, gained: bool) -> History:
-        """`gained`: whether the attempt that ended so brought a new step."""
-        self.fruitless = 0 if gained else self.fruitless + 1
+    def after(self, failure: FailureClass, *, progressed: bool) -> History:
+        """Count one more attempt. `progressed`: the attempt finished a new step."""
+        self.attempts_without_progress = 0 if progressed else self.attempts_without_progress + 1
         self._same_class = self._same_class + 1 if failure is self._last else 1
         self._last = failure
-        return History(self.fruitless, self._same_class, self.max_restarts)
+        return History(self.attempts_without_progress, self._same_class, self.max_restarts)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Submit the job again, from the newest whole checkpoint, once the roll is complete."""
+    """Submit the job again, from the newest complete checkpoint, once the roll is complete."""
 
     sentence: str
     delayed: bool = False
-    """Whether to back off first: trying at once would meet the same condition."""
+    """Back off first: the condition would be the same at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Evict a worker, then resume with another, or with the workers that are left."""
+    """Evict a worker, then resume with another one or with the remaining workers."""
 
     sentence: str
     worker: str
@@ -57,7 +57,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Start Ray anew on a node, then resume."""
+    """Restart Ray on a node, then resume."""
 
     sentence: str
     node: str
@@ -65,14 +65,14 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Go on with the workers that are left, in a layout that fits them."""
+    """Resume with the remaining workers, in a layout that fits them."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Go on with all workers, in the layout that was asked for."""
+    """Resume with all workers, in the requested layout."""
 
     sentence: str
 
@@ -84,8 +84,8 @@ class Stop:
     sentence: str
 
 
-Answer = Resume | Replace | Renew | Shrink | Grow
-Decision = Answer | Stop
+Continuation = Resume | Replace | Renew | Shrink | Grow
+Decision = Continuation | Stop
 
 ADVICE = {
     FailureClass.GPU_OOM: "lower --micro_train_batch_size, --micro_rollout_batch_size or"
@@ -114,14 +114,14 @@ FINAL = {
         "the job does not go on from its checkpoint; it would do steps twice, and overwrite them",
     ),
 }
-"""What another try cannot change."""
+"""Failure classes that another attempt cannot change."""
 
 
 def start(on_disk: int, in_memory: int = 0) -> str | None:
-    """Where an attempt will begin, as far as that is known before it has; None: at the beginning.
+    """Return in words where the next attempt will resume; None: at the beginning.
 
-    `on_disk`: step of the newest whole checkpoint, `in_memory`: the newest that two nodes were
-    known to hold, which may be gone with both; 0 where there is none.
+    `on_disk`: step of the newest complete checkpoint. `in_memory`: the newest step that two nodes
+    were known to hold; it may be lost with both. 0: there is none.
     """
     if in_memory > on_disk:
         otherwise = f"step {on_disk}" if on_disk else "the beginning"
@@ -133,14 +133,14 @@ def decide(
     failure: FailureClass,
     history: History,
     from_step: int,
-    faulty_worker: str | None = None,
+    node: str | None = None,
     *,
     in_memory: int = 0,
-    short_of_memory: str | None = None,
 ) -> Decision:
-    """`from_step`, `in_memory`: as `start` has them.
+    """Return what to do after an attempt that ended with `failure`.
 
-    `faulty_worker`: the one whose GPU failed, where that is known; `short_of_memory`: the node.
+    `from_step`: step of the newest complete checkpoint; `in_memory`: the newest step that the nodes
+    hold; `node`: the node that the evidence points to, if it points to one.
     """
     if failure is FailureClass.FINISHED:
         return Stop("finished", ExitCode.FINISHED, "the job has finished")
@@ -155,28 +155,29 @@ def decide(
     if failure is FailureClass.SCALED_UP:
         return Grow(f"every worker is there again: {where} with all of them")
     if failure in ADVICE:
-        return _once_more(failure, history, where, short_of_memory)
-    if history.fruitless > history.max_restarts:
+        return _once_more(failure, history, where, node)
+    in_vain = history.attempts_without_progress
+    if in_vain > history.max_restarts:
         return Stop(
             "failed",
             ExitCode.RUN_DIR if failure is FailureClass.STORAGE else ExitCode.JOB_FAILED,
-            f"{REASONS[failure]}, and {history.fruitless} attempts in a row brought no new step: "
+            f"{REASONS[failure]}, and {in_vain} attempts in a row brought no new step: "
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
-    if failure is FailureClass.GPU_FAULT and faulty_worker:
-        return Replace(f"a GPU of {faulty_worker} failed: evicting it, {where}", faulty_worker)
+    if failure is FailureClass.GPU_FAULT and node:
+        return Replace(f"a GPU of {node} failed: evicting it, {where}", node)
     return Resume(
         f"{REASONS[failure]}: {where}",
-        delayed=history.fruitless > 0 and failure is not FailureClass.NODE_LOST,
+        delayed=in_vain > 0 and failure is not FailureClass.NODE_LOST,
     )
 
 
 def with_fewer(
     present: int, expected: int, minimum: int, *, waited: float, patience: float
 ) -> Shrink | None:
-    """What to do where a worker is lacking that an earlier attempt had; None: wait for it.
+    """Decide whether to resume without a worker that an earlier attempt had; None: wait for it.
 
-    `waited`, `patience` in seconds.
+    `waited`, `patience`: seconds.
     """
     if present >= expected or present < minimum or waited < patience:
         return None
@@ -188,20 +189,20 @@ def with_fewer(
 
 
 def unreachable(
-    answer: collective.Answer, workers: Collection[str], failures: int, max_restarts: int
+    result: collective.CollectiveResult, workers: Collection[str], failures: int, max_restarts: int
 ) -> Sequence[Decision]:
-    """The nodes do not reach each other as they should, for the `failures`-th time in a row.
+    """Decide what to do after the collective check has failed `failures` times in a row.
 
-    `workers`: those on the roll; neither the head nor a link is evicted.
+    `workers`: those on the roll. Neither the head nor a link can be evicted.
     """
-    sentence = answer.sentence
     if failures > max_restarts:
-        told = f"the nodes do not reach each other, {failures} times in a row: {sentence}"
-        return [Stop("failed", ExitCode.UNFIT, f"{told} (ROLLCALL_MAX_RESTARTS)")]
-    if answer.unstarted:
+        sentence = f"the nodes do not reach each other, {failures} times in a row"
+        why = f"{sentence}: {result.sentence} (ROLLCALL_MAX_RESTARTS)"
+        return [Stop("failed", ExitCode.UNFIT, why)]
+    if result.unstarted:
         why = "starts no process: starting it anew there"
-        return [Renew(f"Ray on {node} {why}", node) for node in answer.unstarted]
-    if faulty_workers := [node for node in answer.faulty if node in workers]:
+        return [Renew(f"Ray on {node} {why}", node) for node in result.unstarted]
+    if faulty_workers := [node for node in result.faulty if node in workers]:
         why = "does not reach the others as it should: evicting it until its checks pass"
         return [Replace(f"{worker} {why}", worker) for worker in faulty_workers]
     return [Resume("the nodes do not reach each other: trying again", delayed=True)]

@@ -1,4 +1,4 @@
-"""Pure: where an attempt is to begin, and whether it goes on where it was to go on."""
+"""Pure: does an attempt resume where it has to?"""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Of the command."""
+    """Return the fingerprint of the recipe and the job's words."""
     command = [settings.recipe, *settings.job]
     return hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
 
 
 def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
-    """Whether the last attempt that told where it begins is one of `command`, a fingerprint.
+    """Return whether the last attempt that reported its start ran `command`, a fingerprint.
 
-    How a command is to begin, anew or from a step that it names, is done then: after a crash, or
-    under another head, it goes on from its newest step.
+    If so, the command's own start (at the beginning, or at a step that it names) has happened.
+    After a crash, or under another head, it resumes from its newest step.
     """
     commands: dict[int | None, str | None] = {}
     last = None
@@ -36,11 +36,12 @@ def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
 def mismatch(
     resume_from: int, events: Iterable[Mapping[str, Any]], first_seen_step: int
 ) -> str | None:
-    """In a sentence, how an attempt began elsewhere than at its checkpoint; None where it did not.
+    """Return a sentence if an attempt did not begin at its checkpoint.
 
-    `events`: the attempt's own; `first_seen_step`: the first new step in its progress file. A
-    trainer that found the newest checkpoint broken, and said so, may begin before it; one that
-    found something newer, and said so, after it: a snapshot that the nodes hold in memory.
+    `events`: the attempt's own; `first_seen_step`: the first new step in its progress file.
+
+    A trainer may begin earlier if it reports that the newest checkpoint is corrupt, and later if it
+    reports a newer state, such as a snapshot in the memory of the nodes.
     """
     resumed = _steps(events := list(events), "resume")
     start = resumed[0] if resumed else resume_from
@@ -50,7 +51,7 @@ def mismatch(
         return f"it was to go on after step {resume_from}, and went on after step {start}"
     steps = _steps(events, "step")
     first = steps[0] if steps else first_seen_step
-    # Without events, progress may be told again before the first new step.
+    # A trainer without events may report its old progress again before the first new step.
     if first < start or (steps and first != start + 1):
         return f"it was to go on after step {start}, and its first step was step {first}"
     return None

@@ -80,7 +80,7 @@ class Recipe(Protocol):
         """Step of the newest checkpoint that the framework can resume from."""
         ...
 
-    def evidence(self, line: str) -> FailureClass | None:
+    def failure_in(self, line: str) -> FailureClass | None:
         """What a line of the job's log points to, beyond the signs common to all frameworks."""
         ...
 
@@ -89,7 +89,7 @@ class Recipe(Protocol):
         begun with. `changed`: names of the options that differ, as they were given."""
         ...
 
-    def outage(self, settings: Settings) -> float:
+    def service_outage(self, settings: Settings) -> float:
         """For how many seconds the job itself waits for a service that is down."""
         ...
 

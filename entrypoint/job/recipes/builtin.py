@@ -104,7 +104,7 @@ class Builtin:
     def latest(self, run_dir: Path) -> int | None:
         return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
 
-    def evidence(self, line: str) -> FailureClass | None:
+    def failure_in(self, line: str) -> FailureClass | None:
         return None
 
     def effect(self, changed: Collection[str]) -> str:
@@ -114,7 +114,7 @@ class Builtin:
         kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
         return "; ".join(["The new one holds for all steps that are still to be made", *kept])
 
-    def outage(self, settings: Settings) -> float:
+    def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).remote_rm_deadline
 
 

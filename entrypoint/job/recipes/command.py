@@ -65,13 +65,13 @@ class AnyCommand:
         progress = Progress.read(RunFiles(run_dir).progress)
         return progress.checkpoint if progress else None
 
-    def evidence(self, line: str) -> FailureClass | None:
+    def failure_in(self, line: str) -> FailureClass | None:
         return None
 
     def effect(self, changed: Collection[str]) -> str:
         return "The new one is run; what it keeps of the run so far is its own to say"
 
-    def outage(self, settings: Settings) -> float:
+    def service_outage(self, settings: Settings) -> float:
         return settings.service_timeout
 
 

@@ -15,7 +15,7 @@ from contract.run_dir import ExitCode
 from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check
-from entrypoint.job.collective import Answer
+from entrypoint.job.collective import CollectiveResult
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
@@ -124,8 +124,8 @@ def test_the_sentence_has_bandwidth_share_seconds_and_who_is_at_fault() -> None:
 
 
 def test_nodes_at_fault_are_sent_away_links_tried_again_and_the_budget_ends_it() -> None:
-    def answer(sentence: str, *faulty: str) -> Answer:
-        return Answer(Verdict.FAIL, sentence, faulty)
+    def answer(sentence: str, *faulty: str) -> CollectiveResult:
+        return CollectiveResult(Verdict.FAIL, sentence, faulty)
 
     on_roll = ["a", "b"]
     (first, second) = unreachable(answer("slow", "a", "head", "b"), on_roll, 1, 3)

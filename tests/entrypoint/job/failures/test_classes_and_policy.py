@@ -14,17 +14,17 @@ from contract.run_dir import ExitCode
 from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
     AttemptResult,
+    Evidence,
     FailureClass,
     Hung,
-    Sign,
     StopRequested,
     WrongStart,
     classify,
-    evidence,
-    sign_of,
+    describe,
+    find_evidence,
 )
-from entrypoint.job.failures.log_patterns import PATTERNS, Signs, sign
-from entrypoint.job.failures.policy import History, Replace, Resume, Stop, Track, decide
+from entrypoint.job.failures.log_patterns import PATTERNS, EvidenceLog, failure_in
+from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
 from entrypoint.machine.xid import ACTIONS, CATALOGUE, XidAction, action
 from tests.support.repository import DATA
 
@@ -43,21 +43,21 @@ def recorded() -> list[Any]:
 def result_of(case: dict[str, Any]) -> AttemptResult:
     """As the supervisor sees it, line by line."""
     step = case.get("step", 0)
-    signs = Signs(lambda: step)
+    evidence = EvidenceLog(lambda: step)
     for line in case["log"].splitlines():
-        signs.read(line)
+        evidence.read(line)
     for node, kills in case.get("oom_kills", {}).items():
-        signs.killed(node, kills)
+        evidence.add_oom_kills(node, kills)
     message = case.get("message", case["log"])
     if case.get("error_type") in BESIDE_THE_DRIVER:
-        signs.told_by_ray(message)
+        evidence.read_ray_message(message)
     return AttemptResult(
         status="FAILED",
         exit_code=case.get("exit_code"),
         error_type=case.get("error_type"),
         message=message,
-        last_error=signs.last_error,
-        signs=signs.at(step + case.get("steps_later", 0)),
+        last_error=evidence.last_error,
+        evidence=evidence.at(step + case.get("steps_later", 0)),
         step=step,
     )
 
@@ -68,9 +68,9 @@ def test_recorded_evidence_gets_its_class(case: dict[str, Any]) -> None:
     failure = classify(result)
     assert failure == case["expected"], case["source"]
     if "evidence" in case:
-        assert case["evidence"] in evidence(result, failure)
+        assert case["evidence"] in describe(result, failure)
     if "address" in case:
-        told = sign_of(result, failure)
+        told = find_evidence(result, failure)
         assert told is not None
         assert told.address == case["address"]
 
@@ -82,10 +82,12 @@ def test_every_class_that_a_log_can_show_is_met_by_recorded_evidence() -> None:
 
 
 def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> None:
-    signs = Signs(lambda: 0)
-    signs.read("\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory")
-    result = AttemptResult(status="FAILED", exit_code=1, signs=signs.at(0))
-    assert evidence(result, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+    evidence = EvidenceLog(lambda: 0)
+    evidence.read(
+        "\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory"
+    )
+    result = AttemptResult(status="FAILED", exit_code=1, evidence=evidence.at(0))
+    assert describe(result, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
 
 
 @pytest.mark.parametrize(
@@ -106,39 +108,39 @@ def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> No
     ],
 )
 def test_what_is_said_after_a_drivers_error_is_not_taken_for_it(line: str) -> None:
-    signs = Signs(lambda: 0)
-    signs.read("\x1b[31mthe saved cursor belongs to other prompts than a.jsonl\x1b[0m")
-    signs.read(line)
+    evidence = EvidenceLog(lambda: 0)
+    evidence.read("\x1b[31mthe saved cursor belongs to other prompts than a.jsonl\x1b[0m")
+    evidence.read(line)
     result = AttemptResult(
         status="FAILED",
         exit_code=ExitCode.USAGE,
         message=line,
-        last_error=signs.last_error,
-        signs=signs.at(0),
+        last_error=evidence.last_error,
+        evidence=evidence.at(0),
     )
     assert classify(result) is F.USAGE
-    assert evidence(result, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
+    assert describe(result, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
 
 
 def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:
     steps = iter((3, 4, 9))
-    signs = Signs(lambda: next(steps))
-    signs.read("OSError: [Errno 28] No space left on device: 'a'")
-    signs.read("OSError: [Errno 28] No space left on device: 'b'")
-    assert [one.line[-3:] for one in signs.at(4)] == ["'a'"]
-    signs.read("OSError: [Errno 28] No space left on device: 'c'")
-    assert [one.line[-3:] for one in signs.at(9)] == ["'c'"]
+    evidence = EvidenceLog(lambda: next(steps))
+    evidence.read("OSError: [Errno 28] No space left on device: 'a'")
+    evidence.read("OSError: [Errno 28] No space left on device: 'b'")
+    assert [one.line[-3:] for one in evidence.at(4)] == ["'a'"]
+    evidence.read("OSError: [Errno 28] No space left on device: 'c'")
+    assert [one.line[-3:] for one in evidence.at(9)] == ["'c'"]
 
 
 def test_a_recipes_own_hint_goes_before_the_common_signs() -> None:
-    signs = Signs(lambda: 0, lambda line: F.SERVICE if "reward" in line else None)
-    signs.read("reward model: CUDA out of memory")
-    assert [one.failure for one in signs.at(0)] == [F.SERVICE]
+    evidence = EvidenceLog(lambda: 0, lambda line: F.SERVICE if "reward" in line else None)
+    evidence.read("reward model: CUDA out of memory")
+    assert [one.failure for one in evidence.at(0)] == [F.SERVICE]
 
 
 def test_ordinary_lines_are_no_signs() -> None:
     for line in ("step 12 reward 0.4", "Loading checkpoint shards: 100%", "", "NCCL INFO Using 8"):
-        assert sign(line) is None
+        assert failure_in(line) is None
 
 
 @pytest.mark.parametrize(
@@ -149,11 +151,15 @@ def test_ordinary_lines_are_no_signs() -> None:
         (AttemptResult(status="STOPPED", cause=Hung("no step for 700 s")), F.HANG),
         # Nobody waits for a GPU that is gone.
         (
-            AttemptResult(status="STOPPED", cause=Hung("none"), signs=(Sign(F.GPU_FAULT, "a"),)),
+            AttemptResult(
+                status="STOPPED", cause=Hung("none"), evidence=(Evidence(F.GPU_FAULT, "a"),)
+            ),
             F.GPU_FAULT,
         ),
         (
-            AttemptResult(status="STOPPED", cause=Hung("none"), signs=(Sign(F.HOST_OOM, "a"),)),
+            AttemptResult(
+                status="STOPPED", cause=Hung("none"), evidence=(Evidence(F.HOST_OOM, "a"),)
+            ),
             F.HANG,
         ),
         (AttemptResult(status="STOPPED", cause=WrongStart("it began at 1")), F.WRONG_START),
@@ -163,7 +169,7 @@ def test_ordinary_lines_are_no_signs() -> None:
             AttemptResult(
                 status="FAILED",
                 exit_code=1,
-                signs=(Sign(F.NODE_LOST, "a"), Sign(F.GPU_OOM, "b")),
+                evidence=(Evidence(F.NODE_LOST, "a"), Evidence(F.GPU_OOM, "b")),
             ),
             F.GPU_OOM,
         ),
@@ -173,7 +179,7 @@ def test_ordinary_lines_are_no_signs() -> None:
             AttemptResult(
                 status="FAILED",
                 exit_code=1,
-                signs=(Sign(F.USAGE, "a"), Sign(F.COLLECTIVE, "b")),
+                evidence=(Evidence(F.USAGE, "a"), Evidence(F.COLLECTIVE, "b")),
                 lost_nodes=("b",),
             ),
             F.NODE_LOST,
@@ -185,9 +191,9 @@ def test_every_result_has_one_class(result: AttemptResult, failure: F) -> None:
 
 
 def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
-    seen = Sign(F.UNKNOWN, "died"), Sign(F.HOST_OOM, "w1 was out of memory")
-    result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), signs=seen)
-    assert evidence(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
+    seen = Evidence(F.UNKNOWN, "died"), Evidence(F.HOST_OOM, "w1 was out of memory")
+    result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), evidence=seen)
+    assert describe(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
 
 
 @pytest.mark.parametrize(
@@ -229,22 +235,29 @@ def test_the_xid_catalogue_gives_each_number_one_action() -> None:
     assert action("Xid is a word") is None
 
 
-def history(fruitless: int = 0, same_class: int = 1, max_restarts: int = 3) -> History:
-    return History(fruitless, same_class, max_restarts)
+def history(
+    attempts_without_progress: int = 0, same_class: int = 1, max_restarts: int = 3
+) -> History:
+    return History(attempts_without_progress, same_class, max_restarts)
 
 
 def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row() -> None:
-    track = Track(max_restarts=3)
+    budget = RestartBudget(max_restarts=3)
     seen = [
-        track.after(failure, gained=gained)
-        for failure, gained in (
+        budget.after(failure, progressed=progressed)
+        for failure, progressed in (
             (F.UNKNOWN, False),
             (F.UNKNOWN, False),
             (F.GPU_OOM, True),
             (F.GPU_OOM, False),
         )
     ]
-    assert [(one.fruitless, one.same_class) for one in seen] == [(1, 1), (2, 2), (0, 1), (1, 2)]
+    assert [(one.attempts_without_progress, one.same_class) for one in seen] == [
+        (1, 1),
+        (2, 2),
+        (0, 1),
+        (1, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +279,7 @@ def test_what_another_try_cannot_change_stops_at_once(failure: F, code: ExitCode
     "failure", [F.NODE_LOST, F.UNKNOWN, F.SERVICE, F.HANG, F.COLLECTIVE, F.GPU_FAULT, F.STORAGE]
 )
 def test_progress_renews_the_budget_however_many_failures_there_were(failure: F) -> None:
-    decision = decide(failure, history(fruitless=0, same_class=99), from_step=7)
+    decision = decide(failure, history(attempts_without_progress=0, same_class=99), from_step=7)
     assert isinstance(decision, Resume)
     assert "from step 7" in decision.sentence
 
@@ -291,39 +304,41 @@ def test_the_sentence_tells_of_the_newest_of_what_disk_and_memory_hold(
 
 
 def test_restarts_without_progress_end_when_the_budget_is_spent() -> None:
-    assert isinstance(decide(F.UNKNOWN, history(fruitless=3), 0), Resume)
-    decision = decide(F.UNKNOWN, history(fruitless=4), 0)
+    assert isinstance(decide(F.UNKNOWN, history(attempts_without_progress=3), 0), Resume)
+    decision = decide(F.UNKNOWN, history(attempts_without_progress=4), 0)
     assert isinstance(decision, Stop)
     assert decision.exit_code == ExitCode.JOB_FAILED
     assert "ROLLCALL_MAX_RESTARTS" in decision.sentence
 
 
 def test_no_restart_at_all_where_none_is_allowed() -> None:
-    assert isinstance(decide(F.UNKNOWN, history(fruitless=1, max_restarts=0), 0), Stop)
+    assert isinstance(
+        decide(F.UNKNOWN, history(attempts_without_progress=1, max_restarts=0), 0), Stop
+    )
 
 
 def test_out_of_memory_resumes_once_with_advice_then_stops() -> None:
-    first = decide(F.GPU_OOM, history(fruitless=1), 3)
+    first = decide(F.GPU_OOM, history(attempts_without_progress=1), 3)
     assert isinstance(first, Resume)
     assert "--micro_train_batch_size" in first.sentence
-    second = decide(F.GPU_OOM, history(fruitless=0, same_class=2), 3)
+    second = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 3)
     assert isinstance(second, Stop)
 
 
 def test_a_lost_node_is_not_backed_off_from_since_the_roll_is_waited_for_anyway() -> None:
-    decision = decide(F.NODE_LOST, history(fruitless=2), 3)
+    decision = decide(F.NODE_LOST, history(attempts_without_progress=2), 3)
     assert isinstance(decision, Resume)
     assert not decision.delayed
 
 
 def test_a_worker_whose_gpu_failed_is_replaced_and_an_unknown_one_is_not_guessed() -> None:
-    decision = decide(F.GPU_FAULT, history(fruitless=1), 3, faulty_worker="worker-2")
+    decision = decide(F.GPU_FAULT, history(attempts_without_progress=1), 3, node="worker-2")
     assert isinstance(decision, Replace)
     assert decision.worker == "worker-2"
-    assert isinstance(decide(F.GPU_FAULT, history(fruitless=1), 3), Resume)
+    assert isinstance(decide(F.GPU_FAULT, history(attempts_without_progress=1), 3), Resume)
 
 
 def test_storage_beyond_the_budget_ends_with_73() -> None:
-    beyond = decide(F.STORAGE, history(fruitless=4), 3)
+    beyond = decide(F.STORAGE, history(attempts_without_progress=4), 3)
     assert isinstance(beyond, Stop)
     assert beyond.exit_code == ExitCode.RUN_DIR

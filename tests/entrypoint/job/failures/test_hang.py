@@ -34,11 +34,17 @@ class Run:
     """A run as its watch sees it, on a clock that is set by hand."""
 
     def __init__(
-        self, timeout: float | None = None, outage: float = 0.0, *, tells_phases: bool = True
+        self,
+        timeout: float | None = None,
+        service_outage: float = 0.0,
+        *,
+        tells_phases: bool = True,
     ) -> None:
         self.now = 0.0
         self.lines = 0
-        self.watch = HangWatch(timeout, outage, clock=lambda: self.now, tells_phases=tells_phases)
+        self.watch = HangWatch(
+            timeout, service_outage, clock=lambda: self.now, tells_phases=tells_phases
+        )
         self.progress: Progress | None = None
         self.phase: Phase | None = None
         self.watch.begin()
@@ -133,7 +139,7 @@ def test_a_part_that_only_computes_hangs_after_two_minutes_once_its_length_is_kn
 
 
 def test_a_part_that_waits_for_a_service_may_be_silent_for_longer_than_the_outage() -> None:
-    run = Run(outage=3600)
+    run = Run(service_outage=3600)
     run.parts(20, seconds=1)
     run.phase = Phase(1, 21, "generate")  # the rewards follow
     assert run.silence()[0] > 3600

@@ -67,6 +67,6 @@ def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_p
     prompts = tmp_path / "prompts.jsonl"
     prompts.touch()
     job = ["--pretrain", "model", "--prompt_data", str(prompts), "--remote_rm_url", URL]
-    assert RECIPE.outage(read_settings(environ, job)) == 1200
+    assert RECIPE.service_outage(read_settings(environ, job)) == 1200
     given = [*job, "--remote_rm_deadline", "3600"]
-    assert RECIPE.outage(read_settings(environ, given)) == 3600
+    assert RECIPE.service_outage(read_settings(environ, given)) == 3600
