@@ -140,7 +140,7 @@ CHECKS = (
         "have all nodes the same Python, Ray and image?",
         nothing,
         About(
-            evidence=f"{', '.join(MUST_AGREE)} of each node against the head's",
+            evidence=f"{', '.join(MUST_AGREE)} of each node against those of the head",
             threshold="the head refuses a node that differs",
             source="Ray compares Python to the patch and its own version exactly (ray#44063)",
             remedy="use one image everywhere",
@@ -151,8 +151,8 @@ CHECKS = (
         "is the run directory the same storage on all nodes?",
         nothing,
         About(
-            evidence="a file with a random name that each worker writes there as it checks in",
-            threshold="the head refuses a worker whose file it does not see within "
+            evidence="a file with a random name that each worker writes there at check-in",
+            threshold="the head refuses a worker if it does not see the worker's file within "
             f"{STORAGE_GRACE_SECONDS:g} s",
             source="checkpoints, the journal and the token lie there",
             remedy="mount one shared storage at ROLLCALL_RUN_DIR on all nodes",
@@ -163,9 +163,11 @@ CHECKS = (
         "have all nodes the head's time?",
         clock,
         About(
-            evidence="the worker's time as it checks in",
-            threshold=f"refused from {CLOCK_FAILS:g} s on, told from {CLOCK_WARNS:g} s on",
-            source="our choice: logs then cannot be compared, tokens and leases expire too early",
+            evidence="the worker's time at check-in",
+            threshold=f"the head refuses the worker from {CLOCK_FAILS:g} s on, "
+            f"and warns from {CLOCK_WARNS:g} s on",
+            source="our choice: with larger differences logs cannot be compared, and tokens "
+            "and leases expire too early",
             remedy="set both clocks (NTP)",
         ),
     ),
@@ -174,8 +176,9 @@ CHECKS = (
         "does the head see each node at the address that it gives?",
         address,
         About(
-            evidence="the source of the check-in's connection against the node's own word",
-            threshold="told where they differ",
+            evidence="the source address of the check-in's connection against the address "
+            "that the node reports",
+            threshold="warns if they differ",
             source="a bridge's or another interface's address (OpenRLHF#265, verl#726)",
             remedy="set ROLLCALL_NODE_ADDRESS on that node",
         ),
@@ -186,9 +189,10 @@ CHECKS = (
         software,
         About(
             evidence=f"versions of {', '.join(SOFTWARE)}",
-            threshold="each that differs is told, with who differs from the majority",
-            source="NCCL's versions must agree; the others explain numbers that do not",
-            remedy="use one image, and one driver on all machines",
+            threshold="warns, and names each difference and the nodes that differ from the "
+            "majority",
+            source="NCCL's versions must agree; other differences explain differing numbers",
+            remedy="use one image, and one driver, on all machines",
         ),
     ),
     NodeCheck(
@@ -197,9 +201,9 @@ CHECKS = (
         gpus,
         About(
             evidence="model and number",
-            threshold="each that differs is told",
+            threshold="warns, and names each node that differs",
             source="a step is as fast as the slowest GPU",
-            remedy="leave the node out, or place the models by resources",
+            remedy="remove the node, or place the models by custom resources",
         ),
     ),
     NodeCheck(
@@ -208,10 +212,10 @@ CHECKS = (
         environment,
         About(
             evidence="variables that begin with NCCL_, RCCL_, GLOO_, TORCH_NCCL_, UCX_, HSA_",
-            threshold="each that differs is told",
+            threshold="warns, and names each node that differs",
             source="NCCL user guide: most must be the same on all ranks (nccl#286 for names of "
             "interfaces, which may have to differ)",
-            remedy="set them alike, but for names of interfaces",
+            remedy="set the same values on all nodes, except names of interfaces",
         ),
     ),
     NodeCheck(
@@ -220,8 +224,8 @@ CHECKS = (
         mtu,
         About(
             evidence="the MTU of the interface that leads to the head",
-            threshold="each that differs is told",
-            source="large packets are lost where a smaller MTU meets them",
+            threshold="warns, and names each node that differs",
+            source="a smaller MTU on the way drops large packets",
             remedy="set one MTU on all nodes",
         ),
     ),

@@ -51,7 +51,7 @@ class Settings:
     ray_worker: bool | None = variable(
         "RAY_WORKER",
         parse.boolean,
-        "0: this node is the head; 1: a worker; it beats what a platform says.",
+        "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
         shown="head, or what the platform's rank says",
     )
     head_pod_id: str | None = variable(
@@ -74,29 +74,29 @@ class Settings:
     min_workers: int | None = variable(
         "ROLLCALL_MIN_WORKERS",
         parse.whole_number(0, 100_000),
-        "With fewer workers than expected at the deadline, start with at least so many; go on with "
-        "them where a worker is lost later.",
+        "The fewest workers with which the run may start at the deadline, or continue after a"
+        " loss.",
         shown="`EXPECTED_WORKERS`",
     )
     replace_timeout: float = variable(
         "ROLLCALL_REPLACE_TIMEOUT",
         parse.duration,
-        "How long a lost worker is waited for, where the run may go on with fewer.",
+        "How long to wait for a lost worker before the run continues with fewer.",
         default=300.0,
         shown="5m",
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",
         debug_ray,
-        "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a task "
-        "that fails waits for debugpy. Neither asks for the token.",
+        "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a "
+        "failed task waits for debugpy. Neither asks for the token.",
         default=DebugRay.OFF,
         shown="0",
     )
     wandb_api_key: Secret | None = variable(
         "WANDB_API_KEY",
         parse.secret,
-        "Present: log to Weights & Biases; absent: go on without.",
+        "If set, log to Weights & Biases.",
         secret=True,
     )
     recipe: str = variable(
@@ -105,20 +105,20 @@ class Settings:
     job: tuple[str, ...] = variable(
         "ROLLCALL_JOB",
         parse.arguments,
-        "The recipe's arguments, quoted as in a shell; also what follows the image's name.",
+        "The job's arguments, quoted as in a shell; what follows the image's name does the same.",
         default=(),
         shown="–",
     )
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",
         parse.absolute_path,
-        "The run's directory, on storage that all nodes share.",
+        "The run directory, on storage that all nodes share.",
         default=Path("/checkpoints"),
     )
     reward_url: str | None = variable(
         "ROLLCALL_REWARD_URL",
         parse.url,
-        "The reward server's URL, waited for before the job starts.",
+        "The reward server's URL. The job starts when it answers.",
     )
     reward_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REWARD_COMMAND",
@@ -134,7 +134,7 @@ class Settings:
     retriever_url: str | None = variable(
         "ROLLCALL_RETRIEVER_URL",
         parse.url,
-        "The retrieval server's URL, waited for before the job starts.",
+        "The retrieval server's URL. The job starts when it answers.",
     )
     retriever_command: tuple[str, ...] | None = variable(
         "ROLLCALL_RETRIEVER_COMMAND",
@@ -158,7 +158,7 @@ class Settings:
     max_restarts: int = variable(
         "ROLLCALL_MAX_RESTARTS",
         parse.whole_number(0),
-        "Restarts in a row without new progress; progress renews them.",
+        "Allowed restarts in a row without new progress; progress renews the budget.",
         default=3,
     )
     hang_timeout: float | None = variable(
@@ -186,13 +186,14 @@ class Settings:
     preflight: PreflightMode = variable(
         "ROLLCALL_PREFLIGHT",
         parse.choice(PreflightMode),
-        "`strict`: a failed check stops the node; `warn`: it is only shown; `off`: none is run.",
+        "`strict`: a failed check stops the node; `warn`: the result is only shown; `off`: no"
+        " check runs.",
         default=PreflightMode.STRICT,
     )
     preflight_skip: frozenset[str] = variable(
         "ROLLCALL_PREFLIGHT_SKIP",
         parse.names,
-        "Checks to leave out, by name, separated by commas: `host.shm,host.clock`.",
+        "Names of checks to skip, separated by commas: `host.shm,host.clock`.",
         default=frozenset(),
         shown="–",
     )
@@ -226,14 +227,14 @@ class Settings:
         parse.token,
         "The cluster's one secret, for Ray and the control port; at least "
         f"{parse.SHORTEST_TOKEN} characters.",
-        shown="made by the head in the run directory",
+        shown="the head makes one in the run directory",
         secret=True,
     )
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
         parse.node_name,
-        "This node's name in the roll and of its log file; a second node on one machine needs its "
-        "own, and its own `ROLLCALL_RAY_TEMP_DIR`.",
+        "This node's name in the roll and in its log file's name. A second node on one "
+        "machine needs a name and a `ROLLCALL_RAY_TEMP_DIR` of its own.",
         shown="the platform's, else the host name",
     )
     node_address: str | None = variable(
@@ -257,35 +258,35 @@ class Settings:
     fork_server: bool = variable(
         "ROLLCALL_FORK_SERVER",
         parse.boolean,
-        "Workers of Ray and the driver are forked from one process of the node that has imported "
-        "all they need (`builtin` only).",
+        "Fork Ray's workers and the driver from one process that has imported what they need "
+        "(`builtin` only).",
         default=True,
         shown="on",
     )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
         parse.duration,
-        "The time for a save after SIGTERM.",
+        "Time for a save after SIGTERM.",
         default=25.0,
         shown="25s",
     )
     preempt_file: Path | None = variable(
         "ROLLCALL_PREEMPT_FILE",
         parse.absolute_path,
-        "When this file is there, the machine is about to be taken away, as with SIGTERM.",
+        "When this file appears, act as on SIGTERM: the machine will be taken away.",
     )
     node_timeout: float = variable(
         "ROLLCALL_NODE_TIMEOUT",
         parse.duration,
-        "After so long a silent node counts as lost.",
+        "A node that is silent for this long counts as lost.",
         default=15.0,
         shown="15s",
     )
     image: str | None = variable(
         "ROLLCALL_IMAGE",
         parse.text,
-        "The image's digest; nodes with different ones are not joined.",
-        shown="made of source and locks when the image is built",
+        "The image's digest; the head refuses a node with another one.",
+        shown="computed from source and locks when the image is built",
     )
 
     def __repr__(self) -> str:

@@ -101,16 +101,16 @@ CHECK = NodeCheck(
     "do all nodes reach each other, right and fast enough?",
     nothing,
     About(
-        evidence="an all-reduce over all GPUs, or over all nodes without, by NCCL, RCCL or "
-        "gloo through Ray: its sum and its bus bandwidth; where it fails, or there is nothing "
-        "to compare it with, the same between pairs of nodes",
+        evidence="an all-reduce over all GPUs, or over all nodes if there are none, by NCCL, "
+        "RCCL or gloo through Ray: its sum and its bus bandwidth. If it fails, or if"
+        " there is nothing to compare it with, pairs of nodes do the same",
         threshold=f"between GPUs fails below {FAILS:.0%}, warns below "
         f"{WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
         "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
-        "table of models below) allow; a node fails that gives no answer, a wrong sum, or "
-        f"less than {SLOW_PAIR:.0%} of what good pairs reach, time and again",
-        source="links: the kernel's own word; GPUs: Azure's node health checks; shares: our choice",
-        remedy="the node named is evicted (`strict`); of a link, look at cable, switch port "
-        "and MTU on its way",
+        "table of models below) allow; a node fails if it gives no answer, a wrong sum, or "
+        f"less than {SLOW_PAIR:.0%} of what good pairs reach, in repeated tests",
+        source="links: the kernel's rates; GPUs: Azure's node health checks; shares: our choice",
+        remedy="with `strict`, the named node is evicted; for a link, check cable, switch "
+        "port and MTU on its way",
     ),
 )

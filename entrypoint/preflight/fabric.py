@@ -205,9 +205,10 @@ CHECKS = (
         _of_fabric(ports),
         About(
             evidence="`state` and `phys_state` of each port",
-            threshold="fails where none is active or where one that `NCCL_IB_HCA` names is not; "
-            "unset, where a device has lost its only port; warns where another port is down",
-            source="NCCL uses ports that are `ACTIVE`, and says nothing of the others",
+            threshold="fails if no port is active, or if one that `NCCL_IB_HCA` names is not;"
+            " with `NCCL_IB_HCA` unset, fails if a device has lost its only port; "
+            "warns if another port is down",
+            source="NCCL uses ports that are `ACTIVE`, and does not report the others",
             remedy="check cable, switch port and subnet manager, or use another node",
         ),
     ),
@@ -217,10 +218,11 @@ CHECKS = (
         _of_fabric(rates),
         About(
             evidence="`rate` and `link_layer` of each active port that NCCL uses",
-            threshold="fails where one differs from the others of its layer; warns where that is "
-            "RoCE and `NCCL_IB_HCA` does not say which are for training",
+            threshold="fails if a port differs from the others of its layer; only warns if "
+            "that layer is RoCE and `NCCL_IB_HCA` does not say which ports are for "
+            "training",
             source="a collective is as fast as its slowest link",
-            remedy="check cable and switch port, or leave it out of `NCCL_IB_HCA`",
+            remedy="check cable and switch port, or remove the port from `NCCL_IB_HCA`",
         ),
     ),
     Check(
@@ -229,9 +231,9 @@ CHECKS = (
         _of_fabric(gids),
         About(
             evidence="`gids` and `gid_attrs/types` at `NCCL_IB_GID_INDEX`",
-            threshold=f"fails where the address is empty, or on RoCE is no {ROCE_V2} address",
-            source="NCCL user guide; unset, NCCL chooses since 2.21",
-            remedy="the finding names the index that is right; else unset it",
+            threshold=f"fails if the address is empty, or on RoCE is not a {ROCE_V2} address",
+            source="NCCL user guide; if unset, NCCL chooses since 2.21",
+            remedy="set the index that the finding names; if it names none, unset the variable",
         ),
     ),
     Check(
@@ -240,19 +242,19 @@ CHECKS = (
         hcas,
         About(
             evidence="the names in `NCCL_IB_HCA` against `/sys/class/infiniband`",
-            threshold="fails where nothing is left, warns where one name fits nothing",
+            threshold="fails if no device matches, warns if one name matches no device",
             source="NCCL user guide",
             remedy="name the devices that the finding lists, or unset it",
         ),
     ),
     Check(
         CheckName.FABRIC_MTU,
-        "have the RoCE interfaces one MTU, and a large one?",
+        "do the RoCE interfaces have the same, large MTU?",
         _of_fabric(mtus),
         About(
             evidence="the MTU of the RoCE devices' network interfaces",
-            threshold="fails where those differ that `NCCL_IB_HCA` names; warns where it is unset "
-            f"and they differ, and below {SMALL_MTU} bytes",
+            threshold="fails if the MTUs of devices that `NCCL_IB_HCA` names differ; "
+            f"warns if it is unset and MTUs differ, and below {SMALL_MTU} bytes",
             source="RoCE's largest packet has 4096 bytes and headers",
             remedy="the same MTU, 9000, on all interfaces and switches",
         ),
@@ -263,8 +265,8 @@ CHECKS = (
         _of_fabric(gpudirect),
         About(
             evidence="`/sys/module/nvidia_peermem` and `NCCL_DMABUF_ENABLE`",
-            threshold="warns where neither is left",
-            source="a missing module alone proves nothing: dma-buf needs none",
+            threshold="warns if neither is available",
+            source="a missing module alone proves nothing: dma-buf needs no module",
             remedy="load `nvidia_peermem` on the host, or leave dma-buf on",
         ),
     ),
@@ -274,8 +276,8 @@ CHECKS = (
         _of_fabric(errors),
         About(
             evidence=f"{COUNTERS}, twice within {WATCH_SECONDS:g} s",
-            threshold="fails where a link was lost meanwhile, warns where another one rises",
-            source="InfiniBand specification, PortCounters; history before is nobody's fault",
+            threshold="fails if a link was lost in that time, warns if another counter rises",
+            source="InfiniBand specification, PortCounters; older errors do not count",
             remedy="check cable, transceiver and switch port, or use another node",
         ),
     ),
@@ -285,9 +287,10 @@ CHECKS = (
         _of_fabric(verbs),
         About(
             evidence="permissions of `/dev/infiniband/uverbs*`, one for each device that NCCL uses",
-            threshold="fails where one that `NCCL_IB_HCA` names cannot be read and written, warns "
-            "where it is unset; skipped without GPUs and with `NCCL_IB_DISABLE=1`",
-            source="NCCL then takes sockets, and says so in its own log alone",
+            threshold="fails if a device that `NCCL_IB_HCA` names cannot be read and written;"
+            " only warns if `NCCL_IB_HCA` is unset; skipped without GPUs and with "
+            "`NCCL_IB_DISABLE=1`",
+            source="NCCL then uses sockets, and only its own log says so",
             remedy="`--device /dev/infiniband`; on Kubernetes the RDMA device plugin",
         ),
     ),
@@ -297,8 +300,8 @@ CHECKS = (
         _of_fabric(disabled),
         About(
             evidence="`NCCL_IB_DISABLE` against the active ports",
-            threshold="warns where it is 1 and a port is active",
-            source="a setting for machines without, often copied from a guide",
+            threshold="warns if it is 1 and a port is active",
+            source="a setting for machines without InfiniBand, often copied from a guide",
             remedy="unset `NCCL_IB_DISABLE`",
         ),
     ),

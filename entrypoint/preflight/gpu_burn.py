@@ -105,12 +105,13 @@ CHECKS = (
         "do the GPUs compute, and copy, as fast as their model should?",
         burn,
         About(
-            evidence="a second of BF16 matrix products and of copies on all GPUs at once, and "
-            "whether a product is right; nothing where `doctor` finds the node at work",
+            evidence="one second of BF16 matrix products and of copies on all GPUs at once, "
+            "and whether a product is right; skipped if `doctor` finds the node at "
+            "work",
             threshold=f"fails below {models.LEAST_MATMUL:.0%} of the peak of products or "
             f"{models.LEAST_COPY:.0%} of the memory's, warns below "
-            f"{models.ENOUGH_MATMUL:.0%} or {models.ENOUGH_COPY:.0%}; of MIG devices and other "
-            "parts of a GPU only the product is judged",
+            f"{models.ENOUGH_MATMUL:.0%} or {models.ENOUGH_COPY:.0%}; for MIG devices and other "
+            "parts of a GPU only the product counts",
             source="peaks: the table of models below; shares: our choice",
             remedy="look at gpu.slowdown and gpu.temperature; else use another node",
         ),

@@ -189,8 +189,8 @@ CHECKS = (
         cuda,
         About(
             evidence="the driver's version and newest CUDA, against that of torch's packages",
-            threshold="fails where torch's major version is above the driver's",
-            source="CUDA compatibility guide: within a major version any driver of it will do",
+            threshold="fails if torch's major version is above the driver's",
+            source="CUDA compatibility guide: every driver of the same major version is enough",
             remedy="update the driver, or use an image for the driver's CUDA",
         ),
         timeout=each_gpu.NVML_TIMEOUT,
@@ -201,7 +201,7 @@ CHECKS = (
         devices,
         About(
             evidence="permissions of `/dev/nvidia*`, or of `/dev/kfd` and `/dev/dri/renderD*`",
-            threshold="fails where one cannot be read and written",
+            threshold="fails if one cannot be read and written",
             source="CUDA and ROCm then show no GPU at all, without a reason",
             remedy=f"`--gpus all`; on AMD {AMD_GROUPS.partition('with ')[2]}",
         ),
@@ -212,12 +212,13 @@ CHECKS = (
         visible,
         About(
             evidence="`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`",
-            threshold="fails where one named is not there, HIP's and CUDA's differ, or ROCR's is "
-            "set alone; warns where some are hidden, but for as many as the platform gave others, "
-            "and where all are; hidden ones are neither offered to Ray nor examined",
-            source="Ray 2.55 refuses to start in the latter two cases that fail",
-            remedy="on AMD set `HIP_VISIBLE_DEVICES` alone, elsewhere none of them; on a node of "
-            "CPUs `ROLLCALL_NUM_GPUS=0`",
+            threshold="fails if a named GPU does not exist, if HIP's and CUDA's values "
+            "differ, or if only ROCR's is set; warns if all GPUs are hidden, or "
+            "if some are and the others are not as many as this node was given; hidden GPUs are "
+            "neither offered to Ray nor examined",
+            source="Ray 2.55 refuses to start in the last two of the failing cases",
+            remedy="on AMD set only `HIP_VISIBLE_DEVICES`, elsewhere none of them; on a node "
+            "that shall use CPUs only, `ROLLCALL_NUM_GPUS=0`",
         ),
     ),
     Check(
@@ -225,11 +226,12 @@ CHECKS = (
         "did the driver report errors since the machine was booted?",
         xids,
         About(
-            evidence="`NVRM: Xid` lines of the kernel's log, where `/dev/kmsg` can be read",
-            threshold="fails for what needs a reboot, warns for what needs a reset or a look, "
-            "passes over what a program of its own caused, and GPUs that this node does not use",
+            evidence="`NVRM: Xid` lines of the kernel's log, if `/dev/kmsg` can be read",
+            threshold="fails for an error that needs a reboot, warns for one that needs a "
+            "reset or an inspection; ignores errors that a program caused itself, "
+            "and GPUs that this node does not use",
             source="NVIDIA's Xid catalogue",
-            remedy="what the catalogue says: reset, reboot, or look further",
+            remedy="what the catalogue says: reset, reboot, or inspect",
         ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),

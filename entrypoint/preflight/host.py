@@ -181,7 +181,7 @@ CHECKS = (
         "may enough files be open?",
         nofile,
         About(
-            evidence="RLIMIT_NOFILE, to which the node raises itself",
+            evidence="the hard limit of RLIMIT_NOFILE, to which the node can raise its own limit",
             threshold=f"fails below {FEWEST_FILES}, warns below {ENOUGH_FILES}",
             source="Ray's documentation: 65536 on a head",
             remedy=f"`--ulimit nofile={ENOUGH_FILES}:{ENOUGH_FILES}`",
@@ -194,7 +194,7 @@ CHECKS = (
         About(
             evidence="RLIMIT_NPROC and the cgroup's `pids.max`",
             threshold=f"fails below {FEWEST_PROCESSES}, warns below {ENOUGH_PROCESSES}",
-            source="with too few Ray says that no agent is available (verl#768)",
+            source="with too few, Ray says that no agent is available (verl#768)",
             remedy=f"`--ulimit nproc={ENOUGH_PROCESSES} --pids-limit=-1`",
         ),
     ),
@@ -203,9 +203,9 @@ CHECKS = (
         "may memory be locked for RDMA?",
         memlock,
         About(
-            evidence="RLIMIT_MEMLOCK, where there are GPUs and InfiniBand or RoCE devices, unless "
-            "`NCCL_IB_DISABLE` leaves these unused",
-            threshold=f"fails below {sized(LEAST_LOCKED)}, warns where it is limited at all",
+            evidence="RLIMIT_MEMLOCK, if there are GPUs and InfiniBand or RoCE devices, "
+            "unless `NCCL_IB_DISABLE` disables these",
+            threshold=f"fails below {sized(LEAST_LOCKED)}, warns if there is any limit",
             source="NCCL user guide, troubleshooting (nccl-tests#206)",
             remedy="`--ulimit memlock=-1:-1`",
         ),
@@ -223,11 +223,12 @@ CHECKS = (
     ),
     Check(
         CheckName.HOST_CPUS,
-        "may the CPUs that are seen be used?",
+        "may this node use the CPUs that it sees?",
         cpus,
         About(
             evidence="affinity and the cgroup's quota, against `ROLLCALL_NUM_CPUS`",
-            threshold="warns where more are offered than may be used, or less than one may be",
+            threshold="warns if the node offers more CPUs than it may use, or may use less "
+            "than one",
             source="Ray places as many actors as CPUs are offered",
             remedy="`--cpus`, or offer fewer",
         ),
@@ -237,9 +238,10 @@ CHECKS = (
         "is the clock right?",
         clock,
         About(
-            evidence="the clock against the time at which this program was installed",
-            threshold="fails a day before it; the head compares clocks at check-in (nodes.clock)",
-            source="certificates and tokens are not valid yet",
+            evidence="the clock against the time of Rollcall's installation",
+            threshold="fails if the clock is a day behind that time; the head compares clocks"
+            " at check-in (nodes.clock)",
+            source="with such a clock, certificates and tokens are not valid yet",
             remedy="set the host's clock (NTP)",
         ),
     ),
@@ -248,9 +250,8 @@ CHECKS = (
         "does process 1 reap orphans?",
         reaper,
         About(
-            evidence="a process that is left behind, and whether it is gone within "
-            f"{REAP_SECONDS:g} s",
-            threshold="warns where it stays",
+            evidence=f"an orphaned process, and whether it is gone within {REAP_SECONDS:g} s",
+            threshold="warns if it stays",
             source="each of Ray's job submissions leaves some (ray#50031)",
             remedy="`--init`, or keep tini as the first process",
         ),

@@ -150,12 +150,12 @@ def runpod(context: Context) -> Finding:
 CHECKS = (
     Check(
         CheckName.HOST_NAMES,
-        "are this host's own name and localhost found?",
+        "do this host's own name and localhost resolve?",
         names,
         About(
             evidence="look-ups of `localhost`, of the host's name and, on a worker, of the head's",
-            threshold=f"fails where `localhost` has no address within {LOOKUP_SECONDS:g} s, warns "
-            "where the host's name has none; the head may come later",
+            threshold=f"fails if `localhost` has no address within {LOOKUP_SECONDS:g} s, "
+            "warns if the host's name has none; the head may come later",
             source="Ray looks `localhost` up (ray#43416), gloo the host's own name",
             remedy="add them to `/etc/hosts`, or give the container a `--hostname`",
         ),
@@ -165,14 +165,15 @@ CHECKS = (
         "is the interface that NCCL and gloo use the one that leads to the head?",
         chosen,
         About(
-            evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces and their "
-            "state, the source address of the route to the head",
-            threshold="fails where a head finds no address but a loopback's, where a named "
-            "interface is not there or is down, and on a RunPod Instant Cluster where it is "
-            "another than that of the route; elsewhere that, and another choice by NCCL itself, is "
-            "a warning; one with RDMA may be another",
-            source="NCCL user guide; on RunPod's Instant Clusters `eth0` reaches the internet only",
-            remedy="the finding names the interface that is right on this node",
+            evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces with "
+            "their state, and the source address of the route to the head",
+            threshold="fails if a head finds only loopback addresses, or if a named interface"
+            " is missing or down. If the named interface is not that of the route, "
+            "fails on a RunPod Instant Cluster and warns elsewhere; warns if NCCL "
+            "itself would choose another interface. An interface with RDMA may "
+            "differ",
+            source="NCCL user guide; on RunPod Instant Clusters `eth0` reaches only the internet",
+            remedy="set the interface that the finding names",
         ),
     ),
     Check(
@@ -181,7 +182,7 @@ CHECKS = (
         runpod,
         About(
             evidence=f"whether the head's name ends in `{RUNPOD_NETWORK}`",
-            threshold="warns where it does",
+            threshold="warns if it does",
             source="RunPod's documentation: 100 Mbit/s between pods",
             remedy="use an Instant Cluster, or keep one pod",
         ),

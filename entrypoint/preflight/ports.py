@@ -126,29 +126,30 @@ CHECKS = (
         "are the ports of this node free?",
         ports,
         About(
-            evidence="a bind to each port that Ray's daemons and, on the head, GCS, dashboard and "
-            "roll call listen on (the Ray client's in the place of 10001), and to all worker ports",
-            threshold=f"fails where a named one is taken, {ENDING_SECONDS:g} s later as well, or "
-            f"fewer than {FEWEST_WORKER_PORTS} worker ports are free; warns where an earlier life "
-            "of this node holds it, and in `doctor` where the node itself does",
-            source="a taken agent port makes the job's submission fail oddly (Ray PR 51869)",
-            remedy="end what listens there, or set the variable that the finding names",
+            evidence="a bind to each port that Ray's daemons listen on and, on the head, GCS,"
+            " dashboard, Ray client and control port; and to all worker ports",
+            threshold=f"fails if a named port is taken, and still taken {ENDING_SECONDS:g} s "
+            f"later, or if fewer than {FEWEST_WORKER_PORTS} worker ports are free; warns if an "
+            "earlier life of this node holds the port, or, in `doctor`, the node itself",
+            source="with a taken agent port the job's submission fails with a misleading "
+            "error (Ray PR 51869)",
+            remedy="end the process that listens there, or set the variable that the finding names",
         ),
         timeout=10.0,
     ),
     Check(
         CheckName.HOST_STALE_RAY,
-        "is an earlier Ray of this node left, or another node of its name at work here?",
+        "is there an earlier Ray of this node, or another node of its name, on this machine?",
         stale_ray,
         About(
-            evidence="processes that carry this node's mark in their environment, and whether the "
-            "entrypoint lives that started them",
-            threshold="fails where such an entrypoint lives (`doctor`, which starts no other, "
-            "warns and names it); warns where it is gone",
-            source="what is left over is ended before Ray starts: that of a living node, as of "
-            "another run on this machine, must not be",
+            evidence="processes with this node's mark in their environment, and whether the "
+            "entrypoint that started them is alive",
+            threshold="fails if such an entrypoint is alive (`doctor`, which starts no other,"
+            " warns and names it); warns if it is gone",
+            source="leftover processes are ended before Ray starts; processes of a living "
+            "node, for example of another run on this machine, must not be ended",
             remedy="give the second node of a machine its own ROLLCALL_NODE_NAME and "
-            "ROLLCALL_RAY_TEMP_DIR; for what is left over, nothing to do",
+            "ROLLCALL_RAY_TEMP_DIR; leftover processes need no action",
         ),
         timeout=10.0,
     ),

@@ -50,22 +50,22 @@ def torch(context: Context) -> Finding:
 CHECKS = (
     Check(
         CheckName.VERSIONS_RAY,
-        "is Ray there, in the version this was made for?",
+        "is Ray installed, in the version that Rollcall requires?",
         ray,
         About(
-            evidence="the installed package against this program's own requirement",
-            threshold="fails where it is missing, warns where it is another",
+            evidence="the installed package against Rollcall's requirement",
+            threshold="fails if it is missing, warns if the version differs",
             source="the head refuses a node whose Ray differs from its own (nodes.versions)",
             remedy="use one image everywhere",
         ),
     ),
     Check(
         CheckName.VERSIONS_TORCH,
-        "is torch there, where the recipe needs it?",
+        "is torch installed, if the recipe needs it?",
         torch,
         About(
             evidence="the installed package",
-            threshold="fails where it is missing and the recipe is the builtin one",
+            threshold="fails if it is missing and the recipe is `builtin`",
             source="the trainer computes with it",
             remedy="use the image, or install the trainer's requirements",
         ),

@@ -139,9 +139,9 @@ CHECKS = (
         About(
             evidence="a write, an fsync, a rename and a deletion in `ROLLCALL_RUN_DIR`; free space "
             "and inodes; the storage's clock",
-            threshold=f"fails where one of them fails or below {sized(SMALLEST_RUN_DIR)} free, "
+            threshold=f"fails if one of them fails or below {sized(SMALLEST_RUN_DIR)} free, "
             f"warns below {sized(ENOUGH_RUN_DIR)} or {CLOCK_SKEW_SECONDS:g} s of difference",
-            source="what a checkpoint does; the exit code is 73",
+            source="a checkpoint does the same; the exit code is 73",
             remedy="mount storage that all nodes share, writable for the container's user",
         ),
         timeout=15.0,
@@ -152,7 +152,7 @@ CHECKS = (
         "is the run directory fast enough for checkpoints?",
         speed,
         About(
-            evidence=f"a write of {sized(PROBE_BYTES)} with its fsync, broken off after "
+            evidence=f"a write of {sized(PROBE_BYTES)} with its fsync, cut off after "
             f"{PROBE_SECONDS:g} s",
             threshold=f"warns below {SLOW / 1e6:.0f} MB/s",
             source="our choice: a 7B model's checkpoint then takes half an hour",
@@ -166,8 +166,8 @@ CHECKS = (
         temp_dir,
         About(
             evidence="permissions of, and space in, `ROLLCALL_RAY_TEMP_DIR` or `/tmp/ray`",
-            threshold=f"fails where it cannot be written or below {sized(SMALLEST_TEMP)} free, "
-            f"warns below {sized(ENOUGH_TEMP)} or where {RAY_FULL:.0%} are in use",
+            threshold=f"fails if it cannot be written or below {sized(SMALLEST_TEMP)} free, "
+            f"warns below {sized(ENOUGH_TEMP)} or if {RAY_FULL:.0%} are in use",
             source="Ray refuses to write objects to a disk that is 95 % full",
             remedy="free space, or set `ROLLCALL_RAY_TEMP_DIR`",
         ),
