@@ -15,7 +15,7 @@ import pytest
 from contract.manifest import newest_checkpoint
 from contract.run_dir import RunFiles
 from tests.container.cluster import SHORT, Cluster
-from tests.container.test_dockerfiles import stages
+from tests.container.dockerfiles import stages
 from tests.support.podman import IMAGE, Container, inspect, podman, run_once
 from tests.support.repository import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.oracles import ours, test_advantages, test_policy_loss
+from tests.oracles import advantage_calls, ours, policy_loss_calls
 from tests.oracles.agreement import differs, same
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
@@ -67,11 +67,11 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
         return estimated[1][of.actions]
 
     same(
-        chosen(test_advantages.ours(long, settings), long),
-        chosen(test_advantages.ours(short, settings), short),
+        chosen(advantage_calls.ours(long, settings), long),
+        chosen(advantage_calls.ours(short, settings), short),
     )
     theirs = [
-        chosen(test_advantages.of_openrlhf(peers, one, settings), one) for one in (short, long)
+        chosen(advantage_calls.of_openrlhf(peers, one, settings), one) for one in (short, long)
     ]
     assert differs(theirs[0], theirs[1])
 
@@ -79,8 +79,8 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
 def test_openrlhf_s_discount_counts_what_a_tool_said(peers: Peers) -> None:
     turns = batch([[1, 0, 0, 1], [1, 1, 1, 1]])
     settings = Estimator(name="reinforce", group_size=2, gamma=0.5)
-    _, mine = test_advantages.ours(turns, settings)
-    _, theirs = test_advantages.of_openrlhf(peers, turns, settings)
+    _, mine = advantage_calls.ours(turns, settings)
+    _, theirs = advantage_calls.of_openrlhf(peers, turns, settings)
     same(mine[0, 0], 0.5 * turns.rewards[0])
     same(theirs[0, 0], 0.5**3 * turns.rewards[0])
 
@@ -89,8 +89,8 @@ def test_openrlhf_s_discount_counts_what_a_tool_said(peers: Peers) -> None:
 def test_openrlhf_discounts_only_with_gae_and_reinforce(peers: Peers, name: str) -> None:
     turns = batch([[1, 1, 1], [1, 1, 1]])
     settings = Estimator(name=name, group_size=2, gamma=0.5)
-    _, mine = test_advantages.ours(turns, settings)
-    _, theirs = test_advantages.of_openrlhf(peers, turns, settings)
+    _, mine = advantage_calls.ours(turns, settings)
+    _, theirs = advantage_calls.of_openrlhf(peers, turns, settings)
     same(mine[:, 0], 0.25 * mine[:, -1])
     same(theirs[:, 0], theirs[:, -1])
 
@@ -101,8 +101,8 @@ def test_trl_s_group_deviation_has_a_larger_epsilon(peers: Peers) -> None:
     for scale, apart in ((1.0, False), (1e-4, True)):
         close = batch([[1]] * 4, rewards=scale * rewards)
         settings = Estimator(name="group_norm", group_size=4)
-        mine, _ = test_advantages.ours(close, settings)
-        theirs = test_advantages.of_trl(peers, close, "grpo", close.rewards, scale_rewards="group")
+        mine, _ = advantage_calls.ours(close, settings)
+        theirs = advantage_calls.of_trl(peers, close, "grpo", close.rewards, scale_rewards="group")
         deviation = close.rewards.std(ddof=1)
         same(theirs * (deviation + 1e-4), mine * (deviation + 1e-9))
         assert differs(mine, theirs) == apart
@@ -136,7 +136,7 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
         for aggregation in ("token", "sequence")
     }
     same(mine["token"].entropy_gradient, theirs["entropy_gradient"])
-    of_trl = test_policy_loss.of_trl(
+    of_trl = policy_loss_calls.of_trl(
         peers, ragged, "grpo", entropy_coef=1.0, _entropy_bonus_enabled=True
     )
     same(mine["token"].entropy_gradient, of_trl["entropy_gradient"])
@@ -146,7 +146,7 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
 def test_trl_s_kl_is_not_clamped(peers: Peers) -> None:
     far = batch([[1]], log_probs=np.array([[-20.0]]), reference=np.array([[-1.0]]), group_size=1)
     mine = ours.policy_loss(far, PolicyObjective(kl_estimator="k3"), kl_coef=1.0)
-    theirs = test_policy_loss.of_trl(peers, far, "dapo", beta=1.0)
+    theirs = policy_loss_calls.of_trl(peers, far, "dapo", beta=1.0)
     same(mine.metrics["kl_loss"], 10.0)
     same(theirs["metrics"]["kl"], np.exp(19.0) - 19.0 - 1.0)
 
@@ -164,10 +164,10 @@ def test_trl_s_ratio_is_not_clamped(peers: Peers) -> None:
         group_size=1,
     )
     same(ours.policy_loss(far, PolicyObjective()).value, np.exp(20.0))
-    same(test_policy_loss.of_openrlhf(peers, far)["value"], np.exp(20.0))
-    same(test_policy_loss.of_trl(peers, far, "dapo")["value"], np.exp(24.0))
+    same(policy_loss_calls.of_openrlhf(peers, far)["value"], np.exp(20.0))
+    same(policy_loss_calls.of_trl(peers, far, "dapo")["value"], np.exp(24.0))
     same(ours.policy_loss(far, PolicyObjective(loss_type="gspo")).value, np.exp(20.0))
-    theirs = test_policy_loss.of_openrlhf(peers, far, policy_loss_type="gspo")
+    theirs = policy_loss_calls.of_openrlhf(peers, far, policy_loss_type="gspo")
     same(theirs["value"], np.exp(24.0))
 
 
@@ -194,7 +194,7 @@ def test_trl_s_sequence_ratio_to_the_engine_is_a_product(peers: Peers) -> None:
     settings = CorrectionSettings(level="seq", threshold=(0.5, 2.0))
     mine = ours.policy_loss(long, PolicyObjective(correction=settings))
     assert mine.metrics["is_filter_ratio"] == 0
-    theirs = test_policy_loss.of_openrlhf(
+    theirs = policy_loss_calls.of_openrlhf(
         peers, long, is_correction_level="seq", is_correction_threshold=(0.5, 2.0)
     )
     assert theirs["metrics"]["is_filter_ratio"] == 0
@@ -209,7 +209,7 @@ def test_openrlhf_counts_dropped_sequences_where_this_trainer_counts_tokens(peer
     )
     settings = CorrectionSettings(level="seq", threshold=(0.5, 2.0))
     mine = ours.policy_loss(ragged, PolicyObjective(correction=settings))
-    theirs = test_policy_loss.of_openrlhf(
+    theirs = policy_loss_calls.of_openrlhf(
         peers, ragged, is_correction_level="seq", is_correction_threshold=(0.5, 2.0)
     )
     same(mine.metrics["is_filter_ratio"], 1 / 4)
@@ -222,15 +222,15 @@ def test_trl_divides_by_sequences_that_have_no_action(peers: Peers) -> None:
     outcome = {
         name: ours.policy_loss(
             empty,
-            test_policy_loss.objective(),
-            advantages=test_policy_loss.spread(empty),
+            policy_loss_calls.objective(),
+            advantages=policy_loss_calls.spread(empty),
             aggregation=name,
         )
         for name in ("sequence", "constant")
     }
-    openrlhf = test_policy_loss.of_openrlhf(peers, empty, token_level_loss=False)
-    known = ours.policy_loss(empty, test_policy_loss.objective(), aggregation="sequence")
+    openrlhf = policy_loss_calls.of_openrlhf(peers, empty, token_level_loss=False)
+    known = ours.policy_loss(empty, policy_loss_calls.objective(), aggregation="sequence")
     same(known.value, openrlhf["value"])
     for name, loss_type in (("sequence", "grpo"), ("constant", "dr_grpo")):
-        theirs = test_policy_loss.of_trl(peers, empty, loss_type)
+        theirs = policy_loss_calls.of_trl(peers, empty, loss_type)
         same(outcome[name].value, 2 * theirs["value"])

@@ -12,31 +12,12 @@ from hypothesis import strategies as st
 from tests.oracles import ours
 from tests.oracles.agreement import TOLERANCE, given, same
 from tests.oracles.batches import Batch, batches, wide_batches
+from tests.oracles.policy_loss_calls import HIGH, LOW, objective, of_openrlhf, of_trl, spread
 from tests.oracles.process import Peers
 from trainer.algorithms.importance_sampling import CorrectionSettings
-from trainer.algorithms.losses import PolicyObjective
 
-LOW, HIGH = 0.2, 0.3
 ANY = batches() | wide_batches()
 BOUNDS = st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0), (1.0, 1.0)])
-
-
-def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
-    return peers.openrlhf(
-        "policy_loss",
-        log_probs=batch.log_probs,
-        arrays={
-            "old_log_probs": batch.old,
-            "advantages": batch.advantages,
-            "action_mask": batch.actions,
-            "rollout_log_probs": batch.rollout,
-        },
-        settings={"clip_eps_low": LOW, "clip_eps_high": HIGH} | settings,
-    )
-
-
-def objective(**settings: Any) -> PolicyObjective:
-    return PolicyObjective(clip_range=(LOW, HIGH), **settings)
 
 
 def agree(outcome: ours.Outcome, theirs: dict[str, Any], *, metrics: bool = True) -> None:
@@ -190,31 +171,6 @@ def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
     same(outcome.entropy_gradient, theirs["entropy_gradient"])
 
 
-def of_trl(
-    peers: Peers, batch: Batch, loss_type: str, factors: Any = None, **options: Any
-) -> dict[str, Any]:
-    return peers.trl(
-        "grpo_loss",
-        log_probs=batch.log_probs,
-        entropy=batch.entropy,
-        arrays={
-            "old_per_token_logps": batch.old,
-            "ref_per_token_logps": batch.reference,
-            "advantages": batch.gains,
-            "action_mask": batch.actions,
-            "importance_sampling_ratio": np.ones((1, 1)) if factors is None else factors,
-        },
-        options={
-            "loss_type": loss_type,
-            "epsilon_low": LOW,
-            "epsilon_high": HIGH,
-            "max_completion_length": ours.LONGEST,
-            "use_vllm": factors is not None,
-        }
-        | options,
-    )
-
-
 AGGREGATIONS = [
     ("grpo", "sequence"),
     ("bnpo", "token"),
@@ -298,8 +254,3 @@ def test_kl_and_entropy_in_the_loss_equal_trl_s(peers: Peers, batch: Batch) -> N
     same(outcome.value, theirs["value"])
     same(outcome.gradient, theirs["gradient"])
     same(outcome.entropy_gradient, theirs["entropy_gradient"])
-
-
-def spread(batch: Batch) -> Any:
-    """[B, T] a row's advantage at each of its actions."""
-    return np.where(batch.actions, batch.gains[:, None], 0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.container.faults import results, table, table_files, test_containers, test_storage
+from tests.container.faults import results, table, table_containers, table_files, table_storage
 from tests.support.repository import ROOT
 
 PAGE, README = ROOT / "docs" / "faults.md", ROOT / "README.md"
@@ -21,8 +21,8 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Nodes that come with something else": tuple(table_files.others()),
     "Two at once, and in recovery": tuple(table.several()),
     "Notices": tuple(table.notices()),
-    "Storage": tuple(test_storage.FAULTS),
-    "Containers, network, memory": test_containers.FAULTS,
+    "Storage": tuple(table_storage.FAULTS),
+    "Containers, network, memory": table_containers.FAULTS,
 }
 IN_README = (
     *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),

@@ -1,6 +1,6 @@
 """The fault matrix of three nodes on one machine: what is done to a run, and what must follow.
 
-Faults of the network, of memory and of whole containers are in test_containers.py.
+Faults of the network, of memory and of whole containers are in table_containers.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""The policy's loss of one batch: our objective, OpenRLHF's loss and TRL's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.oracles import ours
+from tests.oracles.batches import Batch
+from tests.oracles.process import Peers
+from trainer.algorithms.losses import PolicyObjective
+
+LOW, HIGH = 0.2, 0.3
+
+
+def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
+    return peers.openrlhf(
+        "policy_loss",
+        log_probs=batch.log_probs,
+        arrays={
+            "old_log_probs": batch.old,
+            "advantages": batch.advantages,
+            "action_mask": batch.actions,
+            "rollout_log_probs": batch.rollout,
+        },
+        settings={"clip_eps_low": LOW, "clip_eps_high": HIGH} | settings,
+    )
+
+
+def objective(**settings: Any) -> PolicyObjective:
+    return PolicyObjective(clip_range=(LOW, HIGH), **settings)
+
+
+def of_trl(
+    peers: Peers, batch: Batch, loss_type: str, factors: Any = None, **options: Any
+) -> dict[str, Any]:
+    return peers.trl(
+        "grpo_loss",
+        log_probs=batch.log_probs,
+        entropy=batch.entropy,
+        arrays={
+            "old_per_token_logps": batch.old,
+            "ref_per_token_logps": batch.reference,
+            "advantages": batch.gains,
+            "action_mask": batch.actions,
+            "importance_sampling_ratio": np.ones((1, 1)) if factors is None else factors,
+        },
+        options={
+            "loss_type": loss_type,
+            "epsilon_low": LOW,
+            "epsilon_high": HIGH,
+            "max_completion_length": ours.LONGEST,
+            "use_vllm": factors is not None,
+        }
+        | options,
+    )
+
+
+def spread(batch: Batch) -> Any:
+    """[B, T] a row's advantage at each of its actions."""
+    return np.where(batch.actions, batch.gains[:, None], 0)
