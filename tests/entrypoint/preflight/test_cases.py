@@ -214,8 +214,8 @@ CASES = {
     ),
     "host.ports": Case(with_port(None), with_port(6380)),
     "host.stale_ray": Case(
-        patched(ports.process, "neighbour", lambda *_: None),
-        patched(ports.process, "neighbour", lambda *_: 4242),
+        patched(ports.process, "other_owner", lambda *_: None),
+        patched(ports.process, "other_owner", lambda *_: 4242),
     ),
     "host.names": Case(named("localhost", socket.gethostname()), named()),
     "fabric.interface": Case(
