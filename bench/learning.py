@@ -26,7 +26,7 @@ from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest, Score
 from trainer import loop
 from trainer.cluster.worker_group import LocalLauncher
-from trainer.config.config import parse
+from trainer.config.parse import parse
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 

@@ -274,7 +274,7 @@ def layout_of(ranks: int) -> Any:
 
 
 def settings_for(model: Path, case: Case) -> Any:
-    from trainer.models.settings import Sharding
+    from trainer.config.options.parallelism import Sharding
 
     sharding = Sharding(zero_stage=case.stage)
     settings = models.learner(model, samples=case.samples, longest=case.length, sharding=sharding)

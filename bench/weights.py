@@ -4,8 +4,7 @@ A randomly initialised Qwen2 of 500 MB in float32 goes from a policy to an engin
 through `publish.weights` as in a run, version after version; before each, one thread copies as many
 bytes from one warm buffer to another. The first version, for which memory is found, is left out.
 The value is the median over versions of memcpy's time against the transfer's, of the slower engine.
-`first_use_seconds` is what the first token takes longer than the next one: on CPUs vLLM's kernels
-want weights in a form of their own, which is made then.
+`first_use_seconds` is how much longer the first token takes than the next one.
 
 The same goes from one container to another, where this machine can start containers and has iperf3:
 its `to_iperf3` is the transfer's bandwidth against that of one stream of iperf3 between the two.
@@ -146,7 +145,8 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     from trainer.cluster import placement
     from trainer.cluster.ray_worker_group import RayLauncher
     from trainer.config import layout
-    from trainer.rollout.engine import EngineSettings, VLLMSettings
+    from trainer.config.options.parallelism import VLLMSettings
+    from trainer.rollout.engine import EngineSettings
 
     pools = [
         layout.Pool(
@@ -167,7 +167,7 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
         generate_max_len=64,
         mixed_precision=False,
         slots=8,
-        vllm=VLLMSettings(enforce_eager=True),
+        vllm=VLLMSettings(enforce_eager=True, sync_backend="shared_memory"),
     )
     policy = launcher.launch_ranks("policy", actor, 1, learner, PolicyObjective())
     return policy, launcher.launch("engine", ENGINES[kind], 1, engine)

@@ -9,8 +9,8 @@ from threading import Timer
 
 from contract.os_errors import to_a_reader
 from contract.run_dir import ExitCode
-from trainer.config.config import parse
 from trainer.config.installed import beginning_faults, engine_faults, model_faults
+from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 
 LEAVE_SECONDS = 5.0

@@ -226,7 +226,7 @@ class _Run:
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
         """Returns scored samples, and the models' forward passes over them, which still run."""
         found = self.rollouts.step(step)
-        if self.config.vllm_enable_sleep:
+        if self.config.vllm.enable_sleep:
             update.sleep(self.team.engines)  # the models may use the engines' memory
         watch.lap(found.phase)
         watch.metrics |= found.metrics
@@ -290,7 +290,7 @@ class _Run:
 
     def _publish_weights(self, version: int) -> None:
         config, team = self.config, self.team
-        wake, backend = config.vllm_enable_sleep, config.vllm_sync_backend
+        wake, backend = config.vllm.enable_sleep, config.vllm.sync_backend
         with self.rollouts.new_weights(version):
             update.weights(team.policy, team.engines, version, wake=wake, backend=backend)
 

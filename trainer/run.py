@@ -123,7 +123,7 @@ def _settled(config: Config, placed: Placement) -> Config:
     if lacking := engine_faults(config):
         raise placement.LayoutError("\n".join(lacking))
     way = choose.choice(config, placed.assignment)
-    config = replace(config, vllm_sync_backend=way.backend)
+    config = replace(config, vllm=replace(config.vllm, sync_backend=way.backend))
     engine = f"rollouts by {ENGINE_NAMES[config.rollout_engine]}"
     layout_event = "; ".join([*placed.sentences(), engine, str(way)])
     append_event(config.files.journal, "layout", layout_event)
@@ -141,12 +141,13 @@ def choose_engine(config: Config, found: Assignment) -> Config:
     """
     kind = config.rollout_engine
     if kind == "auto":
-        wanted = find_spec("vllm") or config.vllm_tensor_parallel_size > 1
+        wanted = find_spec("vllm") or config.vllm.tensor_parallel_size > 1
         kind = "vllm" if found.on_gpus and wanted and layout.is_exact(config) else "hf"
-    share = config.vllm_gpu_memory_utilization
+    share = config.vllm.gpu_memory_utilization
     if found.on_gpus:
         share = memory_estimate.engine_share(config, found.layout)
-    return replace(config, rollout_engine=kind, vllm_gpu_memory_utilization=share)
+    vllm = replace(config.vllm, gpu_memory_utilization=share)
+    return replace(config, rollout_engine=kind, vllm=vllm)
 
 
 def hub_models(config: Config) -> list[str]:

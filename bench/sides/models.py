@@ -23,8 +23,9 @@ def write(directory: Path, **shape: Any) -> Path:
 
 def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
     """LearnerSettings in which nothing is chosen that a benchmark is about."""
+    from trainer.config.options.optimizer import OptimizerSettings
     from trainer.models.settings import ModelSettings
-    from trainer.workers.settings import LearnerSettings, Schedule
+    from trainer.workers.settings import LearnerSettings
 
     settings = {
         "train_batch_size": samples,
@@ -43,15 +44,13 @@ def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
             micro_batch_size=samples,
             temperature=1.0,
         ),
-        schedule=Schedule(
+        optimizer=OptimizerSettings(
             learning_rate=1e-5,
             lr_scheduler="constant",
             lr_warmup_ratio=0.0,
-            updates=1,
-            adam_betas=(0.9, 0.95),
-            adam_eps=1e-8,
             l2=0.0,
             max_norm=1.0,
         ),
+        updates=1,
         **settings,
     )

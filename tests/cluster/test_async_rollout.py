@@ -13,7 +13,8 @@ from contract.manifest import checkpoint_path
 from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, events, metric_rows, to_argv
 from tests.support.trainer_program import Begin, flags_of, process_of, wait_until
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 from trainer.rollout.rollout_state import FILE, PendingRollouts, PromptGroup
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

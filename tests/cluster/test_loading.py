@@ -17,7 +17,7 @@ from tests.support.ranks import Workbench, experience, settings
 from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.cluster.worker_group import WorkerGroup
-from trainer.models.settings import Sharding
+from trainer.config.options.parallelism import Sharding
 from trainer.types import FloatArray
 from trainer.workers.settings import LearnerSettings
 

@@ -16,7 +16,7 @@ from tests.support.tiny_run import Tiny, to_argv
 from trainer.cluster import placement
 from trainer.cluster.placement import LayoutError
 from trainer.config import layout
-from trainer.config.config import parse
+from trainer.config.parse import parse
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -23,7 +23,8 @@ from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
 from trainer.cluster.worker_group import WorkerGroup
-from trainer.models.settings import LoRASettings, Sharding
+from trainer.config.options.parallelism import Sharding
+from trainer.config.options.training import LoRASettings
 from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -205,10 +206,10 @@ def test_bf16_learns_what_one_rank_learns_in_bf16(
         assert mine["actor_lr"] == theirs["actor_lr"]
 
 
-@pytest.mark.parametrize("adapters", [None, ADAPTERS])
+@pytest.mark.parametrize("adapters", [LoRASettings(), ADAPTERS])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_in_bf16_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
-    benches: Benches, model: Path, stage: int, adapters: LoRASettings | None
+    benches: Benches, model: Path, stage: int, adapters: LoRASettings
 ) -> None:
     made = settings(model, Sharding(zero_stage=stage), mixed_precision=True, lora=adapters)
     scores = []

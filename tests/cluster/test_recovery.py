@@ -26,7 +26,8 @@ from trainer.checkpoint.writer import DriverState
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import layout
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 

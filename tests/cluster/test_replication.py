@@ -23,7 +23,8 @@ from contract.run_dir import ExitCode
 from tests.support.ray_nodes import cluster_at, workers_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from trainer.checkpoint.replication import LOOK_SECONDS, Peers
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -17,7 +17,8 @@ from contract.run_dir import ExitCode
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import STEPS, flags_of, process_of, start, wait_until
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 
 pytestmark = [pytest.mark.timeout(400)]
 

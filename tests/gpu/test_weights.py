@@ -27,7 +27,7 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
-from trainer.models.settings import Sharding
+from trainer.config.options.parallelism import Sharding
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.rollout.vllm_engine import VLLMEngine

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.oracles.agreement import given, same
 from tests.oracles.process import Peers
+from trainer.config.options.optimizer import OptimizerSettings
 from trainer.workers.optimizer import Optimiser
-from trainer.workers.settings import Schedule
 
 
 @pytest.mark.parametrize("name", ["constant_with_warmup", "linear", "cosine_with_min_lr"])
@@ -29,17 +29,14 @@ def test_a_short_run_warms_up_for_one_update() -> None:
 
 def rates(name: str, updates: int, warm_up: float) -> list[float]:
     model = torch.nn.Linear(1, 1)
-    schedule = Schedule(
+    settings = OptimizerSettings(
         learning_rate=1.0,
         lr_scheduler=name,
         lr_warmup_ratio=warm_up,
-        updates=updates,
-        adam_betas=(0.9, 0.95),
-        adam_eps=1e-8,
         l2=0.0,
         max_norm=1.0,
     )
-    optimiser, found = Optimiser(model, schedule), []
+    optimiser, found = Optimiser(model, settings, updates), []
     for _ in range(updates):
         found.append(optimiser.learning_rate)
         model(torch.ones(1, 1)).sum().backward()

@@ -13,7 +13,8 @@ import pytest
 from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny, metric_rows, to_argv, train
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 from trainer.config.schema import flags_of
 
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()
@@ -61,7 +62,7 @@ def test_every_algorithm_trains(flags: str, tiny: Tiny, run_dir: Path) -> None:
 def test_the_page_has_every_estimator_loss_and_aggregation() -> None:
     table = flags_of(Config)
     for name in ("advantage_estimator", "policy_loss_type", "loss_aggregation", "kl_estimator"):
-        choices = set(table[name][1].choices) - {"ppo"}
+        choices = set(table[name].about.choices) - {"ppo"}
         assert {choice for choice in choices if not re.search(rf"\b{choice}\b", PAGE)} == set()
 
 

@@ -22,7 +22,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.builtin import RECIPE
 from tests.support.model_files import write_files
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 
 Damage = Callable[[Path], object]
 

@@ -21,7 +21,7 @@ from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin import RECIPE
 from tests.support.builtin_settings import settings_of
 from tests.support.world import DIED, FINISHED, STOPPED, Act, World, ends
-from trainer.config.config import parse
+from trainer.config.parse import parse
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from trainer.config import values
 from trainer.config.config import Config
 from trainer.config.schema import Flag, Resources, flags_of
 
 TABLE = flags_of(Config)
-KINDS = {name: values.plain(kind) for name, kind in typing.get_type_hints(Config).items()}
 WORDS = st.text("abcdefghij_/", min_size=1, max_size=8)
 
 
@@ -41,10 +39,9 @@ def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
 
 def value_of(name: str) -> st.SearchStrategy[Any]:
     """A value that the flag `name` takes; its default alone where it takes no other."""
-    field, about = TABLE[name]
+    about, kind = TABLE[name].about, TABLE[name].kind
     if about.unsupported:
-        return st.just(field.default)
-    kind = KINDS[name]
+        return st.just(TABLE[name].default)
     if typing.get_origin(kind) is not tuple:
         return _single(kind, about)
     parts = typing.get_args(kind)
@@ -57,7 +54,7 @@ def value_of(name: str) -> st.SearchStrategy[Any]:
 def given_values(draw: st.DrawFn) -> dict[str, Any]:
     """Values of some flags. With a flag that others follow, those others too."""
     names = draw(st.sets(st.sampled_from(sorted(TABLE)), max_size=12))
-    names |= {name for name, (_, about) in TABLE.items() if about.follows in names}
+    names |= {name for name, flag in TABLE.items() if flag.about.follows in names}
     drawn = {name: draw(value_of(name)) for name in sorted(names)}
     return {n: v for n, v in drawn.items() if v is not None and v is not False and v != ""}
 
@@ -73,7 +70,7 @@ def argv(given: Mapping[str, Any], dotted: bool) -> list[str]:
 
 def spelling(name: str) -> str:
     """The dotted spelling, where the flag has one."""
-    return next(iter(TABLE[name][1].dotted_spellings), name)
+    return next(iter(TABLE[name].about.dotted_spellings), name)
 
 
 def nested(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import numpy as np
 
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
-from trainer.models.settings import LoRASettings, ModelSettings
+from trainer.config.options.optimizer import OptimizerSettings
+from trainer.config.options.training import LoRASettings
+from trainer.models.settings import ModelSettings
 from trainer.types import Experience, Sequences, Weights
 from trainer.workers.critic import CriticActor
 from trainer.workers.policy import PolicyActor
-from trainer.workers.settings import LearnerSettings, Schedule
+from trainer.workers.settings import LearnerSettings
 
 
 def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
@@ -24,21 +26,17 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
         "gradient_checkpointing": False,
         **changes,
     }
-    schedule = Schedule(
+    optimizer = OptimizerSettings(
         learning_rate=1e-2,
         lr_scheduler="linear",
         lr_warmup_ratio=0.0,
-        min_lr_ratio=0.1,
-        updates=10,
-        adam_betas=(0.9, 0.95),
-        adam_eps=1e-8,
         l2=0.1,
         max_norm=1.0,
     )
     model = ModelSettings(
         model=str(tiny.model), mixed_precision=False, micro_batch_size=3, temperature=0.7
     )
-    return LearnerSettings(model=model, schedule=schedule, **values)  # type: ignore[arg-type]
+    return LearnerSettings(model=model, optimizer=optimizer, updates=10, **values)  # type: ignore[arg-type]
 
 
 def policy(tiny: Tiny, **changes: object) -> PolicyActor:

@@ -13,11 +13,13 @@ import numpy as np
 import torch
 
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.config.options.optimizer import OptimizerSettings
+from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
-from trainer.models.settings import ModelSettings, Sharding
+from trainer.models.settings import ModelSettings
 from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences, Weights
 from trainer.weight_sync import shared_memory as weights
-from trainer.workers.settings import LearnerSettings, Schedule
+from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
 
@@ -145,13 +147,11 @@ def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings
     precision = {"mixed_precision": changes.pop("mixed_precision", False)}
     return LearnerSettings(
         model=ModelSettings(model=str(model), micro_batch_size=2, temperature=0.7, **precision),
-        schedule=Schedule(
+        updates=12,
+        optimizer=OptimizerSettings(
             learning_rate=1e-3,
             lr_scheduler="linear",
             lr_warmup_ratio=0.25,
-            updates=12,
-            adam_betas=(0.9, 0.95),
-            adam_eps=1e-8,
             l2=0.1,
             max_norm=0.3,
         ),

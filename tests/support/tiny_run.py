@@ -16,7 +16,8 @@ from env.types import RewardFunction, RewardRequest, Score
 from trainer import loop
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import LocalLauncher
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
+from trainer.config.parse import parse
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.tiny_run import Tiny
-from trainer.rollout.engine import EngineSettings, VLLMSettings
+from trainer.config.options.parallelism import VLLMSettings
+from trainer.rollout.engine import EngineSettings
 from trainer.types import (
     Completion,
     Request,

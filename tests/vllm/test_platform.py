@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from trainer.config.options.parallelism import VLLMSettings
 from trainer.rollout import vllm_engine as engine
-from trainer.rollout.engine import EngineSettings, VLLMSettings
+from trainer.rollout.engine import EngineSettings
 from trainer.types import TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]

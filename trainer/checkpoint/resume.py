@@ -189,7 +189,10 @@ def _restore(config: Config, team: Team, source: Source) -> Position | None:
 
 def _tell_of_rates(config: Config, team: Team) -> None:
     """Flags that say another learning rate than what is gone on from was trained with."""
-    by_flags = {"policy": config.actor_learning_rate, "critic": config.critic_learning_rate}
+    by_flags = {
+        "policy": config.policy_optimizer.learning_rate,
+        "critic": config.critic_optimizer.learning_rate,
+    }
     for role, group in team.learners.items():
         before, now = group.call_rank0(Learner.restored_rate).result(), by_flags[role]
         if before is not None and before != now:

@@ -177,8 +177,8 @@ def engine_share(config: Config, layout: Layout) -> float:
     """Share of a GPU's memory that one engine takes."""
     pool = layout.pool_of("engine")
     models = [group for group in pool.groups if group.role != "engine"]
-    if config.vllm_gpu_memory_utilization is not None:
-        return config.vllm_gpu_memory_utilization
+    if config.vllm.gpu_memory_utilization is not None:
+        return config.vllm.gpu_memory_utilization
     beside = pool.tenants - len(models)
     return (ENGINE_BESIDE if models else ENGINE_ALONE) / beside
 
@@ -201,7 +201,7 @@ def least_gpu(config: Config, layout: Layout, pool: Pool) -> int | None:
     beside = pool.tenants - len(known)
     left = 1 - min(share * beside, 0.99)
     resident = sum(memory.idle for memory in known.values())
-    awake = 1.0 if config.vllm_enable_sleep else left
+    awake = 1.0 if config.vllm.enable_sleep else left
     return int(max(engine.weights / share, resident / left, training / awake))
 
 
@@ -219,14 +219,14 @@ def _one(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
 
 
 def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
-    learnt = size.adapters(config.lora_rank) if config.lora_rank else size.parameters
-    stage, width = config.zero_stage, _width(config)
+    learnt = size.adapters(config.lora.rank) if config.lora.rank else size.parameters
+    stage, width = config.sharding.zero_stage, _width(config)
     weights = width * size.parameters // (ranks if stage >= 3 else 1)
     gradients = (width if stage else 4) * learnt // (ranks if stage >= 2 else 1)
     optimiser = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
-    on_host = optimiser if config.adam_offload else 0
+    on_host = optimiser if config.sharding.adam_offload else 0
     kept = weights + optimiser - on_host
-    asleep = config.deepspeed_enable_sleep
+    asleep = config.sharding.sleep
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -245,7 +245,7 @@ def _copy(config: Config, learnt: int, ranks: int) -> int:
 
 def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
     """DeepSpeed shards the reference at stage 3 only; every reward process has whole models."""
-    sharded = role == "reference" and config.zero_stage >= 3
+    sharded = role == "reference" and config.sharding.zero_stage >= 3
     weights = _width(config) * size.parameters // (ranks if sharded else 1)
     offloaded = config.ref_reward_offload
     return Memory(

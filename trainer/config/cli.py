@@ -91,13 +91,14 @@ def label(spelling: str, file: str = "") -> str:
 def aliases(config: type[Any]) -> dict[str, tuple[str, ...]]:
     """Spelling → names of the fields that it sets; the first is the one that it is named for."""
     found: dict[str, tuple[str, ...]] = {}
-    for name, (_, about) in flags_of(config).items():
-        for spelling in (name, *about.aliases, *about.dotted_spellings):
+    flags = flags_of(config)
+    for name, flag in flags.items():
+        for spelling in (name, *flag.about.aliases, *flag.about.dotted_spellings):
             assert spelling not in found, spelling
             found[spelling] = (name,)
-    for name, (_, about) in flags_of(config).items():
-        if about.follows:
-            found[about.follows] += (name,)
+    for name, flag in flags.items():
+        if flag.about.follows:
+            found[flag.about.follows] += (name,)
     return found
 
 

@@ -1,20 +1,17 @@
 """The builtin trainer's flags as one frozen Config. Torch-free.
 
-The table itself is in `trainer.config.options`, by concern: each flag with both of OpenRLHF's
-spellings.
+`trainer.config.options` declares them by concern, each with both of OpenRLHF's spellings. What
+workers take is composed of settings (`config.lora`), which go to the workers as they are.
 """
 
+# ruff: noqa: RUF009 - `composed` makes a dataclass field
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from contract.os_errors import why_absent
 from contract.run_dir import RunFiles
-from trainer.config import layout
-from trainer.config.no_effect import warnings_between
 from trainer.config.options.algorithm import (
     AdvantageFlags,
     CorrectionFlags,
@@ -25,29 +22,29 @@ from trainer.config.options.algorithm import (
 )
 from trainer.config.options.data import DataFlags, ModelFlags, PreferenceFlags
 from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
-from trainer.config.options.optimizer import OptimiserFlags
-from trainer.config.options.parallelism import DeepSpeedFlags, LayoutFlags, VLLMFlags
-from trainer.config.options.training import LoRAFlags, MemoryFlags, RolloutFlags, TrainFlags
-from trainer.config.parse import read
-from trainer.config.schema import ConfigError, flags_of
-from trainer.config.validate import faults_between
-from trainer.config.values import FALSE, TRUE
-
-DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
-PROG = "python -m trainer"
-DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
+from trainer.config.options.optimizer import (
+    CriticOptimizerSettings,
+    OptimiserFlags,
+    OptimizerSettings,
+)
+from trainer.config.options.parallelism import (
+    DeepSpeedFlags,
+    LayoutFlags,
+    Sharding,
+    VLLMSettings,
+)
+from trainer.config.options.training import LoRASettings, MemoryFlags, RolloutFlags, TrainFlags
+from trainer.config.schema import composed, flags_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(  # from the last concern to the first: a dataclass takes its bases in that order
     PreferenceFlags,
     DeepSpeedFlags,
-    VLLMFlags,
     LayoutFlags,
     LoggerFlags,
     EvaluationFlags,
     CheckpointFlags,
-    LoRAFlags,
     MemoryFlags,
     OptimiserFlags,
     CorrectionFlags,
@@ -63,6 +60,13 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 ):
     """Every flag of `python -m trainer`; valid in itself once `parse` has returned it."""
 
+    policy_optimizer: OptimizerSettings = composed(OptimizerSettings, dotted="actor.")
+    critic_optimizer: CriticOptimizerSettings = composed(
+        CriticOptimizerSettings, prefix="critic_", dotted="critic.", critic=True
+    )
+    lora: LoRASettings = composed(LoRASettings, prefix="lora_", dotted="ds.lora.")
+    sharding: Sharding = composed(Sharding, dotted="ds.")
+    vllm: VLLMSettings = composed(VLLMSettings, prefix="vllm_", dotted="vllm.")
     warnings: tuple[str, ...] = ()
     """One sentence for each flag that was given and has no effect."""
 
@@ -197,84 +201,9 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.max_steps or by_data
 
     def public(self) -> dict[str, str]:
-        """Every flag's value as text, without secrets."""
-        flags = flags_of(type(self))
+        """Return every flag's value as text, without secrets."""
         return {
-            f.name: str(getattr(self, f.name))
-            for f in fields(self)
-            if f.name in flags and not flags[f.name][1].secret
+            name: str(flag.value_in(self))
+            for name, flag in flags_of(type(self)).items()
+            if not flag.about.secret
         }
-
-
-def parse(argv: Sequence[str]) -> Config:
-    """The command line, and the files that it names, as a Config.
-
-    Raises ConfigError with every fault, each with its remedy. What is given and has no effect is
-    in the Config's `warnings`.
-    """
-    reading = read(Config, argv, PROG, DESCRIPTION)
-    config = _settled(reading.config, reading.given)
-    between = [
-        fault
-        for fault in faults_between(config)
-        if fault.flag.removeprefix("--") not in reading.at_fault
-    ]
-    if faults := [*reading.faults, *between]:
-        raise ConfigError(faults)
-    warnings = (*reading.warnings, *warnings_between(config, reading.given))
-    return replace(config, warnings=warnings)
-
-
-def named_in(argv: Sequence[str]) -> frozenset[str]:
-    """The fields that `argv` and its files name, in whatever spelling."""
-    return read(Config, argv, PROG, DESCRIPTION).given
-
-
-def _settled(config: Config, given: Set[str]) -> Config:
-    """Each thing said in one place: flags that stand for others are folded into those."""
-    prompt_limit = config.prompt_max_len
-    if config.max_len is not None:
-        room = config.max_len - config.generate_max_len
-        prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
-    threshold = config.is_correction_threshold
-    bf16 = config.bf16 or config.mixed_precision
-    flash = "flash_attention_2" if config.flash_attn and bf16 else None  # it has no fp32
-    correction = config.is_correction_level
-    if config.runs_ahead and "is_correction_level" not in given:
-        correction = "token"
-    return replace(
-        layout.settled(config, given),
-        is_correction_level=correction,
-        pretrain=_located(config.pretrain),
-        critic_pretrain=_located(config.critic_pretrain),
-        prompt_data=_located_data(config.prompt_data),
-        eval_dataset=_located_data(config.eval_dataset),
-        reward_pretrain=",".join(
-            _located(name.strip()) for name in config.reward_pretrain.split(",")
-        ),
-        prompt_max_len=prompt_limit,
-        param_dtype="bf16" if bf16 else config.param_dtype,
-        attn_implementation=config.attn_implementation or flash,
-        is_correction_threshold=threshold if len(threshold) > 1 else (0.0, *threshold),
-        use_wandb=_switch(config.use_wandb),
-    )
-
-
-def _located(model: str) -> str:
-    """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
-    return str(Path(model).absolute()) if model and why_absent(Path(model)) is None else model
-
-
-def _located_data(path: Path | None) -> Path | None:
-    """An absolute path; a data set's name on the hub, owner/name, as a relative one."""
-    if path is None or why_absent(path) is None or not path.is_relative_to(Path.cwd()):
-        return path
-    name = path.relative_to(Path.cwd())
-    return path if len(name.parts) != 2 or name.suffix in DATA_FILES else name
-
-
-def _switch(key: str) -> str:
-    """A W&B key, or "yes" or nothing for the words that only switch it on or off."""
-    if key.lower() in TRUE:
-        return "yes"
-    return "" if key.lower() in FALSE else key

@@ -1,26 +1,22 @@
-"""What --help says of a dataclass of flags: grouped by concern, with unit and default."""
+"""The text of --help: flags grouped by concern, each with unit and default."""
 
 from __future__ import annotations
 
 import textwrap
-import typing
 from collections.abc import Iterator
-from dataclasses import MISSING, Field
+from dataclasses import MISSING
 from typing import Any
 
 from trainer.config import values
-from trainer.config.schema import Flag, flags_of
+from trainer.config.schema import Declared, by_group
 
 WIDTH = 100
 INDENT = 6
 
 
 def help_text(config: type[Any], prog: str, description: str) -> str:
-    """The whole help, one group after the other in the order of their first flags."""
-    groups: dict[str, list[str]] = {}
-    kinds = typing.get_type_hints(config)
-    for name, (field, about) in flags_of(config).items():
-        groups.setdefault(about.group, []).extend(_lines(name, field, about, kinds[name]))
+    """Return the whole help, concern by concern."""
+
     top = [
         f"usage: {prog} [--config FILE] [--FLAG VALUE …]",
         "",
@@ -29,20 +25,23 @@ def help_text(config: type[Any], prog: str, description: str) -> str:
         "  --config FILE",
         *_wrapped("flags from a YAML or TOML file; what the command line gives wins"),
     ]
-    body = [line for group, lines in groups.items() for line in ("", f"{group}:", *lines)]
+    body = []
+    for group, flags in by_group(config).items():
+        body += ["", f"{group}:", *(line for flag in flags for line in _lines(flag))]
     return "\n".join(top + body)
 
 
-def _lines(name: str, field: Field[Any], about: Flag, kind: Any) -> Iterator[str]:
-    shown = "{" + ",".join(about.choices) + "}" if about.choices else values.word(kind)
+def _lines(flag: Declared) -> Iterator[str]:
+    about = flag.about
+    shown = "{" + ",".join(about.choices) + "}" if about.choices else values.word(flag.kind)
     if about.bare is not None:
         shown = f"[{shown}]"
-    yield f"  --{name} {shown}".rstrip()
+    yield f"  --{flag.name} {shown}".rstrip()
     others = [f"--{other}" for other in (*about.aliases, *about.dotted_spellings)]
     if others:
         yield " " * INDENT + ", ".join(others)
     also = f"; --{about.follows} sets it too" if about.follows else ""
-    yield from _wrapped(about.help + also + suffix(field, about))
+    yield from _wrapped(about.help + also + suffix(flag))
     if about.no_effect:
         yield from _wrapped(f"No effect here: {about.no_effect}.")
     if about.unsupported:
@@ -54,11 +53,11 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def suffix(field: Field[Any], about: Flag) -> str:
-    """Unit and default, in brackets."""
-    notes = [about.unit] if about.unit else []
-    if about.required:
+def suffix(flag: Declared) -> str:
+    """Return unit and default, in brackets."""
+    notes = [flag.about.unit] if flag.about.unit else []
+    if flag.about.required:
         notes.append("required")
-    elif field.default not in (None, False, "", MISSING):
-        notes.append(f"default {values.shown(field.default)}")
+    elif flag.default not in (None, False, "", MISSING):
+        notes.append(f"default {values.shown(flag.default)}")
     return f" ({', '.join(notes)})" if notes else ""

@@ -124,7 +124,7 @@ def _vllm_faults(config: Config) -> Iterator[str]:
             "GPU), or give --rollout_engine hf"
         )
     shape = _shape(config.pretrain)
-    ranks = config.vllm_tensor_parallel_size
+    ranks = config.vllm.tensor_parallel_size
     for what in ("num_attention_heads", "num_key_value_heads"):
         heads = shape.get(what)
         # Fewer heads of keys and values than ranks are copied to several.

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainer.config.config import Config
 from trainer.config.schema import Fault
-
-if TYPE_CHECKING:
-    from trainer.config.config import Config
 
 PREFIXES = {
     "reference": "ref",
@@ -186,7 +184,7 @@ def _engine_faults(config: Config) -> Iterator[Fault]:
             f"does not divide the {host.per_node} GPUs of a node, which the engines share",
             f"Give one of {', '.join(divisors)}",
         )
-    share, beside = config.vllm_gpu_memory_utilization, -(-engines.slots // host.slots)
+    share, beside = config.vllm.gpu_memory_utilization, -(-engines.slots // host.slots)
     if share is not None and share * beside > 1:
         yield Fault(
             "--vllm_gpu_memory_utilization",
@@ -236,7 +234,7 @@ def _group(config: Config, role: str) -> Group:
 def engine_slots(config: Config) -> int:
     """Of one engine: a transformers engine computes on one, whatever vLLM's ranks would be."""
     hf = config.rollout_engine == "hf" or (config.rollout_engine == "auto" and not is_exact(config))
-    return 1 if hf else config.vllm_tensor_parallel_size
+    return 1 if hf else config.vllm.tensor_parallel_size
 
 
 def is_exact(config: Config) -> bool:

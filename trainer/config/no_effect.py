@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainer.config import layout
-
-if TYPE_CHECKING:
-    from trainer.config.config import Config
-
+from trainer.config.config import Config
 
 WHITENED = ("gae", "reinforce", "reinforce_baseline")
 
@@ -138,7 +134,7 @@ IDLE = (
     ),
     Idle(
         ("lora_alpha", "lora_dropout", "target_modules"),
-        lambda c: c.lora_rank == 0,
+        lambda c: c.lora.rank == 0,
         "it needs --lora_rank",
     ),
     Idle(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
@@ -175,12 +171,12 @@ IDLE = (
     ),
     Idle(
         ("min_lr_ratio",),
-        lambda c: c.lr_scheduler != "cosine_with_min_lr",
+        lambda c: c.policy_optimizer.lr_scheduler != "cosine_with_min_lr",
         "only --lr_scheduler cosine_with_min_lr has a minimum",
     ),
     Idle(
         ("lr_warmup_ratio",),
-        lambda c: c.lr_scheduler == "constant",
+        lambda c: c.policy_optimizer.lr_scheduler == "constant",
         "--lr_scheduler constant has no warm-up; constant_with_warmup has",
     ),
     Idle(
@@ -210,10 +206,10 @@ IDLE = (
     ),
     Idle(
         ("adam_offload", "overlap_comm", "grad_accum_dtype"),
-        lambda c: c.zero_stage == 0,
+        lambda c: c.sharding.zero_stage == 0,
         "it needs --zero_stage",
     ),
-    Idle(("zpg",), lambda c: c.zero_stage < 3, "only --zero_stage 3 shards weights"),
+    Idle(("zpg",), lambda c: c.sharding.zero_stage < 3, "only --zero_stage 3 shards weights"),
     Idle(
         ("wandb_project", "wandb_run_name", "wandb_group", "wandb_org"),
         lambda c: not c.wandb_wanted,

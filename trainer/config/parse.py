@@ -3,19 +3,100 @@
 from __future__ import annotations
 
 import sys
-import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from trainer.config import cli, values
+from contract.os_errors import why_absent
+from trainer.config import cli, layout, values
 from trainer.config.cli import Given, Shape, aliases, label, resolve
+from trainer.config.config import Config
 from trainer.config.help import help_text
-from trainer.config.schema import OVER, Fault, Flag, flags_of
+from trainer.config.no_effect import warnings_between
+from trainer.config.schema import OVER, ConfigError, Declared, Fault, Flag, flags_of, with_values
+from trainer.config.validate import faults_between
+from trainer.config.values import FALSE, TRUE
 
 T = TypeVar("T")
 CONFIG = "config"
+DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
+PROG = "python -m trainer"
+DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """The command line, and the files that it names, as a Config.
+
+    Raises ConfigError with every fault, each with its remedy. What is given and has no effect is
+    in the Config's `warnings`.
+    """
+    reading = read(Config, argv, PROG, DESCRIPTION)
+    config = _settled(reading.config, reading.given)
+    between = [
+        fault
+        for fault in faults_between(config)
+        if fault.flag.removeprefix("--") not in reading.at_fault
+    ]
+    if faults := [*reading.faults, *between]:
+        raise ConfigError(faults)
+    warnings = (*reading.warnings, *warnings_between(config, reading.given))
+    return replace(config, warnings=warnings)
+
+
+def named_in(argv: Sequence[str]) -> frozenset[str]:
+    """The fields that `argv` and its files name, in whatever spelling."""
+    return read(Config, argv, PROG, DESCRIPTION).given
+
+
+def _settled(config: Config, given: Set[str]) -> Config:
+    """Each thing said in one place: flags that stand for others are folded into those."""
+    prompt_limit = config.prompt_max_len
+    if config.max_len is not None:
+        room = config.max_len - config.generate_max_len
+        prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
+    threshold = config.is_correction_threshold
+    bf16 = config.bf16 or config.mixed_precision
+    flash = "flash_attention_2" if config.flash_attn and bf16 else None  # it has no fp32
+    correction = config.is_correction_level
+    if config.runs_ahead and "is_correction_level" not in given:
+        correction = "token"
+    return replace(
+        layout.settled(config, given),
+        is_correction_level=correction,
+        pretrain=_located(config.pretrain),
+        critic_pretrain=_located(config.critic_pretrain),
+        prompt_data=_located_data(config.prompt_data),
+        eval_dataset=_located_data(config.eval_dataset),
+        reward_pretrain=",".join(
+            _located(name.strip()) for name in config.reward_pretrain.split(",")
+        ),
+        prompt_max_len=prompt_limit,
+        param_dtype="bf16" if bf16 else config.param_dtype,
+        attn_implementation=config.attn_implementation or flash,
+        is_correction_threshold=threshold if len(threshold) > 1 else (0.0, *threshold),
+        use_wandb=_switch(config.use_wandb),
+    )
+
+
+def _located(model: str) -> str:
+    """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
+    return str(Path(model).absolute()) if model and why_absent(Path(model)) is None else model
+
+
+def _located_data(path: Path | None) -> Path | None:
+    """An absolute path; a data set's name on the hub, owner/name, as a relative one."""
+    if path is None or why_absent(path) is None or not path.is_relative_to(Path.cwd()):
+        return path
+    name = path.relative_to(Path.cwd())
+    return path if len(name.parts) != 2 or name.suffix in DATA_FILES else name
+
+
+def _switch(key: str) -> str:
+    """A W&B key, or "yes" or nothing for the words that only switch it on or off."""
+    if key.lower() in TRUE:
+        return "yes"
+    return "" if key.lower() in FALSE else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +112,6 @@ class Reading(Generic[T]):
     """One sentence for each flag that was given and has no effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """A field that is a flag."""
-
-    name: str
-    field: Field[Any]
-    about: Flag
-    kind: Any
-
-
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:
     """`argv`, and the files that its --config name, as a `config`; what argv gives wins.
 
@@ -49,7 +120,7 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     if any(word in ("-h", "--help") for word in argv):
         print(help_text(config, prog, description))
         sys.exit(0)
-    declared = _declared(config)
+    declared = flags_of(config)
     known = aliases(config)
     shapes = {spelling: _shape(declared[names[0]]) for spelling, names in known.items()}
     before, after = _parted(argv)
@@ -66,7 +137,7 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     found = in_files | on_line | resolve(from_above, known)[0]
     checked = _checked(declared, found)
     return Reading(
-        config(**checked.values),
+        with_values(config(), {declared[name].path: v for name, v in checked.values.items()}),
         frozenset(name for name, one in found.items() if known[one.spelling][0] == name),
         frozenset(checked.at_fault),
         (*faults, *wrong, *twice_in_file, *twice, *checked.faults.values()),
@@ -92,7 +163,7 @@ class _Checked:
     warnings: list[str] = field(default_factory=list)
 
 
-def _checked(declared: Mapping[str, _Declared], given: Mapping[str, Given]) -> _Checked:
+def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _Checked:
     """Each flag's value by itself: its type, its range, whether it has an effect."""
     checked = _Checked()
     for name, one in declared.items():
@@ -107,12 +178,12 @@ def _checked(declared: Mapping[str, _Declared], given: Mapping[str, Given]) -> _
             checked.faults.setdefault(fault.flag, fault)
             continue
         checked.values[name] = value
-        if one.about.no_effect and value != one.field.default:
+        if one.about.no_effect and value != one.default:
             checked.warnings.append(f"{given[name].label} has no effect: {one.about.no_effect}")
     return checked
 
 
-def _value(one: _Declared, given: Given) -> tuple[Any, Fault | None]:
+def _value(one: Declared, given: Given) -> tuple[Any, Fault | None]:
     """The value that was given for a flag, or what is wrong with it."""
     texts = given.texts
     if not texts and one.about.bare is not None:
@@ -127,7 +198,7 @@ def _value(one: _Declared, given: Given) -> tuple[Any, Fault | None]:
         return None, Fault(given.label, shown, wrong, _remedy(one.about))
     if problem := one.about.problem(value):
         return None, Fault(given.label, shown, problem, _remedy(one.about))
-    if one.about.unsupported and value != one.field.default:
+    if one.about.unsupported and value != one.default:
         return None, Fault(given.label, shown, "is not supported", one.about.unsupported)
     return value, None
 
@@ -136,13 +207,5 @@ def _remedy(about: Flag) -> str:
     return about.help[:1].upper() + about.help[1:]
 
 
-def _declared(config: type[Any]) -> dict[str, _Declared]:
-    kinds = typing.get_type_hints(config)
-    return {
-        name: _Declared(name, field, about, values.plain(kinds[name]))
-        for name, (field, about) in flags_of(config).items()
-    }
-
-
-def _shape(one: _Declared) -> Shape:
+def _shape(one: Declared) -> Shape:
     return Shape(values.most(one.kind), switch=one.kind is bool)

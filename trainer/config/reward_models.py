@@ -9,12 +9,10 @@ import json
 import runpy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainer.config.config import Config
 from trainer.config.schema import Fault
-
-if TYPE_CHECKING:
-    from trainer.config.config import Config
 
 HEAD = "ForSequenceClassification"
 OPENRLHF = ("RewardModel", "CriticModel", "LLMForSequenceRegression")

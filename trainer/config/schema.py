@@ -1,6 +1,7 @@
-"""Command lines as frozen dataclasses: one declarative field a flag, all faults at once.
+"""Flags as fields of frozen dataclasses: each is declared once, beside the type that uses it.
 
-Torch-free, and free of every heavy import: `--help` must answer at once.
+A command is a dataclass whose fields are flags, and settings whose fields are flags (`composed`).
+Standard library only: `--help` must answer at once.
 """
 
 from __future__ import annotations
@@ -8,51 +9,57 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+from trainer.config.values import plain
+
+T = TypeVar("T")
 
 OVER = "--"
-"""A word of the command line: what follows it says a flag's value whatever stands before it. A
-launcher puts there what it knows better than the one who wrote the command."""
+"""A word of the command line: flags after it win over flags before it. There a launcher puts what
+it knows better than the author of the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """What a flag means and which values it takes; its type is its dataclass field's."""
+    """What a flag means and which values it takes. Its type is the type of its field."""
 
     group: str
     help: str
+    name: str = ""
+    """Its flat spelling; the name of its field if empty."""
     unit: str = ""
     dotted: str | tuple[str, ...] = ()
-    """Its spelling in OpenRLHF 0.11; several where one field stands for several flags there."""
+    """Its spelling in OpenRLHF 0.11; several if one field stands for several flags there."""
     aliases: tuple[str, ...] = ()
     """Other flat spellings."""
     follows: str = ""
-    """The flag whose flat spelling sets this one too, where its own spellings are not given."""
+    """The flag whose flat spelling also sets this one, unless this one is given itself."""
     bare: str | None = None
-    """The value that the flag without a value stands for; None: it needs one."""
+    """The value of the flag if it is given without one; None: it needs a value."""
     choices: tuple[str, ...] = ()
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for some of the choices."""
     required: bool = False
     secret: bool = False
-    """Its value is shown nowhere."""
+    """Its value is never shown."""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     endless: bool = False
-    """Whether it may be infinite."""
+    """Infinity is allowed."""
     no_effect: str = ""
-    """Accepted, with a warning that gives this reason: it changes nothing that is learned."""
+    """Reason why the flag changes nothing here; it is accepted with a warning that says so."""
     unsupported: str = ""
-    """A fault unless it has its default: without it something else would be learned."""
+    """Reason why any value but the default is a fault: ignoring it would change the result."""
 
     @property
     def dotted_spellings(self) -> tuple[str, ...]:
         return (self.dotted,) if isinstance(self.dotted, str) else self.dotted
 
     def problem(self, value: Any) -> str | None:
-        """Why `value` is out of range, in words; None where it is not."""
+        """Return why `value` is out of range, in words; None if it is in range."""
         if isinstance(value, tuple):
             return next((said for part in value if (said := self.problem(part))), None)
         if self.choices and value not in self.choices:
@@ -74,7 +81,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a command line, and what would be right."""
+    """One error of a command line, and its remedy."""
 
     flag: str
     value: str
@@ -88,11 +95,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class MissingFile(Fault):
-    """A file that a command line names, and that this machine does not have or cannot read now."""
+    """A file that a command line names and that this machine lacks or cannot read now."""
 
 
 class ConfigError(ValueError):
-    """A command line that cannot be run; says every fault at once."""
+    """A command line that cannot be run; its text has every fault."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
@@ -100,14 +107,82 @@ class ConfigError(ValueError):
 
 
 def flag(default: Any, **about: Any) -> Any:
-    """A dataclass field that is a flag: its default and the fields of Flag."""
+    """Return a dataclass field that is a flag, from its default and the fields of Flag."""
     declared = Flag(**about)
     return field(default=default, metadata={"flag": declared}, repr=not declared.secret)
 
 
-def flags_of(config: type[Any]) -> dict[str, tuple[Field[Any], Flag]]:
-    """Name → (field, flag) of a dataclass's fields that are made by `flag`."""
-    return {f.name: (f, f.metadata["flag"]) for f in fields(config) if "flag" in f.metadata}
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """How the flags of settings are spelt in the command that the settings are part of."""
+
+    prefix: str
+    dotted: str
+    critic: bool
+
+    def of(self, field_name: str, about: Flag) -> tuple[str, Flag]:
+        """Return the flat spelling and the Flag as the command has them."""
+        about = replace(about, dotted=tuple(self.dotted + one for one in about.dotted_spellings))
+        if about.name:
+            return about.name, about
+        if self.critic:
+            about = replace(about, help="the critic's", follows=field_name)
+        return self.prefix + field_name, about
+
+
+def composed(settings: type[T], *, prefix: str = "", dotted: str = "", critic: bool = False) -> T:
+    """Return a dataclass field that holds settings, whose fields are flags of the command.
+
+    `prefix` and `dotted` begin the spellings of flags that have no `name`. `critic`: each flag
+    without a `name` is the critic's variant of the policy's flag, which sets both.
+    """
+    scope = _Scope(prefix, dotted, critic)
+    made: T = field(default_factory=settings, metadata={"settings": scope})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A flag of a command."""
+
+    name: str
+    path: tuple[str, ...]
+    """Its field: of the command, or of settings that the command is composed of."""
+    kind: Any
+    """The type of the field, without None."""
+    default: Any
+    about: Flag
+
+    def value_in(self, config: Any) -> Any:
+        for name in self.path:
+            config = getattr(config, name)
+        return config
+
+
+def flags_of(config: type[Any]) -> dict[str, Declared]:
+    """Return every flag of a command by its flat spelling."""
+    kinds = get_type_hints(config)
+    found: dict[str, Declared] = {}
+    for own in fields(config):
+        if about := own.metadata.get("flag"):
+            name = about.name or own.name
+            found[name] = Declared(name, (own.name,), plain(kinds[own.name]), own.default, about)
+        elif scope := own.metadata.get("settings"):
+            inner = get_type_hints(kinds[own.name])
+            for part in fields(kinds[own.name]):
+                name, about = scope.of(part.name, part.metadata["flag"])
+                path = (own.name, part.name)
+                found[name] = Declared(name, path, plain(inner[part.name]), part.default, about)
+    return found
+
+
+def with_values(config: T, values: Mapping[tuple[str, ...], Any]) -> T:
+    """Return a command with other values of the flags at these paths."""
+    changed: dict[str, Any] = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for owner in dict.fromkeys(path[0] for path in values if len(path) == 2):
+        inner = {path[1]: value for path, value in values.items() if path[0] == owner}
+        changed[owner] = replace(getattr(config, owner), **inner)
+    return replace(config, **changed)  # type: ignore[type-var]
 
 
 MODELS = "models and rewards"
@@ -130,11 +205,35 @@ LAYOUT = "layout of models over GPUs"
 VLLM = "vLLM"
 DEEPSPEED = "DeepSpeed"
 PREFERENCES = "preference training"
+GROUPS = (
+    *(MODELS, DATA, ROLLOUT, TRAIN, ADVANTAGE, LOSS, KL, SHAPING, FILTERING, CORRECTION),
+    *(
+        OPTIMISER,
+        MEMORY,
+        LORA,
+        CHECKPOINTS,
+        EVALUATION,
+        LOGGER,
+        LAYOUT,
+        VLLM,
+        DEEPSPEED,
+        PREFERENCES,
+    ),
+)
+"""Concerns in the order of the help."""
+
+
+def by_group(config: type[Any]) -> dict[str, list[Declared]]:
+    """Return the flags of a command by concern, settings before other flags."""
+    found: dict[str, list[Declared]] = {group: [] for group in GROUPS}
+    for flag in sorted(flags_of(config).values(), key=lambda flag: -len(flag.path)):
+        found.setdefault(flag.about.group, []).append(flag)
+    return {group: flags for group, flags in found.items() if flags}
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Amounts by name. Raises ValueError for a text that is no such object."""
+    """Amounts of resources by name. Raises ValueError if the text is no such object."""
 
     text: str = "{}"
     DESCRIBED: ClassVar[str] = 'a JSON object such as {"v100": 1}, of positive numbers, no GPU, CPU'

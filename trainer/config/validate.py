@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from contract.os_errors import why_absent
 from trainer.algorithms import kl_control
 from trainer.config import layout, reward_models
+from trainer.config.config import Config
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
-from trainer.weight_sync import choose
-
-if TYPE_CHECKING:
-    from trainer.config.config import Config
 
 GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 
@@ -34,7 +30,6 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _vllm_faults(config)
     yield from _asynchronous_faults(config)
     yield from layout.faults(config)
-    yield from choose.faults(config)
     yield from reward_models.faults(config)
 
 
@@ -165,8 +160,12 @@ def _range_faults(config: Config) -> Iterator[Fault]:
             yield Fault(f"--{name}", shown(bounds), "takes at most two bounds", "Give LOW and HIGH")
         elif not bounds[0] < bounds[1]:
             yield Fault(f"--{name}", shown(bounds), "is empty", "Give LOW then HIGH")
-    for name in ("adam_betas", "critic_adam_betas"):
-        betas: tuple[float, float] = getattr(config, name)
+    optimizers = {
+        "adam_betas": config.policy_optimizer,
+        "critic_adam_betas": config.critic_optimizer,
+    }
+    for name, optimizer in optimizers.items():
+        betas = optimizer.adam_betas
         if not all(0 <= beta < 1 for beta in betas):
             yield Fault(f"--{name}", shown(betas), "must lie in [0, 1)", "Commonly 0.9 0.95")
     if config.input_template is not None and "{}" not in config.input_template:
@@ -244,7 +243,7 @@ def _beginning_faults(config: Config) -> Iterator[Fault]:
 
 
 def _sharding_faults(config: Config) -> Iterator[Fault]:
-    if config.zero_stage < 3:
+    if config.sharding.zero_stage < 3:
         return
     if config.enable_ema:
         yield Fault(
@@ -255,12 +254,12 @@ def _sharding_faults(config: Config) -> Iterator[Fault]:
         )
     learners = {"policy": config.policy_ranks, "critic": config.critic_ranks}
     for model, ranks in list(learners.items())[: 1 + config.has_critic]:
-        if ranks % config.zpg:
+        if ranks % config.sharding.zpg:
             yield Fault(
                 "--zpg",
-                str(config.zpg),
+                str(config.sharding.zpg),
                 f"does not divide the {ranks} ranks of the {model}",
-                f"{_nearest_divisors(ranks, config.zpg)} would",
+                f"{_nearest_divisors(ranks, config.sharding.zpg)} would",
             )
 
 
@@ -273,10 +272,17 @@ def _vllm_faults(config: Config) -> Iterator[Fault]:
             f"{shown(config.temperature)}, which are what training goes by",
             "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
         )
+    if config.vllm.sync_backend == "ipc" and not layout.shares_policy(config, "engine"):
+        yield Fault(
+            "--vllm_sync_backend",
+            "ipc",
+            "reads the policy's memory on GPUs that the engines share, and they share none",
+            "Give nccl or auto, or --colocate_all_models without --async_train",
+        )
 
 
 def _asynchronous_faults(config: Config) -> Iterator[Fault]:
-    if config.async_train and config.vllm_enable_sleep:
+    if config.async_train and config.vllm.enable_sleep:
         yield Fault(
             "--vllm_enable_sleep",
             "",

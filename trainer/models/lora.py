@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.models.settings import LoRASettings
+from trainer.config.options.training import LoRASettings
 from trainer.types import UnfitModelError
 
 ALL_LINEAR = "all-linear"

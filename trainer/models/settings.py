@@ -30,32 +30,6 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
-    """What the ranks of a model share among themselves (Rajbhandari et al. 2020, section 5)."""
-
-    zero_stage: int = 0
-    """0: nothing; 1: the optimiser's state; 2: the gradients too; 3: the weights too."""
-    adam_offload: bool = False
-    """The optimiser, and what it holds, on the CPU."""
-    zpg: int = 1
-    """Ranks of a node that keep a copy of the weights among them, so that gathers stay there."""
-    overlap_comm: bool = False
-    grad_accum_dtype: str = ""
-    """fp32 or bf16; the weights' own where empty."""
-    sleep: bool = False
-    """What is on the GPU goes to the CPU's memory between two calls."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoRASettings:
-    rank: int
-    alpha: int
-    dropout: float
-    target_modules: tuple[str, ...]
-    """Last parts of modules' names, or all-linear."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSettings:
     """How reward models are loaded and run."""
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainer.cluster import rendezvous
+from trainer.config.options.parallelism import Sharding
 from trainer.models.gpu_memory import give_freed_memory_back
-from trainer.models.settings import Sharding
 from trainer.types import Rank
 
 

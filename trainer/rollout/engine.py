@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from trainer.cluster.shared_memory import Lent, Parcel, Part
+from trainer.config.options.parallelism import VLLMSettings
 from trainer.types import (
     Completion,
     Measured,
@@ -18,19 +19,6 @@ from trainer.types import (
 from trainer.weight_sync.choose import Member, Seat
 
 Memory = Literal["weights", "cache"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VLLMSettings:
-    """What only vLLM has; values are the flags'."""
-
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float | None = None
-    enable_prefix_caching: bool = False
-    enforce_eager: bool = False
-    enable_sleep: bool = False
-    sync_backend: str = "shared_memory"
-    """How weights come: one that `sync.choice` gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +35,7 @@ class EngineSettings:
     """Completions that a transformers engine decodes at a time; vLLM finds its own number."""
     top_p: float = 1.0
     """Of the rollouts that are trained on."""
-    vllm: VLLMSettings = VLLMSettings()
+    vllm: VLLMSettings = field(default_factory=VLLMSettings)
 
 
 class Engine(Measured, Protocol):

@@ -9,16 +9,11 @@ Torch-free and Ray-free. `nccl` and `ipc` are vLLM's own names of its ends of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainer.cluster.bin_packing import Assignment
-from trainer.config import layout
-from trainer.config.schema import Fault
-
-if TYPE_CHECKING:
-    from trainer.config.config import Config
+from trainer.config.config import Config
 
 WORDS = {
     "shared_memory": "through shared memory",
@@ -45,7 +40,7 @@ def choice(config: Config, found: Assignment) -> Choice:
     is replaced by what can: OpenRLHF's `nccl` means its CUDA IPC, too, where all share GPUs, and a
     command for GPUs is also run without.
     """
-    wanted = config.vllm_sync_backend
+    wanted = config.vllm.sync_backend
     asked = wanted in ("nccl", "ipc")
     if wanted == "shared_memory":
         return Choice(wanted)
@@ -62,16 +57,6 @@ def choice(config: Config, found: Assignment) -> Choice:
 def _together(found: Assignment) -> bool:
     """Whether every GPU of an engine has a rank of the policy, too."""
     return found.layout.pool_of("engine") is found.layout.pool_of("policy")
-
-
-def faults(config: Config) -> Iterator[Fault]:
-    if config.vllm_sync_backend == "ipc" and not layout.shares_policy(config, "engine"):
-        yield Fault(
-            "--vllm_sync_backend",
-            "ipc",
-            "reads the policy's memory on GPUs that the engines share, and they share none",
-            "Give nccl or auto, or --colocate_all_models without --async_train",
-        )
 
 
 @dataclass(frozen=True, slots=True)

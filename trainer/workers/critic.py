@@ -31,7 +31,7 @@ def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
         backbone = load_backbone(made.model, torch.float32, made.attention)
     if settings.gradient_checkpointing:
         backbone.gradient_checkpointing_enable()
-    if settings.lora is not None:
+    if settings.lora.rank:
         lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
     return backbone
 

@@ -34,7 +34,7 @@ class Replicated:
         self._masters = Masters(model) if settings.model.mixed_precision else None
         self._updated = self._masters.model if self._masters else model
         """Has the weights in fp32, with their gradients."""
-        self._optimiser = Optimiser(self._updated, settings.schedule)
+        self._optimiser = Optimiser(self._updated, settings.optimizer, settings.updates)
         # Each rank's loss is its share of one sum, so their gradients are added, not averaged.
         self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
         self._device = next(model.parameters()).device

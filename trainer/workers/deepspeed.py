@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from trainer.checkpoint import state
 from trainer.checkpoint.staging import Keep
 from trainer.checkpoint.state import State
+from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
 from trainer.models.lora import trained
 from trainer.models.precision import to_bf16
-from trainer.models.settings import Sharding
 from trainer.models.zero3 import is_half, is_sharded, shape_of
 from trainer.types import Rank, TrainingError
 from trainer.workers import deepspeed_state
@@ -39,8 +39,8 @@ class ZeRO:
         self._model = model
         self._rank = rank
         # torch's own fused AdamW: quick on every device, and nothing is compiled at run time.
-        self._adam = adamw(model, settings.schedule, fused=True)
-        self._scheduler = scheduler_of(self._adam, settings.schedule)
+        self._adam = adamw(model, settings.optimizer, fused=True)
+        self._scheduler = scheduler_of(self._adam, settings.optimizer, settings.updates)
         if settings.model.mixed_precision and any(map(is_sharded, model.parameters())):
             to_bf16(model)  # DeepSpeed takes weights that were split before it came for cast
         self._engine = deepspeed.initialize(
@@ -155,7 +155,7 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": settings.schedule.max_norm,
+        "gradient_clipping": settings.optimizer.max_norm,
         "bf16": {"enabled": bf16},
         "data_types": {"grad_accum_dtype": accumulated or None},
         "zero_optimization": {

@@ -15,12 +15,12 @@ from trainer.cluster.restarts import RestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
-from trainer.models.settings import LoRASettings, ModelSettings, RewardSettings, Sharding
-from trainer.rollout.engine import EngineSettings, VLLMSettings
+from trainer.models.settings import ModelSettings, RewardSettings
+from trainer.rollout.engine import EngineSettings
 from trainer.rollout.engine_pool import EnginePool, Patience
 from trainer.types import LostWorkerError, Measured, Metrics
 from trainer.workers.protocols import Critic, Learner, Policy, Reference, RewardModel
-from trainer.workers.settings import LearnerSettings, Schedule
+from trainer.workers.settings import LearnerSettings
 
 ENGINES = {
     "auto": "trainer.rollout.hf_engine.engine:HFEngine",
@@ -52,9 +52,10 @@ class Team:
 
 def _policy(config: Config, updates: int) -> LearnerSettings:
     return replace(
-        _learner(config, config.pretrain, config.aggregation, _policy_schedule(config, updates)),
+        _learner(config, config.pretrain, updates),
         ema_beta=config.ema_beta if config.enable_ema else None,
-        sync_port=config.vllm_sync_port,
+        loss_aggregation=config.aggregation,
+        sync_port=config.vllm.sync_port,
     )
 
 
@@ -76,12 +77,8 @@ def _policy_objective(config: Config) -> PolicyObjective:
 
 
 def _critic(config: Config, updates: int) -> LearnerSettings:
-    return _learner(
-        config,
-        config.critic_pretrain or config.pretrain,
-        "token",
-        _critic_schedule(config, updates),
-    )
+    learner = _learner(config, config.critic_pretrain or config.pretrain, updates)
+    return replace(learner, optimizer=config.critic_optimizer)
 
 
 def _engine(config: Config) -> EngineSettings:
@@ -94,14 +91,7 @@ def _engine(config: Config) -> EngineSettings:
         deterministic=config.full_determinism,
         slots=config.micro_rollout_batch_size,
         top_p=config.top_p,
-        vllm=VLLMSettings(
-            tensor_parallel_size=config.vllm_tensor_parallel_size,
-            gpu_memory_utilization=config.vllm_gpu_memory_utilization,
-            enable_prefix_caching=config.enable_prefix_caching,
-            enforce_eager=config.enforce_eager,
-            enable_sleep=config.vllm_enable_sleep,
-            sync_backend=config.vllm_sync_backend,
-        ),
+        vllm=config.vllm,
     )
 
 
@@ -147,7 +137,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
             phase=PhaseFile(config.files.phase),
             patience=Patience(
                 life=min(Patience().life, config.dist_timeout / 3),
-                restart_eagerly=not config.vllm_enable_sleep,
+                restart_eagerly=not config.vllm.enable_sleep,
             ),
             restarts=restarts,
         ),
@@ -172,46 +162,7 @@ def _reward(config: Config, launcher: Launcher) -> WorkerGroup[RewardModel] | No
     return launcher.launch("reward", "trainer.workers.reward:RewardActor", ranks, settings)
 
 
-def _policy_schedule(config: Config, updates: int) -> Schedule:
-    return Schedule(
-        learning_rate=config.actor_learning_rate,
-        lr_scheduler=config.lr_scheduler,
-        lr_warmup_ratio=config.lr_warmup_ratio,
-        min_lr_ratio=config.min_lr_ratio,
-        updates=updates,
-        adam_betas=config.adam_betas,
-        adam_eps=config.adam_eps,
-        l2=config.l2,
-        max_norm=config.max_norm,
-    )
-
-
-def _critic_schedule(config: Config, updates: int) -> Schedule:
-    return Schedule(
-        learning_rate=config.critic_learning_rate,
-        lr_scheduler=config.critic_lr_scheduler,
-        lr_warmup_ratio=config.critic_lr_warmup_ratio,
-        min_lr_ratio=config.critic_min_lr_ratio,
-        updates=updates,
-        adam_betas=config.critic_adam_betas,
-        adam_eps=config.critic_adam_eps,
-        l2=config.critic_l2,
-        max_norm=config.critic_max_norm,
-    )
-
-
-def _lora(config: Config) -> LoRASettings | None:
-    if not config.lora_rank:
-        return None
-    return LoRASettings(
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        dropout=config.lora_dropout,
-        target_modules=config.target_modules,
-    )
-
-
-def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -> LearnerSettings:
+def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
     return LearnerSettings(
         model=ModelSettings(
             model=model,
@@ -224,25 +175,19 @@ def _learner(config: Config, model: str, aggregation: str, schedule: Schedule) -
             attention=config.attn_implementation,
             at_once=config.scoring_at_once,
         ),
-        schedule=schedule,
+        optimizer=config.policy_optimizer,
+        updates=updates,
         train_batch_size=config.train_batch_size,
         micro_train_batch_size=config.micro_train_batch_size,
         max_tokens=config.train_max_tokens_per_gpu if config.use_dynamic_batch else None,
-        loss_aggregation=aggregation,
+        loss_aggregation="token",
         longest=config.generate_max_len,
         max_epochs=config.max_epochs,
         seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
         at_once=config.training_at_once,
-        lora=_lora(config),
-        sharding=Sharding(
-            zero_stage=config.zero_stage,
-            adam_offload=config.adam_offload,
-            zpg=config.zpg,
-            overlap_comm=config.overlap_comm,
-            grad_accum_dtype=config.grad_accum_dtype,
-            sleep=config.deepspeed_enable_sleep,
-        ),
+        lora=config.lora,
+        sharding=config.sharding,
     )
 
 

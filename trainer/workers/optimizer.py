@@ -10,19 +10,20 @@ import torch
 from torch import nn
 from transformers.optimization import get_scheduler
 
+from trainer.config.options.optimizer import OptimizerSettings
 from trainer.models.zero3 import shape_of
 from trainer.types import TrainingError
-from trainer.workers.settings import Schedule
 
 
 class Optimiser:
     """AdamW over a model's parameters; each `step` is one update with the clipped gradients."""
 
-    def __init__(self, model: nn.Module, schedule: Schedule) -> None:
+    def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: int) -> None:
+        """`updates`: optimiser steps of the whole run."""
         self._model = model
-        self._max_norm = schedule.max_norm
-        self._adam = adamw(model, schedule)
-        self._scheduler = scheduler_of(self._adam, schedule)
+        self._max_norm = settings.max_norm
+        self._adam = adamw(model, settings)
+        self._scheduler = scheduler_of(self._adam, settings, updates)
 
     @property
     def learning_rate(self) -> float:
@@ -75,31 +76,33 @@ class Optimiser:
         restore_schedule(self._scheduler, self._adam, schedule)
 
 
-def adamw(model: nn.Module, schedule: Schedule, *, fused: bool | None = None) -> torch.optim.AdamW:
+def adamw(
+    model: nn.Module, settings: OptimizerSettings, *, fused: bool | None = None
+) -> torch.optim.AdamW:
     """Weight decay on matrices only: biases and the scales of norms are vectors."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": schedule.l2},
+        {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": settings.l2},
         {"params": [p for p in parameters if len(shape_of(p)) <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=schedule.learning_rate,
-        betas=schedule.adam_betas,
-        eps=schedule.adam_eps,
+        lr=settings.learning_rate,
+        betas=settings.adam_betas,
+        eps=settings.adam_eps,
         fused=fused,
     )
 
 
-def scheduler_of(adam: torch.optim.AdamW, schedule: Schedule) -> Any:
-    name = schedule.lr_scheduler
+def scheduler_of(adam: torch.optim.AdamW, settings: OptimizerSettings, updates: int) -> Any:
+    name = settings.lr_scheduler
     return get_scheduler(
         name,
         adam,
-        num_warmup_steps=math.ceil(schedule.updates * schedule.lr_warmup_ratio),  # as OpenRLHF
-        num_training_steps=schedule.updates,
+        num_warmup_steps=math.ceil(updates * settings.lr_warmup_ratio),  # as OpenRLHF
+        num_training_steps=updates,
         scheduler_specific_kwargs=(
-            {"min_lr_rate": schedule.min_lr_ratio} if name.endswith("min_lr") else None
+            {"min_lr_rate": settings.min_lr_ratio} if name.endswith("min_lr") else None
         ),
     )
 

@@ -44,7 +44,7 @@ class PolicyActor(Keeper):
             self._model.to(device)
             if settings.gradient_checkpointing:
                 self._model.gradient_checkpointing_enable()
-            if settings.lora is not None:
+            if settings.lora.rank:
                 lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
             self._model.eval()  # the new adapters, too: they have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
@@ -177,5 +177,5 @@ class PolicyActor(Keeper):
 
 def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:
     """Whether engines get the very tensors that are trained: whole, in fp32, without adapters."""
-    whole = settings.sharding.zero_stage == 0 and settings.lora is None
+    whole = settings.sharding.zero_stage == 0 and not settings.lora.rank
     return whole and device.type == "cpu" and not settings.model.mixed_precision

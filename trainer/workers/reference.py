@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from trainer.algorithms import batching
+from trainer.config.options.parallelism import Sharding
 from trainer.models import precision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process, visiting
-from trainer.models.settings import ModelSettings, Sharding
+from trainer.models.settings import ModelSettings
 from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
 
 

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer.models.settings import LoRASettings, ModelSettings, Sharding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """An optimiser's settings."""
-
-    learning_rate: float
-    lr_scheduler: str
-    lr_warmup_ratio: float
-    updates: int
-    """Optimiser steps of the whole run."""
-    min_lr_ratio: float = 0.1
-    """Where cosine_with_min_lr ends, as a share of the peak."""
-    adam_betas: tuple[float, float]
-    adam_eps: float
-    l2: float
-    max_norm: float
+from trainer.config.options.optimizer import OptimizerSettings
+from trainer.config.options.parallelism import Sharding
+from trainer.config.options.training import LoRASettings
+from trainer.models.settings import ModelSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +15,9 @@ class LearnerSettings:
     """How a model is trained."""
 
     model: ModelSettings
-    schedule: Schedule
+    optimizer: OptimizerSettings
+    updates: int
+    """Optimiser steps of the whole run."""
     train_batch_size: int
     micro_train_batch_size: int
     max_tokens: int | None = None
@@ -45,8 +33,8 @@ class LearnerSettings:
     """Models that are trained at the same time; on a CPU they share its threads."""
     ema_beta: float | None = None
     """Weight of the old average in a moving average of the weights; None: none is kept."""
-    lora: LoRASettings | None = None
-    """None: every parameter is trained."""
+    lora: LoRASettings = field(default_factory=LoRASettings)
+    """Rank 0: every parameter is trained."""
     sharding: Sharding = field(default_factory=Sharding)
     sync_port: int = 0
     """Of the policy's first node, where other nodes read its weights; 0 for any."""

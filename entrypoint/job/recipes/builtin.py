@@ -39,8 +39,8 @@ class Builtin:
     tells_phases = True
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.config import parse
         from trainer.config.installed import data_faults, engine_faults, model_faults
+        from trainer.config.parse import parse
         from trainer.config.schema import ConfigError
 
         try:
@@ -59,7 +59,7 @@ class Builtin:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.config import parse
+        from trainer.config.parse import parse
 
         return parse(_arguments(settings)).warnings
 
@@ -80,7 +80,7 @@ class Builtin:
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
         from trainer.cluster.resource_plan import row
-        from trainer.config.config import parse
+        from trainer.config.parse import parse
         from trainer.config.schema import ConfigError
 
         try:
@@ -108,7 +108,7 @@ class Builtin:
         return None
 
     def effect(self, changed: Collection[str]) -> str:
-        from trainer.config.config import named_in
+        from trainer.config.parse import named_in
 
         given = named_in([f"--{name}" for name in changed if name])
         kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
@@ -142,7 +142,7 @@ def _with(settings: Settings, *words: str) -> Settings:
 
 def _parsed(settings: Settings) -> Config:
     """Raises FilesGoneError, and ArgumentsError."""
-    from trainer.config.config import parse
+    from trainer.config.parse import parse
     from trainer.config.schema import ConfigError, MissingFile
 
     try:
@@ -156,7 +156,7 @@ def _parsed(settings: Settings) -> Config:
 
 def _run_dir_faults(settings: Settings) -> Iterator[str]:
     """A run directory of the flags that is another than the node's, which would be passed over."""
-    from trainer.config.config import named_in, parse
+    from trainer.config.parse import named_in, parse
 
     if "run_dir" in named_in(settings.job):
         given = parse(settings.job).run_dir
@@ -169,7 +169,7 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
 
 def _arguments(settings: Settings) -> list[str]:
     """The user's flags, and those that follow from the settings, which count whatever is given."""
-    from trainer.config.config import named_in
+    from trainer.config.parse import named_in
 
     arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
     given = named_in(settings.job)

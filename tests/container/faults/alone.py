@@ -30,7 +30,7 @@ def train_alone(data: Path, run: Path, steps: int) -> dict[str, bytes]:
 def main() -> None:
     from env.registry import reward_function
     from tests.support.tiny_run import train
-    from trainer.config.config import parse
+    from trainer.config.parse import parse
 
     data, run, steps = sys.argv[1:]
     flags = [*data_flags(Path(data)), *LEARNING, *SAVING, "--remote_rm_url", TASK]

@@ -26,8 +26,8 @@ from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
 from trainer.checkpoint.spilled import Kept
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Entry, Segment
+from trainer.config.options.optimizer import OptimizerSettings
 from trainer.workers.optimizer import scheduler_of
-from trainer.workers.settings import Schedule
 
 FUZZED = settings(
     max_examples=60,
@@ -56,19 +56,15 @@ def test_sheets_come_back_as_they_were() -> None:
 
 @pytest.mark.parametrize("name", ["cosine_with_min_lr", "linear", "constant_with_warmup"])
 def test_a_schedulers_state_comes_back_to_the_bit(name: str) -> None:
-    schedule = Schedule(
+    settings = OptimizerSettings(
         learning_rate=1e-3 / 3,
         lr_scheduler=name,
         lr_warmup_ratio=0.1,
-        min_lr_ratio=0.1,
-        updates=30,
-        adam_betas=(0.9, 0.95),
-        adam_eps=1e-8,
         l2=0.0,
         max_norm=1.0,
     )
-    adam = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=schedule.learning_rate)
-    scheduler = scheduler_of(adam, schedule)
+    adam = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    scheduler = scheduler_of(adam, settings, updates=30)
     for _ in range(7):
         adam.step()
         scheduler.step()

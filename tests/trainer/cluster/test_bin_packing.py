@@ -19,8 +19,9 @@ from tests.support.repository import DATA
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.cluster.bin_packing import Assignment, assign
 from trainer.config import layout
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
 from trainer.config.layout import Group, Layout, Pool
+from trainer.config.parse import parse
 
 GUIDES = DATA / "guides.toml"
 COMMANDS = {one["name"]: one["argv"] for one in tomllib.loads(GUIDES.read_text())["command"]}

@@ -72,10 +72,10 @@ def test_on_gpus_it_takes_the_share_of_memory_that_the_plan_states(
     tiny: Tiny, run_dir: Path, flags: dict[str, Any], share: float
 ) -> None:
     config = tiny.config(run_dir, **flags)
-    assert settled(config, GPUS).vllm_gpu_memory_utilization == share
+    assert settled(config, GPUS).vllm.gpu_memory_utilization == share
 
 
 def test_on_cpus_it_takes_what_the_flag_says_and_nothing_without_it(
     tiny: Tiny, run_dir: Path
 ) -> None:
-    assert settled(tiny.config(run_dir), CPUS).vllm_gpu_memory_utilization is None
+    assert settled(tiny.config(run_dir), CPUS).vllm.gpu_memory_utilization is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.config import named_in, parse
+from trainer.config.parse import named_in, parse
 from trainer.config.schema import ConfigError
 
 

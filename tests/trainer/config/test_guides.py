@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.repository import DATA
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.config import Config, parse
-from trainer.config.schema import ConfigError
+from trainer.config.config import Config
+from trainer.config.parse import parse
+from trainer.config.schema import ConfigError, flags_of
 
 COMMANDS = tomllib.loads((DATA / "guides.toml").read_text())["command"]
 EACH = pytest.mark.parametrize("command", COMMANDS, ids=[one["name"] for one in COMMANDS])
@@ -41,7 +42,9 @@ def test_only_what_a_command_lacks_is_a_fault(command: dict[str, Any]) -> None:
 @EACH_OF_PPO
 def test_every_flag_has_its_value(command: dict[str, Any], tiny: Tiny, run_dir: Path) -> None:
     config = completed(command, tiny, run_dir)
-    assert {name: getattr(config, name) for name in command["values"]} == command["values"]
+    flags = flags_of(Config)
+    values = {name: flags[name].value_in(config) for name in command["values"]}
+    assert values == command["values"]
 
 
 @EACH_OF_PPO

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from tests.support.flag_values import argv, flat_toml, given_values, nested
+from tests.support.flag_values import TABLE, argv, flat_toml, given_values, nested
 from tests.support.tiny_run import Tiny
 from trainer.config.config import Config
 from trainer.config.parse import Reading, read
@@ -40,7 +40,7 @@ def test_flat_and_dotted_spelling_mean_the_same(values: dict[str, Any]) -> None:
 @given(given_values())
 def test_a_value_is_read_as_it_was_meant(values: dict[str, Any]) -> None:
     config = values_of(argv(values, dotted=False))
-    assert {name: getattr(config, name) for name in values} == values
+    assert {name: TABLE[name].value_in(config) for name in values} == values
 
 
 @settings(deadline=None, max_examples=50)
@@ -59,21 +59,24 @@ def test_files_mean_what_the_command_line_means(
 
 def test_a_shared_spelling_sets_policy_and_critic() -> None:
     config = values_of(["--adam_betas", "0.8", "0.9", "--max_norm", "2"])
-    assert config.adam_betas == config.critic_adam_betas == (0.8, 0.9)
-    assert config.max_norm == config.critic_max_norm == 2
+    assert config.policy_optimizer.adam_betas == config.critic_optimizer.adam_betas == (0.8, 0.9)
+    assert config.policy_optimizer.max_norm == config.critic_optimizer.max_norm == 2
 
 
 def test_a_dotted_spelling_sets_its_own_model_alone() -> None:
     config = values_of(["--actor.adam.betas", "0.8", "0.9", "--critic.adam.weight_decay", "0.1"])
-    assert (config.adam_betas, config.critic_adam_betas) == ((0.8, 0.9), (0.9, 0.95))
-    assert (config.l2, config.critic_l2) == (0.0, 0.1)
+    assert (config.policy_optimizer.adam_betas, config.critic_optimizer.adam_betas) == (
+        (0.8, 0.9),
+        (0.9, 0.95),
+    )
+    assert (config.policy_optimizer.l2, config.critic_optimizer.l2) == (0.0, 0.1)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_special_spelling_beats_the_shared_one_wherever_it_stands(turned: bool) -> None:
     shared, special = ["--l2", "0.1"], ["--critic.adam.weight_decay", "0.2"]
     told = reading([*special, *shared] if turned else [*shared, *special])
-    assert (told.config.l2, told.config.critic_l2) == (0.1, 0.2)
+    assert (told.config.policy_optimizer.l2, told.config.critic_optimizer.l2) == (0.1, 0.2)
     assert told.warnings == ()
 
 
@@ -81,14 +84,17 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("gamma: 0.5\nactor: {eps_clip: 0.1}\ncritic: {adam: {weight_decay: 0.3}}\n")
     config = values_of(["--actor.eps_clip", "0.3", "--l2", "0.1", "--config", str(path)])
-    assert (config.gamma, config.eps_clip, config.critic_l2) == (0.5, 0.3, 0.1)
+    assert (config.gamma, config.eps_clip, config.critic_optimizer.l2) == (0.5, 0.3, 0.1)
 
 
 def test_numbers_of_yaml_may_be_written_as_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("actor:\n  adam: {lr: 5e-7, betas: [0.9, 0.99]}\nbf16: true\nuse_wandb:\n")
     config = values_of(["--config", str(path)])
-    assert (config.actor_learning_rate, config.adam_betas) == (5e-7, (0.9, 0.99))
+    assert (config.policy_optimizer.learning_rate, config.policy_optimizer.adam_betas) == (
+        5e-7,
+        (0.9, 0.99),
+    )
     assert config.bf16
     assert config.use_wandb == ""
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.config import Config, parse
+from trainer.config.config import Config
 from trainer.config.no_effect import IDLE
+from trainer.config.parse import parse
 from trainer.config.schema import ConfigError, flags_of
 
 

@@ -17,10 +17,12 @@ from tests.support.small_models import batch, model
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.checkpoint import state
+from trainer.config.options.parallelism import Sharding
+from trainer.config.options.training import LoRASettings
 from trainer.models import log_probs
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.log_probs import Projection, token_log_probs
-from trainer.models.settings import LoRASettings, ModelSettings, Sharding
+from trainer.models.settings import ModelSettings
 from trainer.types import Rank
 from trainer.workers.critic import CriticActor
 from trainer.workers.policy import PolicyActor
@@ -112,10 +114,10 @@ def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
     assert np.abs(got - exact.detach().numpy())[chosen].max() < 1e-4
 
 
-@pytest.mark.parametrize("adapters", [None, ADAPTERS])
+@pytest.mark.parametrize("adapters", [LoRASettings(), ADAPTERS])
 @pytest.mark.parametrize("mixed_precision", [False, True])
 def test_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
-    tiny: Tiny, adapters: LoRASettings | None, mixed_precision: bool
+    tiny: Tiny, adapters: LoRASettings, mixed_precision: bool
 ) -> None:
     made = settings(tiny.model, Sharding(), mixed_precision=mixed_precision, lora=adapters)
     sequences = experience(0).sequences
@@ -134,8 +136,8 @@ def bf16(tiny: Tiny, **changes: Any) -> LearnerSettings:
 
 def test_updates_too_small_for_bf16_add_up_in_the_masters(tiny: Tiny, tmp_path: Path) -> None:
     made = bf16(tiny)
-    schedule = replace(made.schedule, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
-    actor = policy(replace(made, schedule=schedule))
+    optimizer = replace(made.optimizer, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
+    actor = policy(replace(made, optimizer=optimizer))
     before = saved(actor, 0, tmp_path)
     actor.update(experience(1), 1)
     once = saved(actor, 1, tmp_path)
@@ -152,8 +154,8 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters(tiny: Tiny, tmp_path: 
 def test_a_moving_average_is_one_of_the_masters(tiny: Tiny, tmp_path: Path, stage: int) -> None:
     """With all its weight on the newest, it is what the optimiser has, and not rounded to bf16."""
     made = settings(tiny.model, Sharding(zero_stage=stage), mixed_precision=True, ema_beta=0.0)
-    schedule = replace(made.schedule, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
-    actor = policy(replace(made, schedule=schedule))
+    optimizer = replace(made.optimizer, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
+    actor = policy(replace(made, optimizer=optimizer))
     before = saved(actor, 0, tmp_path)
     actor.update(experience(1), 1)
     updated = saved(actor, 1, tmp_path)

@@ -18,8 +18,9 @@ from tests.support.small_models import COMMON, batch
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.losses import PolicyObjective
 from trainer.config.installed import engine_faults
+from trainer.config.options.parallelism import Sharding
 from trainer.models.causal_lm import LogProbModel
-from trainer.models.settings import ModelSettings, RewardSettings, Sharding
+from trainer.models.settings import ModelSettings, RewardSettings
 from trainer.workers.policy import PolicyActor
 from trainer.workers.reward import RewardActor
 

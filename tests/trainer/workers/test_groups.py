@@ -25,9 +25,10 @@ def test_policy_and_critic_have_optimisers_of_their_own(tiny: Tiny, run_dir: Pat
     only = {"critic.adam.weight_decay": 0.4, "critic.max_norm": 3, "critic.lr_scheduler": "linear"}
     recorder = Recorder()
     groups.assemble(tiny.config(run_dir, **shared, **only), 4, recorder)
-    policy, critic = (recorder.settings[role].schedule for role in ("policy", "critic"))
+    learners = [recorder.settings[role] for role in ("policy", "critic")]
+    policy, critic = (learner.optimizer for learner in learners)
     assert (policy.l2, policy.max_norm, policy.lr_scheduler) == (0.1, 2, "cosine_with_min_lr")
     assert (critic.l2, critic.max_norm, critic.lr_scheduler) == (0.4, 3, "linear")
     assert policy.min_lr_ratio == critic.min_lr_ratio == 0.3
     assert policy.lr_warmup_ratio == critic.lr_warmup_ratio == 0.2
-    assert policy.updates == critic.updates == 4 * 2
+    assert [learner.updates for learner in learners] == [4 * 2, 4 * 2]

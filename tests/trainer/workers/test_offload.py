@@ -18,8 +18,10 @@ from tests.support.learners import experience, policy, settings
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from trainer.cluster.worker_group import LocalWorkerGroup
+from trainer.config.options.parallelism import Sharding
+from trainer.config.options.training import LoRASettings
 from trainer.models import lora
-from trainer.models.settings import LoRASettings, RewardSettings, Sharding
+from trainer.models.settings import RewardSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.weight_sync import update

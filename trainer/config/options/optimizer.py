@@ -1,7 +1,7 @@
 """Flags: the optimisers of policy and critic.
 
-A flag whose critic has a field of its own sets both under its flat spelling; under the dotted one,
-which begins with `actor.` or `critic.`, it sets that model's alone.
+A flag that both have sets both under its flat spelling. Its dotted spelling, which begins with
+`actor.` or `critic.`, sets that model's alone.
 """
 
 from __future__ import annotations
@@ -15,121 +15,82 @@ NO_MUON = "AdamW is the only optimiser"
 ONLY_ADAM = "AdamW is the only optimiser; leave it at adam"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimiserFlags:
-    actor_learning_rate: float = flag(
-        1e-6, group=OPTIMISER, dotted="actor.adam.lr", above=0, help="peak, policy"
-    )
-    critic_learning_rate: float = flag(
-        9e-6, group=OPTIMISER, dotted="critic.adam.lr", above=0, help="peak, critic"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """The optimiser of a model, and its learning rate over the run; defaults are the policy's."""
+
+    learning_rate: float = flag(
+        1e-6,
+        name="actor_learning_rate",
+        group=OPTIMISER,
+        dotted="adam.lr",
+        above=0,
+        help="peak, policy",
     )
     lr_scheduler: str = flag(
         "cosine_with_min_lr",
         group=OPTIMISER,
-        dotted="actor.lr_scheduler",
+        dotted="lr_scheduler",
         choices=SCHEDULERS,
         help="learning rate over the run",
-    )
-    critic_lr_scheduler: str = flag(
-        "cosine_with_min_lr",
-        group=OPTIMISER,
-        dotted="critic.lr_scheduler",
-        follows="lr_scheduler",
-        choices=SCHEDULERS,
-        help="the critic's",
     )
     lr_warmup_ratio: float = flag(
         0.03,
         group=OPTIMISER,
-        dotted="actor.lr_warmup_ratio",
+        dotted="lr_warmup_ratio",
         at_least=0,
         at_most=1,
         help="share of the run with a rising rate",
     )
-    critic_lr_warmup_ratio: float = flag(
-        0.03,
-        group=OPTIMISER,
-        dotted="critic.lr_warmup_ratio",
-        follows="lr_warmup_ratio",
-        at_least=0,
-        at_most=1,
-        help="the critic's",
-    )
     min_lr_ratio: float = flag(
         0.1,
         group=OPTIMISER,
-        dotted="actor.min_lr_ratio",
+        dotted="min_lr_ratio",
         at_least=0,
         at_most=1,
         help="where cosine_with_min_lr ends, as a share of the peak",
     )
-    critic_min_lr_ratio: float = flag(
-        0.1,
-        group=OPTIMISER,
-        dotted="critic.min_lr_ratio",
-        follows="min_lr_ratio",
-        at_least=0,
-        at_most=1,
-        help="the critic's",
-    )
     l2: float = flag(
         0.0,
         group=OPTIMISER,
-        dotted="actor.adam.weight_decay",
+        dotted="adam.weight_decay",
         at_least=0,
         help="weight decay, not on norms and biases",
     )
-    critic_l2: float = flag(
-        0.0,
-        group=OPTIMISER,
-        dotted="critic.adam.weight_decay",
-        follows="l2",
-        at_least=0,
-        help="the critic's",
-    )
     adam_betas: tuple[float, float] = flag(
-        (0.9, 0.95), group=OPTIMISER, dotted="actor.adam.betas", at_least=0, help="AdamW's betas"
-    )
-    critic_adam_betas: tuple[float, float] = flag(
-        (0.9, 0.95),
-        group=OPTIMISER,
-        dotted="critic.adam.betas",
-        follows="adam_betas",
-        at_least=0,
-        help="the critic's",
+        (0.9, 0.95), group=OPTIMISER, dotted="adam.betas", at_least=0, help="AdamW's betas"
     )
     max_norm: float = flag(
         1.0,
         group=OPTIMISER,
-        dotted="actor.max_norm",
+        dotted="max_norm",
         endless=True,
         above=0,
         help="gradients are clipped to this norm",
     )
-    critic_max_norm: float = flag(
-        1.0,
-        group=OPTIMISER,
-        dotted="critic.max_norm",
-        endless=True,
-        follows="max_norm",
-        above=0,
-        help="the critic's",
-    )
     adam_eps: float = flag(
-        1e-8,
-        group=OPTIMISER,
-        dotted="actor.adam.eps",
-        above=0,
-        help="AdamW's epsilon",
+        1e-8, group=OPTIMISER, dotted="adam.eps", above=0, help="AdamW's epsilon"
     )
-    critic_adam_eps: float = flag(
-        1e-8,
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticOptimizerSettings(OptimizerSettings):
+    """The critic's, whose learning rate has a flat spelling and a default of its own."""
+
+    learning_rate: float = flag(
+        9e-6,
+        name="critic_learning_rate",
         group=OPTIMISER,
-        dotted="critic.adam.eps",
-        follows="adam_eps",
+        dotted="adam.lr",
         above=0,
-        help="the critic's",
+        help="peak, critic",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserFlags:
+    """Flags of other optimisers, which are absent here."""
+
     optim: str = flag(
         "adam",
         group=OPTIMISER,

@@ -140,33 +140,36 @@ class LayoutFlags:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VLLMFlags:
-    vllm_tensor_parallel_size: int = flag(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMSettings:
+    """Settings that only vLLM has."""
+
+    tensor_parallel_size: int = flag(
         1,
         group=VLLM,
-        dotted="vllm.tensor_parallel_size",
+        dotted="tensor_parallel_size",
         at_least=1,
         help="GPUs of one engine",
     )
-    vllm_gpu_memory_utilization: float | None = flag(
+    gpu_memory_utilization: float | None = flag(
         None,
         group=VLLM,
-        dotted="vllm.gpu_memory_utilization",
+        dotted="gpu_memory_utilization",
         above=0,
         at_most=1,
         help="share of a GPU's memory that an engine takes",
     )
-    vllm_sync_backend: str = flag(
+    sync_backend: str = flag(
         "auto",
         group=VLLM,
-        dotted="vllm.sync_backend",
+        dotted="sync_backend",
         choices=("auto", "nccl", "ipc", "shared_memory"),
         synonyms={"gloo": "shared_memory"},
         help="how weights reach the engines: nccl, ipc (CUDA IPC, on GPUs that the policy shares), "
         "shared_memory (gloo: the same), auto: by the GPUs and who shares them",
     )
-    vllm_sync_port: int = flag(
+    """An engine gets the backend that `weight_sync.choose` chose, which is never auto."""
+    sync_port: int = flag(
         0,
         group=VLLM,
         at_least=0,
@@ -174,39 +177,43 @@ class VLLMFlags:
         help="TCP port of the policy's first node where its weights' group meets, or other nodes "
         "read them; 0: any free one",
     )
-    vllm_sync_with_ray: bool = flag(
+    sync_with_ray: bool = flag(
         False,
         group=VLLM,
-        dotted="vllm.sync_with_ray",
+        dotted="sync_with_ray",
         help="weights through Ray's collectives",
         no_effect="weights go over in vLLM's own way",
     )
-    vllm_enable_sleep: bool = flag(
+    enable_sleep: bool = flag(
         False,
         group=VLLM,
-        dotted="vllm.enable_sleep",
+        dotted="enable_sleep",
         help="free the engines' memory while training",
     )
     enable_prefix_caching: bool = flag(
         False,
+        name="enable_prefix_caching",
         group=VLLM,
-        dotted="vllm.enable_prefix_caching",
+        dotted="enable_prefix_caching",
         help="keep the caches of shared beginnings",
     )
     enforce_eager: bool = flag(
         False,
+        name="enforce_eager",
         group=VLLM,
-        dotted="vllm.enforce_eager",
+        dotted="enforce_eager",
         help="no CUDA graphs",
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepSpeedFlags:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What the ranks of a model share among themselves (Rajbhandari et al. 2020, section 5)."""
+
     zero_stage: int = flag(
         0,
         group=DEEPSPEED,
-        dotted="ds.zero_stage",
+        dotted="zero_stage",
         at_least=0,
         at_most=3,
         help="what is sharded over ranks: 1 Adam's state, 2 gradients too, 3 weights too",
@@ -214,41 +221,48 @@ class DeepSpeedFlags:
     zpg: int = flag(
         1,
         group=DEEPSPEED,
-        dotted="ds.zpg",
+        dotted="zpg",
         at_least=1,
         help="ranks of a node that share a copy of the weights (ZeRO++), with --zero_stage 3",
     )
     adam_offload: bool = flag(
         False,
         group=DEEPSPEED,
-        dotted="ds.adam_offload",
+        dotted="adam_offload",
         help="the optimiser in the CPU's memory, under ZeRO",
     )
     overlap_comm: bool = flag(
         False,
         group=DEEPSPEED,
-        dotted="ds.overlap_comm",
+        dotted="overlap_comm",
         help="communicate while computing, under ZeRO",
     )
     grad_accum_dtype: str = flag(
         "",
         group=DEEPSPEED,
-        dotted="ds.grad_accum_dtype",
+        dotted="grad_accum_dtype",
         help="type of accumulated gradients, under ZeRO; the weights' own where empty",
         choices=("", "fp32", "bf16"),
     )
+    sleep: bool = flag(
+        False,
+        name="deepspeed_enable_sleep",
+        group=DEEPSPEED,
+        dotted="enable_sleep",
+        help="models leave the GPU while others compute",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedFlags:
+    """Flags of DeepSpeed that no worker needs."""
+
     deepcompile: bool = flag(
         False,
         group=DEEPSPEED,
         dotted="ds.deepcompile",
         help="DeepSpeed's compiler",
         no_effect=NOT_COMPILED,
-    )
-    deepspeed_enable_sleep: bool = flag(
-        False,
-        group=DEEPSPEED,
-        dotted="ds.enable_sleep",
-        help="models leave the GPU while others compute",
     )
     ds_tensor_parallel_size: int = flag(
         1,

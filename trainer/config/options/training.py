@@ -219,20 +219,22 @@ class MemoryFlags:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoRAFlags:
-    lora_rank: int = flag(
-        0, group=LORA, dotted="ds.lora.rank", at_least=0, help="rank of the adapters; 0: none"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoRASettings:
+    """Low-rank adapters, which are trained in place of the weights."""
+
+    rank: int = flag(0, group=LORA, dotted="rank", at_least=0, help="rank of the adapters; 0: none")
+    alpha: int = flag(
+        16, group=LORA, dotted="alpha", at_least=1, help="their scale, times the rank"
     )
-    lora_alpha: int = flag(
-        16, group=LORA, dotted="ds.lora.alpha", at_least=1, help="their scale, times the rank"
-    )
-    lora_dropout: float = flag(
-        0.0, group=LORA, dotted="ds.lora.dropout", at_least=0, at_most=1, help="dropout before them"
+    dropout: float = flag(
+        0.0, group=LORA, dotted="dropout", at_least=0, at_most=1, help="dropout before them"
     )
     target_modules: tuple[str, ...] = flag(
         ("all-linear",),
+        name="target_modules",
         group=LORA,
-        dotted="ds.lora.target_modules",
+        dotted="target_modules",
         help="modules that get one",
     )
+    """Last parts of modules' names, or all-linear."""
