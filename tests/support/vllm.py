@@ -28,7 +28,14 @@ def settings(model: Tiny, **own: object) -> EngineSettings:
         generate_max_len=20,
         mixed_precision=False,
         slots=64,
-        vllm=VLLMSettings(enforce_eager=True, enable_prefix_caching=True, **own),  # type: ignore[arg-type]
+        vllm=VLLMSettings(
+            **{
+                "enforce_eager": True,
+                "enable_prefix_caching": True,
+                "sync_backend": "shared_memory",
+                **own,
+            }
+        ),
     )
 
 

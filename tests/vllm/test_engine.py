@@ -113,16 +113,12 @@ def test_weights_from_another_node_are_the_same_weights(
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
-def test_weights_come_vllm_s_own_way_where_a_layer_does_more_than_multiply(
+def test_weights_come_in_parts_also_after_an_update_that_broke_off(
     model: Tiny, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where others that came before them broke off."""
     from trainer.rollout.vllm_engine import VLLMEngine
 
     engine: Any = VLLMEngine(settings(model))
-    transfer = engine._llm.llm_engine.model_executor.driver_worker.worker.weight_transfer_engine
-    assert transfer._dense is not None
-    transfer._dense = None
     monkeypatch.setattr(shared_memory, "PART_BYTES", 40_000)
     first, *others = policy.offer()
     assert others

@@ -133,7 +133,6 @@ class VLLMEngine:
     def _ready(self) -> None:
         if self._intake.under_way:
             raise RuntimeError(LACKING)
-        self._intake.pack()
 
     def partials(self) -> list[PartialRollout]:
         return [*self._withdrawn, *self._partials.as_they_stand()]

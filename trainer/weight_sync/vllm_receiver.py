@@ -28,8 +28,7 @@ class Intake:
         if backend in AT_START:
             llm.init_weight_transfer_engine({"init_info": AT_START[backend]})
         self.under_way = False
-        """Weights have come, and not all of them."""
-        self._packed = True
+        """An update has begun and is not committed."""
 
     def join(self, seat: Seat) -> None:
         self._llm.collective_rpc("leave_group")
@@ -64,14 +63,7 @@ class Intake:
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))
         self.under_way = False
-        self._packed = False
         self._llm.reset_prefix_cache()  # it holds what the old weights computed
-
-    def pack(self) -> None:
-        """In the engine's own time: the policy need not wait for it."""
-        if not self._packed:
-            self._llm.collective_rpc("pack_weights")
-            self._packed = True
 
     @property
     def version(self) -> int:

@@ -1,7 +1,7 @@
-"""How weights reach a vLLM engine without a GPU: the worker's end, as vLLM's own ends are made.
+"""The worker's end of the shared-memory backend, as a weight transfer engine of vLLM.
 
-vLLM's weight transfer has an end in each worker, found by name in its factory. This one reads
-shared memory; vLLM's `nccl` and `ipc` do the same work where there are GPUs.
+vLLM's weight transfer has an engine in each worker, found by name in its factory. This one reads
+shared memory; vLLM's own `nccl` and `ipc` do the same on GPUs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
-from vllm.platforms import current_platform
 
 from trainer.cluster.shared_memory import Address, Entry, Parcel
 from trainer.weight_sync.shared_memory import Inbox
-from trainer.weight_sync.vllm_dense import DenseModel
 
 BACKEND = "shared_memory"
 
@@ -66,16 +64,12 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._inbox = Inbox()
-        self._dense = DenseModel.of(self.model) if current_platform.is_cpu() else None
 
     def init_transfer_engine(self, init_info: NothingToAgreeOn) -> None:
         pass
 
     def start_weight_update(self) -> None:
-        if self._dense:
-            self._dense.open()
-        else:
-            initialize_layerwise_reload(self.model)
+        initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ParcelInfo) -> None:
         # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
@@ -84,20 +78,12 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
             self.model.load_weights(self._inbox.tensors(update_info.parcel))
 
     def finish_weight_update(self) -> None:
-        if self._dense:
-            self._dense.close()
-            return
         finalize_layerwise_reload(self.model, self.model_config)
         for module in self.model.modules():
             # A head that shares the embedding's weight gets none of its own, and would go on
             # with what it was packed from when the model was loaded.
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
-
-    def pack(self) -> None:
-        """Make the form in which the kernels read what has come."""
-        if self._dense:
-            self._dense.pack()
 
     def shutdown(self) -> None:
         pass
@@ -107,10 +93,6 @@ class Worker:
     """What is added to vLLM's worker, which imports this module when it looks it up."""
 
     weight_transfer_engine: Any
-
-    def pack_weights(self) -> None:
-        if isinstance(self.weight_transfer_engine, SharedMemoryEngine):
-            self.weight_transfer_engine.pack()
 
     def leave_group(self) -> None:
         """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""
