@@ -20,6 +20,29 @@ from entrypoint.config.variables import ParseError, Secret
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
+class DebugRay(StrEnum):
+    """Which of Ray's two debuggers is on."""
+
+    OFF = "off"
+    LEGACY = "legacy"
+    POST_MORTEM = "post-mortem"
+
+
+class PreflightMode(StrEnum):
+    """What a failed check does: stop the node, or only show. `off` runs no check."""
+
+    STRICT = "strict"
+    WARN = "warn"
+    OFF = "off"
+
+
+class ServiceOn(StrEnum):
+    """Which nodes start a service."""
+
+    HEAD = "head"
+    EVERY = "every"
+
+
 def text(raw: str) -> str:
     return raw
 
@@ -130,6 +153,24 @@ def one_of(names: Iterable[str]) -> str:
     """`a, b or c`."""
     *most, last = map(str, names)
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def debug_ray(raw: str) -> DebugRay:
+    if raw.lower() in ("legacy", "post-mortem"):
+        return DebugRay(raw.lower())
+    try:
+        return DebugRay.LEGACY if boolean(raw) else DebugRay.OFF
+    except ParseError:
+        raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
+
+
+RECIPES = ("builtin", "command")
+
+
+def recipe(raw: str) -> str:
+    if raw.lower() not in RECIPES:
+        raise ParseError("is no recipe", f"give {one_of(RECIPES)}")
+    return raw.lower()
 
 
 def url(raw: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from contract.redaction import MASK, secret_texts
 from entrypoint.config import image, parsers, wandb_key
-from entrypoint.config.choices import of_rays_variables
 from entrypoint.config.conflicts import contradictions
+from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.settings import Settings, declared
@@ -26,24 +26,12 @@ FOR_CHILDREN = (
     *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
     *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY"),
 )
-"""Names with our prefix that a node sets for what it starts; passed over here."""
+"""Names with our prefix that a node sets for the processes it starts; ignored here."""
 
 LONGEST_SECRET = 64 * 1024
 
-OVERRIDES = {
-    "rank": ("RAY_WORKER",),
-    "head_address": ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID"),
-    "nodes": ("EXPECTED_WORKERS",),
-    "gpus_per_node": ("ROLLCALL_NUM_GPUS",),
-    "node_address": ("ROLLCALL_NODE_ADDRESS",),
-    "node_name": ("ROLLCALL_NODE_NAME",),
-    "node_host": ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID"),
-}
-"""A platform's fact to the variables that take its place, and so excuse its faults."""
-
-
 MISSPELT = 0.92
-"""difflib's likeness of a name with a letter too many, too few or too different."""
+"""difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
 
 
 def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
@@ -56,7 +44,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
     values["node_address"] = values["node_address"] or platform.node_address
     if not environ.get("DEBUG_RAY"):  # DEBUG_RAY=0 is an answer
-        values["debug_ray"] = of_rays_variables(environ)
+        values["debug_ray"] = _ray_debugger(environ)
     values["image"] = values["image"] or image.digest()
     if job and values["job"]:
         problem = "is set, and the command line has job arguments too"
@@ -73,8 +61,15 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     return settings
 
 
+def _ray_debugger(environ: Mapping[str, str]) -> DebugRay:
+    """The debugger that Ray's own variables select. Ray needs an option beside `RAY_DEBUG`."""
+    if environ.get("RAY_DEBUG") == "legacy":
+        return DebugRay.LEGACY
+    return DebugRay.POST_MORTEM if environ.get("RAY_DEBUG_POST_MORTEM") == "1" else DebugRay.OFF
+
+
 class Reader:
-    """One pass over an environment; `faults` grows with every method."""
+    """Reads variables from an environment; each method adds the faults it finds to `faults`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
@@ -82,7 +77,7 @@ class Reader:
         self.faults: list[Fault] = []
 
     def read(self, variable: Variable) -> Any:
-        """The variable's value; its default where it is not set or wrong."""
+        """The variable's value; its default if it is not set or has a fault."""
         raw = self._text(variable)
         if raw is None:
             return copy.copy(variable.default)
@@ -99,13 +94,15 @@ class Reader:
         self.faults.append(Fault(name, value, problem, remedy))
 
     def check_variables(self, known: Sequence[str]) -> None:
-        """Report every name with our prefix that is not one of `known`, and those that look like
-        one of ours without it that is not given."""
+        """Report each name with our prefix that is not in `known`, and each misspelt name.
+
+        A misspelt name looks like a known variable without our prefix that is not set.
+        """
         unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
         for name in sorted(self.environ):
             meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
             if meant and name not in known:
-                remedy = f"spell it as {meant[0]}, or rename it where it is another program's"
+                remedy = f"spell it as {meant[0]}, or rename it if it is another program's"
                 self.fault(name, "is no setting", remedy, secret=True)
                 continue
             if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
@@ -116,9 +113,10 @@ class Reader:
             self.fault(name, "is no setting", remedy, secret=True)
 
     def check_platform(self, facts: Facts) -> None:
-        """Report the platform's own contradictions, where nothing explicit takes their place."""
+        """Report the platform's own faults, unless an explicit variable replaces the fact."""
         for fact, fault in facts.faults.items():
-            if not any(self._given(name) for name in OVERRIDES[fact]):
+            replacing = (variable.name for _, variable in declared() if fact in variable.replaces)
+            if not any(map(self._given, replacing)):
                 self.faults.append(fault)
 
     def host_name(self) -> str:
@@ -134,7 +132,7 @@ class Reader:
         return self.environ.get(name, "").strip() or None
 
     def _text(self, variable: Variable) -> str | None:
-        """The variable's text, or for a secret that of its file."""
+        """The variable's text; for a secret also the text of its file."""
         direct = self._given(variable.name)
         named = self._given(f"{variable.name}_FILE") if variable.secret else None
         if named is None:
@@ -156,7 +154,7 @@ class Reader:
         return text or None
 
     def _is_service_link(self, name: str) -> bool:
-        """Kubernetes sets such names for a service that is called `rollcall…`."""
+        """Whether Kubernetes sets the name for a service that is called `rollcall…`."""
         services = (variable for variable in self.environ if variable.endswith("_SERVICE_HOST"))
         links = tuple(
             f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
@@ -167,7 +165,7 @@ class Reader:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The one or two names of `known` that look most like `name`."""
+    """The one or two names of `known` that are most like `name`."""
     bare = {spelling.removeprefix(PREFIX): spelling for spelling in known}
     wanted = name.upper().removeprefix(PREFIX)
     if wanted in bare:

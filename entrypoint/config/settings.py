@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
 
 from contract.redaction import redact, secret_texts
 from entrypoint.config import parsers as parse
-from entrypoint.config.choices import (
-    RECIPES,
-    DebugRay,
-    PreflightMode,
-    ServiceOn,
-    debug_ray,
-    recipe,
-)
-from entrypoint.config.parsers import PortRange
+from entrypoint.config.parsers import DebugRay, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
 
@@ -34,8 +25,6 @@ __all__ = [
     "ServiceOn",
     "Settings",
     "SettingsError",
-    "markdown",
-    "table",
 ]
 
 
@@ -53,23 +42,27 @@ class Settings:
         parse.boolean,
         "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
         shown="head, or what the platform's rank says",
+        replaces=("rank",),
     )
     head_pod_id: str | None = variable(
         "HEAD_POD_ID",
         parse.host_label,
         "The head's RunPod id; its address is `<id>.runpod.internal`.",
+        replaces=("head_address", "node_host"),
     )
     head_address: str | None = variable(
         "ROLLCALL_HEAD_ADDRESS",
         parse.host,
         "The head's host name, IPv4 or IPv6 address.",
         shown="from `HEAD_POD_ID` or the platform",
+        replaces=("head_address", "node_host"),
     )
     expected_workers: int | None = variable(
         "EXPECTED_WORKERS",
         parse.whole_number(0, 100_000),
         "How many workers the head waits for; 0 is a cluster of one node.",
         shown="1, or the platform's size − 1",
+        replaces=("nodes",),
     )
     min_workers: int | None = variable(
         "ROLLCALL_MIN_WORKERS",
@@ -87,7 +80,7 @@ class Settings:
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",
-        debug_ray,
+        parse.debug_ray,
         "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a "
         "failed task waits for debugpy. Neither asks for the token.",
         default=DebugRay.OFF,
@@ -100,7 +93,10 @@ class Settings:
         secret=True,
     )
     recipe: str = variable(
-        "ROLLCALL_RECIPE", recipe, f"What is launched: {parse.one_of(RECIPES)}.", default="builtin"
+        "ROLLCALL_RECIPE",
+        parse.recipe,
+        f"What is launched: {parse.one_of(parse.RECIPES)}.",
+        default="builtin",
     )
     job: tuple[str, ...] = variable(
         "ROLLCALL_JOB",
@@ -236,12 +232,14 @@ class Settings:
         "This node's name in the roll and in its log file's name. A second node on one "
         "machine needs a name and a `ROLLCALL_RAY_TEMP_DIR` of its own.",
         shown="the platform's, else the host name",
+        replaces=("node_name",),
     )
     node_address: str | None = variable(
         "ROLLCALL_NODE_ADDRESS",
         parse.host,
         "This node's own address.",
         shown="the platform's, else the source address of the route to the head",
+        replaces=("node_address",),
     )
     num_cpus: int | None = variable(
         "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all"
@@ -251,6 +249,7 @@ class Settings:
         parse.whole_number(0, 1024),
         "GPUs to offer to Ray.",
         shown="all that are visible",
+        replaces=("gpus_per_node",),
     )
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
@@ -322,27 +321,3 @@ def declared() -> Iterator[tuple[str, Variable]]:
     for setting in fields(Settings):
         if "variable" in setting.metadata:
             yield setting.name, setting.metadata["variable"]
-
-
-class Row(NamedTuple):
-    """One line of the table in docs/reference.md."""
-
-    variable: str
-    default: str
-    meaning: str
-
-
-def table() -> list[Row]:
-    return [
-        Row(" or ".join(variable.names), variable.shown_default, variable.meaning)
-        for _, variable in declared()
-    ]
-
-
-def markdown() -> str:
-    """The table of variables as docs/reference.md has it."""
-    lines = ["| variable | default | meaning |", "|---|---|---|"]
-    for row in table():
-        name = " or ".join(f"`{name}`" for name in row.variable.split(" or "))
-        lines.append(f"| {name} | {row.default} | {row.meaning} |")
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What one variable of the environment is, what a fault in it is, and what of it may be shown."""
+"""A variable of the environment, a fault in it, and the part of its value that may be shown."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SHOWN_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with one variable, and what would be right."""
+    """One fault of one variable, and its remedy."""
 
     variable: str
     value: str | None
-    """As given, secrets masked; None where the variable is not set."""
+    """The value as given, secrets masked; None if the variable is not set."""
     problem: str
     """What is wrong, as the sentence's predicate: "is not a whole number"."""
     remedy: str
-    """What to do, as an imperative: "give 0, 1, 2 or more"; empty where `problem` says all."""
+    """What to do, as an imperative: "give 0, 1, 2 or more"; empty if `problem` says all."""
 
     def __str__(self) -> str:
         subject = self.variable if self.value is None else f"{self.variable}={self.value!r}"
@@ -30,7 +30,7 @@ class Fault:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; `faults` says everything that is wrong with them."""
+    """The settings cannot be used; `faults` holds every fault."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -38,7 +38,7 @@ class SettingsError(Exception):
 
 
 class ParseError(ValueError):
-    """A parser's answer to a text that it cannot use."""
+    """A parser cannot use the text."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = problem
@@ -47,7 +47,7 @@ class ParseError(ValueError):
 
 
 class Secret(str):
-    """A text that is masked wherever it is printed or formatted; `reveal` gives it."""
+    """A text that is masked wherever it is printed or formatted. `reveal` returns the text."""
 
     __slots__ = ()
 
@@ -66,10 +66,10 @@ class Secret(str):
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """How one setting is read; lies in the metadata of its field.
+    """How one setting is read; the metadata of its field holds it.
 
-    `parse` takes the variable's text, stripped and not empty, and returns the value or raises
-    `ParseError`. It never repeats the text, as that may be a secret.
+    `parse` takes the variable's text, which is stripped and not empty. It returns the value or
+    raises `ParseError`, whose message never repeats the text: that may be a secret.
     """
 
     name: str
@@ -78,6 +78,8 @@ class Variable:
     default: Any
     shown_default: str
     secret: bool
+    replaces: tuple[str, ...] = ()
+    """The platform's facts that the variable takes the place of."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,14 +94,15 @@ def variable(
     default: Any = None,
     shown: str | None = None,
     secret: bool = False,
+    replaces: tuple[str, ...] = (),
 ) -> Any:
-    """A dataclass field read from the variable `name`; `shown` is its default in the README."""
+    """A dataclass field that is read from the variable `name`; `shown`: its default in the docs."""
     shown_default = ("–" if default is None else str(default)) if shown is None else shown
-    declaration = Variable(name, parse, meaning, default, shown_default, secret)
+    declaration = Variable(name, parse, meaning, default, shown_default, secret, replaces)
     return dataclass_field(metadata={"variable": declaration})
 
 
 def shown(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` as a message may show it: redacted, and cut where it is long."""
+    """`text` as a message may show it: redacted, and cut if it is long."""
     text = redact(text, secrets)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entrypoint.commands import plan
+from entrypoint.commands.variables_page import markdown
+from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.read import FOR_CHILDREN, read_settings
 from entrypoint.config.settings import (
     DebugRay,
@@ -20,8 +22,7 @@ from entrypoint.config.settings import (
     ServiceOn,
     Settings,
     SettingsError,
-    markdown,
-    table,
+    declared,
 )
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -57,8 +58,7 @@ def test_a_head_is_said_in_any_spelling_of_no(raw: str) -> None:
 
 
 def test_empty_variables_count_as_not_set() -> None:
-    names = [name for row in table() for name in row.variable.split(" or ")]
-    told = read_settings(dict.fromkeys(names, " "))
+    told = read_settings(dict.fromkeys(NAMES, " "))
     assert repr(told) == repr(read_settings({}))
 
 
@@ -80,7 +80,7 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
         ("ROLLCALL_HEAD_TIMEOUT", "0", "is not between zero and a year"),
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
-        ("ROLLCALL_RECIPE", "verl", "is not in this version: give builtin or command"),
+        ("ROLLCALL_RECIPE", "verl", "is no recipe: give builtin or command"),
         ("ROLLCALL_RECIPE", "vrl", "is no recipe: give builtin or command"),
         ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),
         ("ROLLCALL_JOB", "python a.py 2>&1 | tee log", "has the shell syntax 2>&1"),
@@ -336,14 +336,18 @@ def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
         "environ",
         "platform",
     }
-    assert len(table()) == len(read)
-    for row in table():
-        assert row.meaning.endswith(".")
-        assert row.default
+    for _, variable in declared():
+        assert variable.meaning.endswith(".")
+        assert variable.shown_default
     assert all(line.count(" | ") == 2 for line in markdown().splitlines()[2:])
 
 
-NAMES = [name for row in table() for name in row.variable.split(" or ")]
+def test_each_fact_that_a_platform_can_get_wrong_can_be_replaced_by_a_variable() -> None:
+    replaced = {fact for _, variable in declared() for fact in variable.replaces}
+    assert replaced == set(REMEDIES)
+
+
+NAMES = [name for _, variable in declared() for name in variable.names]
 PLATFORM_NAMES = ["RUNPOD_POD_ID", "PRIMARY_ADDR", "NODE_RANK", "NUM_NODES", "NODE_ADDR"]
 VALUES = st.one_of(
     st.text(max_size=30),
