@@ -38,7 +38,7 @@ demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRAS
 
 test: setup lint hosts  ## lint, then run the tests that this machine can run, without those of make faults
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or slurm or browser or gpu or learning) and not faults"
+	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning) and not faults"
 
 # docs/faults.md describes both targets.
 faults: setup hosts  ## inject the slow faults and run the longest tests; renew the tables of results

@@ -98,12 +98,4 @@ def no_gpu() -> str | None:
     return None if shutil.which("nvidia-smi") or shutil.which("amd-smi") else "no GPU here"
 
 
-def no_slurm() -> str | None:
-    return None if shutil.which("slurmctld") else "no Slurm here"
-
-
-def no_browser() -> str | None:
-    return None if shutil.which("chromium") else "no browser here"
-
-
-MISSING = {"gpu": no_gpu, "slurm": no_slurm, "browser": no_browser}
+MISSING = {"gpu": no_gpu}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
 from entrypoint.job.recipes.base import Recipe
 from tests.support.repository import ROOT
+
+TESTS = ROOT / "tests"
+PACKAGES = frozenset({"bench", "contract", "entrypoint", "env", "trainer"})
+LEVELS = frozenset({"cluster", "container", "gpu", "learning", "oracles", "vllm"})
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -25,6 +31,40 @@ def test_imports_go_down_only() -> None:
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_nothing_imports_from_a_test_a_conftest_or_helpers_of_another_folder() -> None:
+    breaches = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in tracked("tests/*.py", "bench/*.py")
+        for name in imported(path)
+        if name.startswith("tests.") and not may_import(path, name)
+    ]
+    assert breaches == []
+
+
+def may_import(path: Path, name: str) -> bool:
+    """Whether the name is of tests/support, or of helpers of the level in which the file lies."""
+    _, folder, *rest = name.split(".")
+    if any(part == "conftest" or part.startswith("test_") for part in (folder, *rest)):
+        return False
+    return folder == "support" or (folder in LEVELS and TESTS / folder in path.parents)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every name that a file imports, dotted, also inside of functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_unit_tests_lie_as_the_source_lies() -> None:
+    folders = {path.parent.relative_to(TESTS) for path in tracked("tests/*/test_*.py")}
+    assert {folder.parts[0] for folder in folders} <= {*PACKAGES, *LEVELS, "scenarios", "program"}
+    units = {folder for folder in folders if folder.parts[0] in PACKAGES}
+    assert sorted(str(folder) for folder in units if not (ROOT / folder).is_dir()) == []
 
 
 def test_package_markers_stay_empty() -> None:
