@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from contract.resources import Offer
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError
-from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.command import AnyCommand
@@ -118,60 +114,6 @@ def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(tmp_path: Path) -> No
     world.jobs.submit = refuse  # type: ignore[assignment,method-assign]
     assert world.lives().exit_code is ExitCode.JOB_FAILED
     assert world.sentences("failure") == ["unknown: TypeError: no such thing"]
-
-
-def test_the_job_waits_for_every_worker_and_for_ray_to_see_them(tmp_path: Path) -> None:
-    def comes_in_two_steps() -> None:
-        world.check_in("b", "127.0.0.4", joined=False)
-        world.later(0.4, lambda: world.check_in("b", "127.0.0.4"))
-
-    world = World(tmp_path, ends(FINISHED), workers=2)
-    world.later(0.2, lambda: world.check_in("a", "127.0.0.3"))
-    world.later(0.4, comes_in_two_steps)
-    assert world.lives().name == "finished"
-    (roll,) = world.journal.events("roll")
-    assert roll["details"]["present"] == ["a", "b"]
-
-
-def test_a_worker_that_says_it_joined_but_that_ray_does_not_see_is_waited_for(
-    tmp_path: Path,
-) -> None:
-    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_ROLL_TIMEOUT="1s", minimum=1)
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
-    began = time.monotonic()
-    world.lives()
-    assert time.monotonic() - began > 1
-
-
-def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_nodes(
-    tmp_path: Path,
-) -> None:
-    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_NODE_TIMEOUT="0.5s")
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
-    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
-    assert world.lives().name == "finished"
-    assert world.revived == 1
-    (said,) = world.sentences("ray")
-    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for \d s: starting Ray anew on all nodes", said)
-
-
-def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:
-    world = World(tmp_path, workers=3, minimum=3, ROLLCALL_ROLL_TIMEOUT="3s")
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
-    world.later(0.1, lambda: world.check_in("b", "127.0.0.4", joined=False))
-    outcome = world.lives()
-    assert outcome.exit_code is ExitCode.UNREACHABLE
-    assert "1 of 3 workers are there" in outcome.sentence
-    assert "b has checked in and is starting Ray" in outcome.sentence
-    assert "1 worker never checked in" in outcome.sentence
-    assert world.jobs.submitted == []
-
-
-def test_enough_workers_start_the_job_at_the_deadline(tmp_path: Path) -> None:
-    world = World(tmp_path, ends(FINISHED), workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="3s")
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
-    assert world.lives().name == "finished"
-    assert "1 worker never checked in" in world.sentences("roll")[0]
 
 
 def test_a_stop_lets_the_job_save_and_ends_with_143(tmp_path: Path) -> None:
@@ -283,25 +225,6 @@ def test_a_worker_that_left_before_the_attempt_does_not_end_it(tmp_path: Path) -
     assert world.kinds() == ["roll", "attempt"]
 
 
-def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(
-    tmp_path: Path,
-) -> None:
-    def loses_ray(world: World) -> JobInfo:
-        world.inbox.put(RayEnded(1))
-        time.sleep(1)
-        return JobInfo("RUNNING")
-
-    world = World(tmp_path, loses_ray, ends(FINISHED), workers=1, minimum=1)
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
-
-    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
-    assert world.lives().name == "finished"
-    assert world.revived == 1
-    assert world.control.incarnation != "first"
-    assert world.sentences("failure") == ["node_lost: Ray on the head ended"]
-    assert world.kinds().count("roll") == 2
-
-
 def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path) -> None:
     def loses_a_worker(world: World) -> JobInfo:
         with world.control._registry._lock:
@@ -315,22 +238,6 @@ def test_a_worker_that_dies_with_the_job_is_named_in_the_failure(tmp_path: Path)
     (failure,) = world.journal.events("failure")
     assert failure["details"]["failure"] == "node_lost"
     assert "a has been silent" in failure["details"]["lost_nodes"][0]
-
-
-def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_path: Path) -> None:
-    class Needy(AnyCommand):
-        def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
-            return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
-
-    world = World(tmp_path, workers=1, minimum=1)
-    world.context.recipe = Needy()
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
-    outcome = world.lives()
-    assert outcome.exit_code is ExitCode.USAGE
-    assert outcome.sentence == (
-        "the nodes cannot hold the job: head has 0 of 8 GPUs; a has 0 of 8 GPUs"
-    )
-    assert world.jobs.submitted == []
 
 
 def test_a_worker_whose_gpu_failed_is_sent_away_and_another_takes_its_place(
