@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.result import report
 from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
-from entrypoint.net import wait
+from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.node.ray_node import ray_program
 from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
@@ -137,7 +137,7 @@ def by_hand(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
 
 def listens(host: str, port: int) -> bool:
     try:
-        wait.connect(host, port)
+        sockets.connect(host, port)
     except wait.NotYetError:
         return False
     return True

@@ -18,6 +18,7 @@ import httpx
 
 from entrypoint.job import job_log
 from entrypoint.net import wait
+from entrypoint.net.http import direct
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class JobClient:
             base_url=f"{dashboard}/api/jobs/",
             headers={"Authorization": f"Bearer {token}"},
             timeout=30,
-            transport=wait.direct(),
+            transport=direct(),
         )
 
     def submit(

@@ -1,4 +1,4 @@
-"""Names to addresses, in bounded time: a name server that does not answer holds nobody up."""
+"""Resolves names in bounded time: a name server that does not answer delays nobody."""
 
 from __future__ import annotations
 
@@ -8,43 +8,46 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from entrypoint.net import bounded
 from entrypoint.net.wait import NotYetError
 
 ANSWER_SECONDS = 2.0
-"""The system's own resolver takes up to 40 s where its servers are silent."""
+"""Seconds to wait for an answer. The system's resolver takes up to 40 s if no server answers."""
 HOLDS_SECONDS = 60.0
-"""An answer to a question of so long ago counts no more."""
+"""A finished lookup that began longer ago is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    answer: Future[list[str]] = field(default_factory=Future)
-    asked: float = field(default_factory=time.monotonic)
+class _Lookup:
+    answer: Future[list[str]]
+    began: float = field(default_factory=time.monotonic)
 
     @property
-    def is_over(self) -> bool:
-        return self.answer.done() and time.monotonic() - self.asked > HOLDS_SECONDS
+    def is_outdated(self) -> bool:
+        return self.answer.done() and time.monotonic() - self.began > HOLDS_SECONDS
 
 
-_under_way: dict[str, _Question] = {}
+_under_way: dict[str, _Lookup] = {}
 _lock = threading.Lock()
 
 
 def addresses(name: str) -> list[str]:
-    """Those of `name`, an address for itself. An answer that comes too late is for the next who
-    asks: a resolver whose first server is gone answers too late every time.
+    """The addresses of `name`; of an address, itself.
 
-    Raises NotYetError where the name does not resolve, or not yet.
+    An answer that comes too late is kept for the next call: a resolver whose first server is gone
+    answers too late every time.
+
+    Raises NotYetError if the name does not resolve, or not yet.
     """
-    question = _question(name)
+    lookup = _lookup(name)
     try:
-        found = question.answer.result(ANSWER_SECONDS)
+        found = lookup.answer.result(ANSWER_SECONDS)
     except TimeoutError:
         raise NotYetError(f"no name server answers for {name} yet") from None
     except OSError as error:
-        _forget(name, question)
+        _forget(name, lookup)
         raise NotYetError(f"the name {name} does not resolve ({error.strerror})") from None
-    _forget(name, question)
+    _forget(name, lookup)
     return found
 
 
@@ -53,26 +56,22 @@ def resolve(name: str) -> str:
     return addresses(name)[0]
 
 
-def _question(name: str) -> _Question:
-    """The one under way, or a new one."""
+def _lookup(name: str) -> _Lookup:
+    """The lookup of `name` that is under way, or a new one."""
     with _lock:
-        question = _under_way.get(name)
-        if question is None or question.is_over:
-            question = _under_way[name] = _Question()
-            asking = (name, question.answer)
-            threading.Thread(target=_ask, args=asking, name="name", daemon=True).start()
-        return question
+        lookup = _under_way.get(name)
+        if lookup is None or lookup.is_outdated:
+            answer = bounded.start(lambda: _system_addresses(name), "resolve")
+            lookup = _under_way[name] = _Lookup(answer)
+        return lookup
 
 
-def _ask(name: str, answer: Future[list[str]]) -> None:
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        answer.set_result([str(entry[4][0]) for entry in found])
-    except Exception as error:
-        answer.set_exception(error)
+def _system_addresses(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
 
 
-def _forget(name: str, question: _Question) -> None:
+def _forget(name: str, lookup: _Lookup) -> None:
     with _lock:
-        if _under_way.get(name) is question:
+        if _under_way.get(name) is lookup:
             del _under_way[name]

@@ -1,10 +1,12 @@
-"""Addresses as text, and the socket that the head listens on."""
+"""Addresses as text, the socket that the head listens on, and connections to a port."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import socket
+
+from entrypoint.net.wait import NotYetError
 
 
 def peer_address(source: str, address: str) -> str:
@@ -44,3 +46,11 @@ def listen(port: int) -> socket.socket:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
     return socket.create_server(("", port), backlog=1024)
+
+
+def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
+    """Raise NotYetError unless a server accepts TCP connections there."""
+    try:
+        socket.create_connection((host, port), timeout=timeout).close()
+    except OSError as error:
+        raise NotYetError(f"{host} port {port}: {error.strerror or 'timed out'}") from None

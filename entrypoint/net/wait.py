@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tenacity import RetryCallState, RetryError, Retrying
 from tenacity.nap import sleep_using_event
 from tenacity.retry import retry_if_exception_type
 from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
-
-if TYPE_CHECKING:
-    import httpx
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -26,8 +22,6 @@ STEADY_SECONDS = 60.0
 """What ran for longer than this before it failed starts the count of failures anew."""
 SAY_AFTER_SECONDS = (3, 10, 30, 60)
 SAY_EVERY_SECONDS = 60
-NOT_READY = frozenset({500, 502, 503, 504})
-"""A server that is loading its model, or a proxy before one that is not there."""
 
 
 class NotYetError(Exception):
@@ -113,38 +107,3 @@ def backoff(failures: int, *, first: float = 1.0, longest: float = 60.0) -> floa
     """Seconds to wait before try number `failures` + 1: doubling, with jitter of a half."""
     ceiling = min(longest, first * 2.0 ** max(0, failures - 1))
     return ceiling * random.uniform(0.5, 1.0)
-
-
-def connect(host: str, port: int, *, timeout: float = 3.0) -> None:
-    """Raises NotYetError unless something accepts TCP connections there."""
-    try:
-        socket.create_connection((host, port), timeout=timeout).close()
-    except OSError as error:
-        raise NotYetError(f"{host} port {port}: {error.strerror or 'timed out'}") from None
-
-
-def direct() -> httpx.HTTPTransport:
-    """For an httpx.Client that talks to the cluster's own: HTTP_PROXY is not for them, and the
-    cluster's token not for a proxy. Variables of TLS, such as SSL_CERT_FILE, hold all the same."""
-    import httpx
-
-    return httpx.HTTPTransport()
-
-
-def answers_http(url: str, *, timeout: float = 3.0) -> int:
-    """The status of a GET; nearly any will do, as a POST-only server says 404, 405 or 501 to it.
-
-    Asked as the job will ask it: past any proxy.
-
-    Raises NotYetError where nothing answers, or where the answer is one of NOT_READY.
-    """
-    import httpx
-
-    try:
-        with httpx.Client(transport=direct(), timeout=timeout) as http:
-            status = http.get(url).status_code
-    except httpx.HTTPError as error:
-        raise NotYetError(f"{url}: {error or type(error).__name__}") from None
-    if status in NOT_READY:
-        raise NotYetError(f"{url} answers {status}")
-    return status

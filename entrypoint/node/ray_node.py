@@ -25,6 +25,7 @@ from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain
 from entrypoint.net import wait
+from entrypoint.net.http import direct
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_files
 from entrypoint.processes import process
@@ -265,7 +266,7 @@ def alive_nodes(dashboard: str, token: str) -> list[Alive]:
     """Raises NotYetError while Ray cannot say."""
     alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
     try:
-        with httpx.Client(transport=wait.direct(), timeout=10) as http:
+        with httpx.Client(transport=direct(), timeout=10) as http:
             answer = http.get(
                 f"{dashboard}/api/v0/nodes",
                 params={**alive, "limit": MOST_NODES},

@@ -21,7 +21,7 @@ from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.machine.inventory import collective_variables, inventory, versions
-from entrypoint.net import dns, wait
+from entrypoint.net import dns, sockets, wait
 from entrypoint.node import ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.ray_node import RayNode
@@ -91,7 +91,7 @@ def tell_unfit(settings: Settings, sentences: tuple[str, ...]) -> None:
         return
     try:
         host = dns.resolve(_head(settings).value)
-        wait.connect(host, settings.control_port)
+        sockets.connect(host, settings.control_port)
         client = ControlClient(host, settings.control_port, token)
         address = address_of.worker_address(settings, host)
         client.check_in(
@@ -209,7 +209,7 @@ class _Membership:
             self.services.wait_ready(self.inbox.stop, self._raise_if_over)
             self._wait_for(
                 "the head's Ray",
-                lambda: wait.connect(host, settings.ray_port),
+                lambda: sockets.connect(host, settings.ray_port),
                 raise_if_over_or_moved,
             )
             self._raise_if_over()

@@ -6,7 +6,6 @@ probe that hangs (a stale mount, a driver that does not answer) is a verdict, no
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.view import THIS_MACHINE, Machine
+from entrypoint.net import bounded
 from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
 from entrypoint.processes import process
 
@@ -87,10 +87,7 @@ class Check:
 
     def start(self, context: Context) -> Future[Result]:
         """Begin to ask, in a thread that does not keep the process alive."""
-        answer: Future[Result] = Future()
-        arguments = (context, time.monotonic(), answer)
-        threading.Thread(target=self._ask, args=arguments, name=self.name, daemon=True).start()
-        return answer
+        return bounded.start(lambda: self._ask(context), self.name)
 
     def result(self, answer: Future[Result], elapsed: float = 0.0) -> Result:
         """The answer, waited for within what `elapsed` seconds leave of the timeout."""
@@ -101,16 +98,15 @@ class Check:
             remedy = f"find out what hangs behind the question: {self.question}"
             return Result(self.name, Verdict.FAIL, evidence, remedy, self.timeout)
 
-    def _ask(self, context: Context, started: float, answer: Future[Result]) -> None:
+    def _ask(self, context: Context) -> Result:
+        started = time.monotonic()
         try:
             finding = self.probe(context)
         except Exception as error:  # whatever a probe trips over, it cannot tell
             evidence = f"the probe could not tell: {type(error).__name__}: {error}"
             finding = Finding(Verdict.WARN, evidence)
         seconds = round(time.monotonic() - started, 3)
-        answer.set_result(
-            Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
-        )
+        return Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import socket
-from concurrent.futures import Future
-from threading import Thread
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
+from entrypoint.net import dns
+from entrypoint.net.wait import NotYetError
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import About, Finding, Verdict
 
-LOOKUP_SECONDS = 1.0
-"""For a name; a slower answer is none."""
 INSTANT_CLUSTER = "runpod-instant-cluster"
 RUNPOD_NETWORK = ".runpod.internal"
 
 
 def looked_up(host: str) -> str | None:
-    """The first address of `host`; None where it has none, or none in time."""
-    answer: Future[str | None] = Future()
-
-    def look() -> None:
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            answer.set_result(str(found[0][4][0]))
-        except OSError:
-            answer.set_result(None)
-
-    Thread(target=look, name="look-up", daemon=True).start()
+    """The first address of `host`; None if it has none, or if no name server answers in time."""
     try:
-        return answer.result(LOOKUP_SECONDS)
-    except TimeoutError:
+        return dns.resolve(host)
+    except NotYetError:
         return None
 
 
@@ -154,7 +142,7 @@ CHECKS = (
         names,
         About(
             evidence="look-ups of `localhost`, of the host's name and, on a worker, of the head's",
-            threshold=f"fails if `localhost` has no address within {LOOKUP_SECONDS:g} s, "
+            threshold=f"fails if `localhost` has no address within {dns.ANSWER_SECONDS:g} s, "
             "warns if the host's name has none; the head may come later",
             source="Ray looks `localhost` up (ray#43416), gloo the host's own name",
             remedy="add them to `/etc/hosts`, or give the container a `--hostname`",

@@ -13,6 +13,7 @@ from contract import lease
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import ServiceOn, Settings
 from entrypoint.net import wait
+from entrypoint.net.http import status_of
 from entrypoint.processes import process
 from entrypoint.processes.programs import unshadowed
 
@@ -80,7 +81,7 @@ class Service:
         what = f"the {self.spec.name} server"
         wait.until(
             what,
-            lambda: wait.answers_http(url),
+            lambda: status_of(url),
             timeout=timeout,
             stop=stop,
             longest_pause=0.3,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.net import wait
+from entrypoint.net.http import status_of
 from entrypoint.node.ray_node import alive_nodes
 from tests.support.control import Head, node_info
 from tests.support.fake_ray import NEVER, FakeRay, client, submit
@@ -71,7 +72,7 @@ def test_a_job_is_submitted_watched_and_stopped_at_ray_itself(ray: FakeRay) -> N
 
 
 def test_a_service_is_waited_for_where_the_job_will_ask_it(server: str) -> None:
-    assert wait.answers_http(f"{server}/200") == 200
+    assert status_of(f"{server}/200") == 200
 
 
 def test_the_head_is_asked_itself(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contract.run_dir import ExitCode
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.net import wait
+from entrypoint.net.http import status_of
 from entrypoint.node import worker
 from entrypoint.processes.inbox import HeadSaid, Inbox, StopAsked
 from tests.support.http_answers import SERVER
@@ -56,7 +56,7 @@ def test_its_ray_starts_once_its_service_answers(
     url, statuses = settings.retriever_url, []
 
     def belong(*_: object) -> HeadSaid:
-        statuses.append(wait.answers_http(url))
+        statuses.append(status_of(url))
         return HeadSaid("finished", 0)
 
     monkeypatch.setattr(worker._Membership, "_belong", belong)

@@ -20,7 +20,7 @@ from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
-from entrypoint.net import wait
+from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Inbox, WorkerLeaves
 from entrypoint.processes.services import Services
@@ -140,7 +140,7 @@ class World:
         with self.control:
             wait.until(
                 "the control port",
-                lambda: wait.connect("127.0.0.1", self.port),
+                lambda: sockets.connect("127.0.0.1", self.port),
                 timeout=10,
                 stop=threading.Event(),
             )

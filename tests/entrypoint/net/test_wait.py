@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from entrypoint.net import wait
+from entrypoint.net import sockets, wait
+from entrypoint.net.http import status_of
 from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
 
 
@@ -63,7 +64,7 @@ def test_backoff_doubles_with_jitter_up_to_its_ceiling() -> None:
 
 def test_a_closed_port_is_named(closed_port: int) -> None:
     with pytest.raises(NotYetError, match=f"127.0.0.1 port {closed_port}"):
-        wait.connect("127.0.0.1", closed_port)
+        sockets.connect("127.0.0.1", closed_port)
 
 
 def test_abort_ends_a_wait_for_what_cannot_come_any_more_after_a_failed_try() -> None:
@@ -81,10 +82,10 @@ def test_abort_ends_a_wait_for_what_cannot_come_any_more_after_a_failed_try() ->
 
 @pytest.mark.parametrize("status", [200, 404, 405, 501])
 def test_a_post_only_server_counts_as_ready(server: str, status: int) -> None:
-    assert wait.answers_http(f"{server}/{status}") == status
+    assert status_of(f"{server}/{status}") == status
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_proxy_without_its_server_is_not_ready(server: str, status: int) -> None:
     with pytest.raises(NotYetError, match=str(status)):
-        wait.answers_http(f"{server}/{status}")
+        status_of(f"{server}/{status}")

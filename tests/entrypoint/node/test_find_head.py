@@ -46,7 +46,7 @@ def test_a_name_server_that_is_silent_keeps_nobody_and_is_asked_once_at_a_time(
         with pytest.raises(NotYetError, match="no name server answers for head yet"):
             dns.resolve("head")
     assert time.monotonic() - began < 5
-    assert sum(thread.name == "name" for thread in threading.enumerate()) == 1
+    assert sum(thread.name == "resolve" for thread in threading.enumerate()) == 1
     silent.set()
     assert dns.resolve("head") == "127.0.0.5"
     assert dns.addresses("head") == ["127.0.0.5"]
@@ -56,7 +56,7 @@ def test_an_answer_that_comes_too_late_is_for_the_next_who_asks(silent: threadin
     with pytest.raises(NotYetError):
         dns.resolve("slow-head")
     silent.set()
-    while any(thread.name == "name" for thread in threading.enumerate()):
+    while any(thread.name == "resolve" for thread in threading.enumerate()):
         time.sleep(0.01)
     assert dns.resolve("slow-head") == "127.0.0.5"
 

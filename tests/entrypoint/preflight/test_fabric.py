@@ -14,6 +14,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.machine import infiniband, interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.machine.view import Machine
+from entrypoint.net import dns
 from entrypoint.preflight import fabric, network
 from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.run import CHECKS
@@ -345,15 +346,15 @@ def test_runpods_network_between_pods_is_named_for_what_it_is() -> None:
 def test_a_name_server_that_is_silent_costs_no_more_than_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(network, "LOOKUP_SECONDS", 0.05)
+    monkeypatch.setattr(dns, "ANSWER_SECONDS", 0.05)
     gone = threading.Event()
 
     def silent(*_: object, **__: object) -> None:
         gone.wait(5)
         raise OSError
 
-    monkeypatch.setattr(network.socket, "getaddrinfo", silent)
-    assert network.looked_up("abc.runpod.internal") is None
+    monkeypatch.setattr(dns.socket, "getaddrinfo", silent)
+    assert network.looked_up("silent.runpod.internal") is None
     gone.set()
 
 

@@ -14,7 +14,8 @@ import pytest
 from contract.lease import SupersededError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.net.wait import GaveUpError, answers_http
+from entrypoint.net.http import status_of
+from entrypoint.net.wait import GaveUpError
 from entrypoint.processes import process
 from entrypoint.processes.services import Service, Services, ServiceSpec, mark, specs
 from tests.support.http_answers import SERVER
@@ -34,7 +35,7 @@ def test_a_server_that_comes_up_late_is_waited_for(tmp_path: Path, free_port: in
     late.start()
     try:
         late.wait_ready(30, threading.Event())
-        assert answers_http(f"http://127.0.0.1:{free_port}/") == 501
+        assert status_of(f"http://127.0.0.1:{free_port}/") == 501
     finally:
         late.stop()
 

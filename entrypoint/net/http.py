@@ -1,0 +1,33 @@
+"""HTTP to the cluster's own servers, past any proxy."""
+
+from __future__ import annotations
+
+import httpx
+
+from entrypoint.net.wait import NotYetError
+
+NOT_READY = frozenset({500, 502, 503, 504})
+"""Statuses of a server that is loading its model, or of a proxy whose server is missing."""
+
+
+def direct() -> httpx.HTTPTransport:
+    """The transport of an httpx.Client that ignores HTTP_PROXY, so no proxy sees the token.
+
+    Variables of TLS, such as SSL_CERT_FILE, stay in force.
+    """
+    return httpx.HTTPTransport()
+
+
+def status_of(url: str, *, timeout: float = 3.0) -> int:
+    """The status of a GET. Nearly any will do: a server that takes only POST says 404, 405 or 501.
+
+    Raises NotYetError if nothing answers within `timeout` seconds, or with a status in NOT_READY.
+    """
+    try:
+        with httpx.Client(transport=direct(), timeout=timeout) as http:
+            status = http.get(url).status_code
+    except httpx.HTTPError as error:
+        raise NotYetError(f"{url}: {error or type(error).__name__}") from None
+    if status in NOT_READY:
+        raise NotYetError(f"{url} answers {status}")
+    return status
