@@ -54,7 +54,7 @@ def _run() -> int:
 
 
 def _up(settings: Settings) -> int:
-    """A node's whole life."""
+    """Run this node from preflight to exit."""
     from entrypoint import console
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes

@@ -1,4 +1,4 @@
-"""Who may talk to the head: whoever has the run's token."""
+"""Token authentication of the control port."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PROVE = "rollcall.prove"
-"""The extension of a request's scope to call once the request has shown the token."""
+"""Name of the scope's extension to call once a request has shown the token."""
 
 
 class BearerToken:
-    """Every path but /healthz needs the token: as a bearer, or `?token=` from a browser."""
+    """Requires the token for every path but /healthz: as a bearer, or `?token=` from a browser."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What nodes send to the control port, validated whole: an error names each field that is wrong."""
+"""Validates what nodes send to the control port; an error names every wrong field."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, host
 
 MOST_BYTES = 256 * 1024
-"""Of a check-in's body."""
+"""Limit for the body of a check-in."""
 MOST_SHOWN = 500
-"""Characters of an error: the wrong field's name may itself be of any length."""
+"""Characters of an error message: the name of a wrong field may have any length."""
 
 NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
 Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
 Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^\P{Cc}*$")]
-"""Text without control characters: it is shown on consoles."""
+"""Text without control characters, because consoles show it."""
 Lines = Annotated[list[Line], Field(max_length=256)]
 Amount = Annotated[float, Field(ge=0, le=2**63)]
 Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
@@ -34,8 +34,8 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class CheckIn(BaseModel):
-    """A `NodeInfo` as JSON. Fields that only a newer version knows are ignored: its version is
-    compared, and says more."""
+    """A `NodeInfo` as JSON. Unknown fields of a newer version are ignored: the comparison of
+    versions says more."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -70,27 +70,27 @@ class Departure(BaseModel):
 
 
 def node_info(body: bytes) -> NodeInfo:
-    """Raises ValueError, which names the fields, if `body` is not a check-in."""
+    """Parse a check-in. Raises ValueError, which names the wrong fields."""
     try:
-        told = CheckIn.model_validate_json(body)
+        check_in = CheckIn.model_validate_json(body)
     except ValidationError as error:
-        raise ValueError(_said(error)) from None
-    return NodeInfo(**dict(told))
+        raise ValueError(_describe(error)) from None
+    return NodeInfo(**dict(check_in))
 
 
 Query = TypeVar("Query", Question, Departure)
 
 
 def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:
-    """Raises ValueError, which names the parameters."""
+    """Parse a query. Raises ValueError, which names the wrong parameters."""
     try:
         return kind.model_validate(dict(parameters))
     except ValidationError as error:
-        raise ValueError(_said(error)) from None
+        raise ValueError(_describe(error)) from None
 
 
-def _said(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     rows = error.errors(include_url=False, include_context=False, include_input=False)
     places = (".".join(map(str, row["loc"])) or "the check-in" for row in rows)
-    said = "; ".join(f"{place}: {row['msg']}" for place, row in zip(places, rows, strict=True))
-    return said[:MOST_SHOWN]
+    text = "; ".join(f"{place}: {row['msg']}" for place, row in zip(places, rows, strict=True))
+    return text[:MOST_SHOWN]

@@ -1,4 +1,4 @@
-"""A worker's, or a command's, side of the head's HTTP."""
+"""HTTP client of the head's control port, for workers and commands."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""A machine that is gone resets no connection: the system asks it, and gives up after 5 s."""
+"""A machine that is gone resets no connection. Keep-alive probes detect it after 5 s."""
 
 
 class RefusedError(Exception):
-    """The head does not take this node; the sentence is the head's."""
+    """The head refuses this node; the sentence is the head's."""
 
 
 class WrongTokenError(Exception):
@@ -38,7 +38,7 @@ class WrongTokenError(Exception):
 
 
 class NoHeadError(wait.NotYetError):
-    """Another server has the port, so far; the sentence says so."""
+    """What answers on the port is not a Rollcall head; a head may replace it later."""
 
 
 class ControlClient:
@@ -55,22 +55,22 @@ class ControlClient:
         self._http.close()
 
     def check_in(self, info: NodeInfo, *, joined: bool = False) -> str:
-        """Tell the head who this is; return the head's incarnation.
+        """Check in at the head; return the head's incarnation.
 
-        Raises RefusedError, WrongTokenError, and NotYetError where the head does not answer.
+        Raises RefusedError, WrongTokenError, and NotYetError if the head does not answer.
         """
         answer = self.ask("POST", "/v1/check-in", json=asdict(replace(info, joined=joined)))
         row = answer.json()
         refused = answer.status_code in (400, 409)
-        said = row.get("reason" if refused else "incarnation")
-        if said is None:
+        value = row.get("reason" if refused else "incarnation")
+        if value is None:
             raise self._no_head(answer)
         if refused:
-            raise RefusedError(said)
-        return str(said)
+            raise RefusedError(value)
+        return str(value)
 
     def leave(self, node: str, why: str) -> bool:
-        """Whether the head knows now that this node is about to be taken away."""
+        """Tell the head that this node's machine is about to go; return whether it knows now."""
         try:
             answer = self.ask("POST", "/v1/leave", params={"node": node, "why": why})
         except (wait.NotYetError, WrongTokenError):
@@ -78,7 +78,7 @@ class ControlClient:
         return answer.is_success
 
     def command(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """What the head answers to one who is no node; raises as `ask` does."""
+        """Return the head's answer to a command. Raises as `ask` does."""
         answer = self.ask(method, path, **options)
         if not answer.is_success:
             raise self._no_head(answer)
@@ -86,13 +86,13 @@ class ControlClient:
         return row
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """An answer in JSON, an object.
+        """Return an answer whose body is a JSON object.
 
-        Raises WrongTokenError, NoHeadError, and NotYetError where there is no usable answer.
+        Raises WrongTokenError, NoHeadError, and NotYetError if there is no usable answer.
         """
         try:
             answer = self._http.request(method, path, **options)
-        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
             raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
@@ -116,9 +116,9 @@ class ControlClient:
         put: Callable[[Message], None],
         is_there: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Keep one question open at the head, from a thread, until it has an answer or is gone.
+        """Keep a long poll open from a thread; `put` what it brings, at last what ends it.
 
-        `is_there`: whether the head is still to be looked for here; asked where an answer fails.
+        `is_there`: returns whether the head may still be at this address; asked after an error.
         """
 
         def watch() -> None:

@@ -45,14 +45,14 @@ IPV6_NETWORK_BITS = 64
 
 
 class Unproven:
-    """The unproven connections of each address, oldest first; in the event loop alone."""
+    """The unproven connections of each address, oldest first. Used only in the event loop."""
 
     def __init__(self) -> None:
         self._opened: dict[Connection, float] = {}
         self._of: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
 
     def add(self, connection: Connection, now: float) -> None:
-        """Count a connection; abort another one where there are too many."""
+        """Count a connection; abort another one if there are too many."""
         self._opened[connection] = now
         self._of[connection.owner][connection] = None
         if (surplus := self._surplus(connection.owner, now)) is not None:
@@ -68,19 +68,19 @@ class Unproven:
             del self._of[connection.owner]
 
     def abort_all(self) -> None:
-        """Descriptors are needed at once."""
+        """Abort all: descriptors are needed at once."""
         for connection in list(self._opened):
             self.discard(connection)
             connection.abort()
 
     def _surplus(self, owner: str, now: float) -> Connection | None:
-        """The connection that has to go: of this address, or of the one that has most."""
+        """Return the connection to abort: of this address, or of the address with the most."""
         mine = self._of[owner]
         oldest = next(iter(mine))
         if len(mine) > UNPROVEN_OF_ADDRESS and now - self._opened[oldest] > NEW_SECONDS:
             return oldest
         if len(self._opened) > most_unproven():
-            greediest = max(self._of, key=lambda one: len(self._of[one]))
+            greediest = max(self._of, key=lambda address: len(self._of[address]))
             return next(iter(self._of[greediest]))
         return None
 
@@ -91,7 +91,7 @@ def most_unproven() -> int:
 
 
 def owner_of(address: str) -> str:
-    """`address`, or the network of an IPv6 address: its owner has all addresses of that."""
+    """Return `address`, or its network for IPv6: one owner has all addresses of the network."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -102,7 +102,7 @@ def owner_of(address: str) -> str:
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings for the control port, and what all its connections share."""
+    """uvicorn's settings for the control port, and the state that its connections share."""
 
     def __init__(self, app: Any) -> None:
         super().__init__(
@@ -122,7 +122,7 @@ class Config(uvicorn.Config):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, on one event loop whose errors are said in one line."""
+    """uvicorn's server; it logs errors of the event loop in one line."""
 
     def __init__(self, app: Any) -> None:
         self._unproven = (config := Config(app)).unproven
@@ -188,7 +188,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def prove(self) -> None:
-        """A request with the token has come."""
+        """Note that a request with the token has arrived."""
         if not self._is_proven:
             self._is_proven = True
             self._unproven.discard(self)
@@ -200,7 +200,7 @@ class Connection(H11Protocol):
         await self._inner(scope, receive, send)
 
     def _keep_deadline(self) -> None:
-        """A proven connection has one while a request has come in part."""
+        """Set the deadline of a proven connection while a request is incomplete."""
         if not self._is_proven:
             return
         state = self.conn.their_state

@@ -1,7 +1,7 @@
-"""Pure: what the nodes said of themselves → which of them differ, and in what.
+"""Pure: compares the nodes with one another, from what they said at check-in.
 
-Some differences keep a node out as it checks in (`nodes.storage`, `nodes.clock`, `nodes.versions`);
-the others are told once the roll is complete, naming who differs from the majority.
+Some differences refuse a node at check-in (`nodes.storage`, `nodes.clock`, `nodes.versions`). The
+others are reported once the roll is complete, with the nodes that differ from the majority.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl",
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """One question to all nodes together."""
+    """A check of all nodes together."""
 
     name: str
     question: str
@@ -37,8 +37,7 @@ class NodeCheck:
 
 
 def left_out(settings: Settings) -> frozenset[str]:
-    """What the head does not ask: what it is told to leave out; all where a failed check is not
-    to stop a node."""
+    """Return the names of the checks that the head skips: all, unless preflight is strict."""
     if settings.preflight is PreflightMode.STRICT:
         return settings.preflight_skip
     return frozenset(check.name for check in CHECKS)
@@ -57,20 +56,20 @@ def differences(
 
 
 def minority(what: str, values: Mapping[str, str]) -> list[str]:
-    """`values`: node to its value. A sentence for each value but the one that most nodes have.
+    """Return a sentence for each value but the most frequent one. `values`: node to its value.
 
-    Where two are equally frequent, the one of the first node, which is the head, counts.
+    If two values are equally frequent, the first counts, which is the head's.
     """
     (usual, times), *_ = Counter(values.values()).most_common(1) or [("", 0)]
-    told = []
+    sentences = []
     for value in dict.fromkeys(values.values()):
         if value != usual:
             who = [node for node, found in values.items() if found == value]
-            told.append(
+            sentences.append(
                 f"{_named(who)}: {what} is {value or 'not there'}, "
                 f"on {times} of {len(values)} nodes {usual or 'not there'}"
             )
-    return told
+    return sentences
 
 
 def _named(nodes: Sequence[str]) -> str:
@@ -130,7 +129,7 @@ def address(nodes: Sequence[RegisteredNode]) -> list[str]:
 
 
 def nothing(nodes: Sequence[RegisteredNode]) -> list[str]:
-    """For what keeps a node out before it is on the roll."""
+    """Find no difference: these checks refuse a node before it is on the roll."""
     return []
 
 

@@ -10,14 +10,14 @@ from prometheus_client.registry import Collector
 
 
 def text(state: dict[str, Any]) -> str:
-    """`state` as gauges, in the exposition format."""
+    """Return `state` as gauges in Prometheus's exposition format."""
     registry = CollectorRegistry()
     registry.register(_StateCollector(state))
     return generate_latest(registry).decode()
 
 
 class _StateCollector(Collector):
-    """The state as Prometheus gauges, made at the moment of the scrape."""
+    """Makes the gauges of one scrape."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._state = state

@@ -50,21 +50,21 @@ class NodeRegistry:
         self._entries: dict[str, RegisteredNode] = {}
         self._refused: dict[str, str] = {}
         self._blind_since: dict[str, float] = {}
-        """Nodes that do not see the head's storage, and since when they are seen to."""
+        """Nodes whose storage is not the head's, and when that was first noticed."""
         self._differences: list[str] = []
         self._acknowledged: set[str] = set()
         self._leaving: set[str] = set()
         self._renewed: set[str] = set()
-        """Workers that are to join again, and have not asked yet."""
+        """Workers that have to join again and have not checked in yet."""
         self._evicted: dict[tuple[str, str], tuple[str, str]] = {}
         """(Name, address) → why the node was evicted, and the life in which it was."""
         self._oom_counts: dict[str, int] = {}
-        """What each worker's kernel has counted, as it said last."""
+        """Worker → the newest count of OOM kills that it reported."""
         self._oom_kills: Counter[str] = Counter()
-        """Of them those since it first said so."""
+        """Worker → OOM kills since its first report."""
 
     def check_in(self, info: NodeInfo, source: str) -> CheckInResult:
-        """`source`: where the connection came from; "" where that says nothing."""
+        """Answer a check-in. `source`: the connection's address; "" if unknown."""
         with self._lock:
             now = time.monotonic()
             known = self._entries.get(info.node)
@@ -75,13 +75,13 @@ class NodeRegistry:
             joined = info.node in self._renewed or (known is not None and known.info.joined)
             again = joined and not info.joined
             if info.unfit and known is not None and known.present(now):
-                again = False  # a second node of its name, which does not start
+                again = False  # a second node of this name, which does not start
             if again:
                 self._renewed.discard(info.node)
             return CheckInResult(refusal=self._take(info, source, now), is_new=is_new, again=again)
 
     def new_differences(self) -> list[str]:
-        """Once all are there: in what the nodes differ, each difference once."""
+        """Return sentences on how the nodes differ, each once, when all workers have joined."""
         with self._lock:
             entries = list(self._entries.values())
             if sum(entry.info.joined for entry in entries) < self.expected:
@@ -99,7 +99,7 @@ class NodeRegistry:
             return roll.roll_state(staying, self.expected, now, self._began, self._refused)
 
     def node_infos(self) -> list[NodeInfo]:
-        """The head's, and that of every worker that has joined and is there."""
+        """Return the NodeInfo of the head and of every present worker that has joined."""
         with self._lock:
             now = time.monotonic()
             entries = [entry for _, entry in sorted(self._entries.items())]
@@ -118,7 +118,7 @@ class NodeRegistry:
             return next(named, None)
 
     def leaves(self, worker: str) -> bool:
-        """Note that a worker asks to leave. Returns False if it never checked in."""
+        """Note that a worker asks to leave. Return False if it never checked in."""
         with self._lock:
             if worker not in self._entries:
                 return False
@@ -130,7 +130,7 @@ class NodeRegistry:
             return worker in self._leaving
 
     def release_leaving(self) -> bool:
-        """Forget the workers that asked to leave. Returns whether there were any."""
+        """Forget the workers that asked to leave. Return whether there were any."""
         with self._lock:
             for worker in self._leaving:
                 self._entries.pop(worker, None)
@@ -155,11 +155,9 @@ class NodeRegistry:
                 self._renewed.add(worker)
 
     def poll_opened(self, node: str, oom_kills: int | None = None) -> RegisteredNode | None:
-        """Note that a node has opened a long poll, its sign of life.
+        """Note that a node has opened a long poll, its sign of life; None if it is unknown.
 
-        Returns None if the node has not checked in.
-
-        `oom_kills`: as its NodeInfo has them.
+        `oom_kills`: as in NodeInfo.
         """
         with self._lock:
             entry = self._entries.get(node)
@@ -178,7 +176,7 @@ class NodeRegistry:
             return all(asked_at >= moment for asked_at in asking)
 
     def oom_kills(self) -> dict[str, int]:
-        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        """Return, for each worker, how many processes the kernel has killed for lack of memory."""
         with self._lock:
             return dict(self._oom_kills)
 
@@ -215,13 +213,13 @@ class NodeRegistry:
             }
 
     def _count(self, node: str, oom_kills: int) -> None:
-        """A container that was started anew counts from 0."""
+        """Add a worker's new OOM kills. A restarted container counts from 0 again."""
         before = self._oom_counts.get(node, oom_kills)
         self._oom_kills[node] += max(0, oom_kills - before)
         self._oom_counts[node] = oom_kills
 
     def _not_yet(self, info: NodeInfo, now: float) -> str | None:
-        """Why this node is to ask again; with the lock held."""
+        """Return why this node has to retry; with the lock held."""
         if taken := roll.name_taken(info, self._entries, now):
             return taken
         blind = roll.other_storage(info, self.me, self._left_out)
@@ -232,7 +230,7 @@ class NodeRegistry:
         return None
 
     def _take(self, info: NodeInfo, source: str, now: float) -> str | None:
-        """Put a node on the roll, or say why not; with the lock held."""
+        """Put a node on the roll, or return why not; with the lock held."""
         skew = 0.0 if info.clock is None else info.clock - time.time()
         reason = roll.refusal(info, self.me, skew, self._left_out)
         reason = reason or roll.other_storage(info, self.me, self._left_out)
@@ -248,7 +246,7 @@ class NodeRegistry:
         return None
 
     def _still_evicted(self, info: NodeInfo) -> str | None:
-        """Why an evicted node stays out; None if it has passed its checks since."""
+        """Return why an evicted node stays out; None if it has passed its checks since."""
         why, life = self._evicted.get((info.node, info.address), (None, ""))
         if why and info.examined and info.examined != life:
             del self._evicted[info.node, info.address]

@@ -1,4 +1,4 @@
-"""Pure: what the nodes said of themselves → who is there, who is missing, who is refused."""
+"""Pure: the roll: which nodes are present, missing or refused."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 from contract.resources import Offer
 
 QUESTION_SECONDS = 5.0
-"""Longest time that a long poll stays open. If the other side vanishes together with its
-network, only this time limit shows it."""
+"""Limit for an open long poll, in seconds. It alone shows that a peer and its network are gone."""
 
 SILENT_SECONDS = 8.0
-"""A worker keeps one long poll open at the head. Without a poll for this long it is missing."""
+"""A worker without an open long poll for this long is missing."""
 
 MUST_AGREE = ("python", "ray", "image")
-"""What every node must have in the same version: Ray refuses or breaks otherwise."""
+"""Versions that must be equal on all nodes: otherwise Ray refuses the node, or breaks."""
 
 CLOCK_WARNS, CLOCK_FAILS = 2.0, 60.0
-"""Seconds between a node's clock and the head's."""
+"""Limits for the difference between a node's clock and the head's, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +80,9 @@ class RegisteredNode:
     asked_at: float = 0.0
     """When the newest of these polls was opened."""
     hung_up: bool = False
-    """The last poll ended with its connection, as it does when the node dies."""
+    """The last poll ended because its connection did, as when the node dies."""
     source: str = ""
-    """Address that the head sees the node's connection come from; "" if it says nothing."""
+    """Address of the node's connection as the head sees it; "" if it reveals nothing."""
     skew: float = 0.0
     """Seconds by which the node's clock is ahead of the head's."""
 
@@ -107,18 +106,18 @@ class RegisteredNode:
 class RollState:
     expected: int
     present: tuple[str, ...]
-    """Names of the nodes that joined and are still there."""
+    """Names of the workers that have joined and are still there."""
     missing: tuple[str, ...]
-    """One sentence for each worker that is not."""
+    """A sentence for each missing worker."""
     node_infos: tuple[NodeInfo, ...] = ()
-    """Of those that are present."""
+    """The NodeInfo of each present worker."""
 
     @property
     def complete(self) -> bool:
         return len(self.present) >= self.expected
 
     def lost(self, before: Sequence[str]) -> tuple[str, ...]:
-        """One sentence for each of these names that is not there, unless others took its place."""
+        """Return a sentence for each worker of `before` that is gone, unless it was replaced."""
         if self.complete:
             return ()
         why = {sentence.partition(" ")[0]: sentence for sentence in self.missing}
@@ -145,13 +144,13 @@ class RollState:
 def refusal(
     info: NodeInfo, head: NodeInfo, skew: float = 0.0, left_out: frozenset[str] = frozenset()
 ) -> str | None:
-    """Why the head does not take this node, in one sentence; None where it does.
+    """Return why the head refuses this node; None if it accepts it.
 
-    `skew`: seconds by which its clock is ahead; `left_out`: names of checks that are not asked.
+    `skew`: seconds by which the node's clock is ahead of the head's.
     """
     if info.unfit:
         return f"{info.node} is not fit: {'; '.join(info.unfit)}"
-    if info.node == head.node:  # what is told of the one would be taken for the other
+    if info.node == head.node:  # messages about one would be read as about the other
         return f"{info.node} is the head's own name: give this worker another ROLLCALL_NODE_NAME"
     differing = [
         f"{name} {info.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
@@ -171,9 +170,9 @@ def refusal(
 def other_storage(
     info: NodeInfo, head: NodeInfo, left_out: frozenset[str] = frozenset()
 ) -> str | None:
-    """Why this node's run directory cannot be the head's; None where it is.
+    """Return why this node's run directory is not the head's; None if it is.
 
-    Asked as a node comes: one that has joined Ray meanwhile has shown it.
+    A node that has joined Ray has proved it before.
     """
     if not head.storage or info.joined or info.unfit or "nodes.storage" in left_out:
         return None
@@ -186,10 +185,10 @@ def other_storage(
 
 
 def name_taken(info: NodeInfo, entries: Mapping[str, RegisteredNode], now: float) -> str | None:
-    """Why this name cannot be used now, where a node with another address has it.
+    """Return why this node's name cannot be used now; None if it can.
 
-    It may be the same node on a new machine, while the head does not yet know that the old one is
-    gone: so this is a reason to wait, not to refuse.
+    A node at another address has the name. It may be the same node, moved to a new machine before
+    the head has noticed, so this is a reason to wait, not to refuse.
     """
     entry = entries.get(info.node)
     if entry and entry.present(now) and entry.info.address != info.address:
@@ -207,8 +206,10 @@ def roll_state(
     began: float,
     refused: Mapping[str, str] | None = None,
 ) -> RollState:
-    """Who is there and who is missing. `began`: when the head started to wait; `refused`: nodes
-    that were not taken, and why."""
+    """Return which workers are present and which are missing.
+
+    `began`: when the head started to wait; `refused`: refused nodes, and why.
+    """
     present, missing, node_infos = [], [], []
     for name, entry in sorted(entries.items()):
         if not entry.present(now):

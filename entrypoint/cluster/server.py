@@ -1,8 +1,8 @@
 """The head's HTTP: check-in, outcome, state, events, metrics, health, page.
 
-Runs in a thread with an event loop of its own. The supervisor reads the roll through `roll()` and
-answers the workers' polls through `announce()`. Nothing in the loop touches a file: a worker takes
-a head that does not answer for lost, and storage may stall for longer than that.
+Runs in a thread with its own event loop. The supervisor reads the roll with `roll()` and answers
+the workers' polls with `announce()`. The loop never touches a file: storage may stall for longer
+than a worker waits before it considers the head lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 EVENTS_POLL_SECONDS = 0.5
 CLOSE_SECONDS = 1.0
-"""For answers that are under way when the head ends."""
+"""Time for open requests to end when the head ends."""
 
 
 class RollObserver(Protocol):
@@ -103,7 +103,7 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Answers that are under way are given; who does not take them is hung up on."""
+        """Answer open requests; close connections that do not take their answer in time."""
         self._server.should_exit = True
         self._in_loop(self._end_answers)
         self._thread.join(2 * CLOSE_SECONDS)
@@ -116,7 +116,7 @@ class ControlServer:
         return self._registry.roll_state()
 
     def node_infos(self) -> list[NodeInfo]:
-        """The head's, and that of every worker that has joined and is there."""
+        """Return the NodeInfo of the head and of every present worker that has joined."""
         return self._registry.node_infos()
 
     def new_incarnation(self) -> None:
@@ -131,7 +131,7 @@ class ControlServer:
         return self._registry.is_leaving(worker)
 
     def release_leaving(self) -> None:
-        """Tell the workers that asked to leave that nothing runs on them any more."""
+        """Tell the workers that asked to leave that no job runs on them any more."""
         if self._registry.release_leaving():
             self._in_loop(self._answer_running)
 
@@ -154,7 +154,7 @@ class ControlServer:
         self._in_loop(self._answer_running)
 
     def oom_kills(self) -> dict[str, int]:
-        """Worker → processes that the kernel has ended there for want of memory, since it came."""
+        """Return, for each worker, how many processes the kernel has killed for lack of memory."""
         return self._registry.oom_kills()
 
     def hear_all(self, timeout: float) -> None:
@@ -176,7 +176,7 @@ class ControlServer:
             time.sleep(0.05)
 
     def state(self) -> dict[str, Any]:
-        """For machines and the page. Raises OSError where the progress cannot be read."""
+        """Return the state for programs and the page. Raises OSError from storage."""
         progress = Progress.read(self._run.progress)
         return {
             **self._registry.state(),
@@ -197,7 +197,7 @@ class ControlServer:
         self._announced = asyncio.Event()
 
     def _end_answers(self) -> None:
-        """In time no handler is left that Python would cancel, each with a traceback."""
+        """End all handlers in time: Python would cancel each with a traceback."""
         self._closing.set()
         self._announced.set()
         asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._hang_up)
@@ -232,14 +232,14 @@ class ControlServer:
         )
 
     def _not_now(self, request: Request, error: Exception) -> Response:
-        """What storage does not give or take now, it may in a while; who asked asks again."""
+        """Answer 503 if storage fails, so that the client retries."""
         why = str(error)
         if isinstance(error, OSError):
             why = f"{error.filename or self._run.root}: {error.strerror or error}"
         return JSONResponse({"error": why}, status_code=503)
 
     async def _health(self, request: Request) -> Response:
-        """Anyone may ask: that the head answers is all it says."""
+        """Answer anyone: the answer says only that the head runs."""
         return JSONResponse({"status": "ok"})
 
     async def _page(self, request: Request) -> Response:
@@ -253,7 +253,7 @@ class ControlServer:
         return JSONResponse({"stopping": True}, status_code=202)
 
     async def _leave(self, request: Request) -> Response:
-        """A worker whose machine is about to be taken away asks that nothing run on it."""
+        """A worker whose machine is about to go asks to be released."""
         from entrypoint.cluster import check_in
 
         try:

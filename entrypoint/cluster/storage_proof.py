@@ -1,7 +1,6 @@
-"""Whether a worker's run directory is the head's: the worker writes a file there, the head looks.
+"""Proves that a worker's run directory is the head's: the worker writes a file, the head reads it.
 
-The file's name is random and made for the question: no copy of the directory has it, however fresh
-the copy is.
+The file has a new random name, which no copy of the directory can have.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ class StorageProof:
         self._file = run_dir / f"{PREFIX}{uuid.uuid4().hex}"
 
     def show(self) -> str:
-        """The file's name, once the file is there. It stays the same: storage may show a new file
-        late. Raises NotYetError if the directory does not take the file."""
+        """Write the file and return its name, always the same: storage may show a new file late.
+
+        Raises NotYetError if the directory does not take the file.
+        """
         try:
             self._file.touch(0o644)
         except OSError as error:
@@ -36,22 +37,22 @@ class StorageProof:
         return self._file.name
 
     def withdraw(self) -> None:
-        with suppress(OSError):  # a few bytes of a name, on storage that takes no more
+        with suppress(OSError):  # the empty file does no harm
             self._file.unlink(missing_ok=True)
 
 
 def sweep(run_dir: Path) -> None:
-    """Remove the files of workers that were killed; one that still asks writes its file again."""
+    """Remove the files of killed workers. A worker that still checks in writes its file again."""
     with suppress(OSError):
         for path in run_dir.glob(f"{PREFIX}*"):
             path.unlink(missing_ok=True)
 
 
 def is_there(run_dir: Path, name: str) -> bool:
-    """The head's side: whether its own run directory has the file. Raises OSError.
+    """Return whether the head's run directory has the file. Raises OSError.
 
-    A name that was never looked for is asked of an NFS server at once. Later, what the client
-    remembers of it may be old; to open the directory makes it ask again.
+    An NFS client asks its server at once for a name that is new to it. Later it may use an old
+    answer; to open the directory makes it ask again.
     """
     if not NAME.fullmatch(name):
         return False

@@ -1,4 +1,4 @@
-"""The command line: which of the image's commands is meant, or which other program."""
+"""The command line: one of the image's commands, or another program."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Invocation:
 
 
 class UsageError(Exception):
-    """The words make no command; the sentence says what would."""
+    """The words are no command; the sentence names the commands."""
 
 
 def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invocation:
-    """What `words`, all that follows the image's name, ask for.
+    """Parse `words`, all that follows the image's name.
 
-    Flags go to the job of `up`. Another program is executed, unless the recipe's job is itself
-    any command (`recipe_takes_command`): then it is the job. A word that is no program and looks
-    like a command is a misspelt command.
+    Flags go to the job of `up`. Another program is executed, unless the recipe runs any command
+    (`recipe_takes_command`): then the program is the job. A word that is no program and resembles a
+    command is reported as a misspelt command.
     """
     if not words:
         return Invocation("up")
@@ -62,7 +62,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
 
 
 def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
-    """A command that takes --json; what else stands there goes to the plan's job alone."""
+    """Parse a command that takes --json. Only `plan` takes other words: they are its job."""
     as_json = "--json" in rest
     others = tuple(word for word in rest if word not in ("--json", "--"))
     if others and command != "plan":

@@ -1,7 +1,7 @@
 """The main job on one machine: a head, two workers and a reward server, as real Ray nodes.
 
-Three entrypoint processes with their own environments, addresses, ports and log files run exactly
-what the image runs; only what a container gives (its own host name, address and ports) is set here.
+Three entrypoint processes run exactly what the image runs. The demo sets only what a container
+would give them: host name, address and ports.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = logging.getLogger("rollcall.demo")
 STOP_SECONDS = 8.0
 CRASH_DRIVER_AT = 0.3
 CRASH_WORKER_AT = 0.6
-"""At these shares of the run's steps `--crash` kills the training driver and a worker."""
+"""Shares of the run's steps after which `--crash` kills the training driver and a worker."""
 WORKERS = 2
 PORTS_PER_NODE = 200
 PORTS = 1000
-"""Of one demo; enough for four nodes."""
+"""Ports of one demo; enough for four nodes."""
 WARM_UP_SUMS = "256"
 
 
@@ -46,7 +46,7 @@ HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was sto
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one demo lies, and on which ports."""
+    """The directories and ports of one demo."""
 
     root: Path
     ports: int
@@ -65,7 +65,7 @@ class Layout:
         return self.ports + 3
 
     def node(self, number: int) -> dict[str, str]:
-        """The environment of node `number`: 0 is the head. Loopback has an address for each."""
+        """Return the environment of node `number`; 0 is the head. Each has a loopback address."""
         first = self.ports + 10 + number * PORTS_PER_NODE
         name = "head" if number == 0 else f"worker-{number}"
         return {
@@ -85,7 +85,7 @@ class Layout:
         }
 
     def mark(self, number: int) -> str:
-        """What the processes of node `number` carry."""
+        """Return the mark of the processes of node `number`."""
         env = self.node(number)
         return f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
 
@@ -124,7 +124,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _prepare(layout: Layout, seed: int) -> None:
-    """Data and a tiny model, then supervised steps on a few sums until it half knows them all."""
+    """Make data and a tiny model, and train it supervised until it knows half of the sums."""
     log.info("making sums below 100 and a tiny transformer in %s", layout.data)
     _run_module("env.prepare", "arithmetic", *data_flags(layout, seed))
     log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
@@ -155,7 +155,7 @@ def warm_up_flags(layout: Layout, seed: int) -> list[str]:
 
 
 def job_flags(layout: Layout, seed: int) -> list[str]:
-    """The PPO job, as a user would give it after the image's name."""
+    """Return the PPO job's flags, as a user gives them after the image's name."""
     return [
         *("--pretrain", str(layout.data / "warm")),
         *("--prompt_data", str(layout.data / "train.jsonl")),
@@ -211,13 +211,13 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
 
 
 def inherited() -> dict[str, str]:
-    """This environment without what would speak to the nodes of another cluster."""
+    """Return this environment without the variables of another cluster."""
     ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def _crash(layout: Layout, nodes: list[Process], seed: int) -> None:
-    """Kill the training driver, later a worker with all its processes, which then comes back."""
+    """Kill the training driver; later kill a worker with all its processes and restart it."""
     _wait_for_share(layout, CRASH_DRIVER_AT)
     drivers = [p for p in _on_node(layout, 0) if "trainer" in _words(p)]
     log.warning("CRASH: SIGKILL to the training driver (%d processes)", len(drivers))
@@ -252,7 +252,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
-    """Ctrl-C or the end: every node by its own SIGTERM, then whatever is left."""
+    """Send SIGTERM to every node, then kill what is left."""
     running = [psutil.Process(node.pid) for node in nodes if node.running]
     end(running, grace=STOP_SECONDS)
     for number in range(len(nodes)):

@@ -14,7 +14,7 @@ ACCURACY = "eval/accuracy"
 
 
 def series(rows: Rows, name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one metric, where a row has it."""
+    """Return steps and values of one metric, from the rows that have it."""
     points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
     return [step for step, _ in points], [value for _, value in points]
 

@@ -1,6 +1,6 @@
-"""`doctor`: is this machine fit to be this node? Runs the checks and starts nothing else.
+"""`doctor`: is this machine fit to be this node? Runs the preflight checks and nothing else.
 
-Where the run's head answers, it also tells how the other nodes stand.
+If the run's head answers, it also shows the state of the other nodes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from entrypoint.preflight.show import failed_names, show_report
 from entrypoint.run import token as run_token
 
 HEAD_SECONDS = 2.0
-"""For the head's answer: no head is the usual case."""
+"""Limit for the head's answer; usually there is no head."""
 OF_ROLL = ("head", "phase", "nodes", "missing", "refused", "differences")
 
 
 def main(settings: Settings, as_json: bool) -> int:
-    """Show every check; 76 where one failed, whatever ROLLCALL_PREFLIGHT says.
+    """Show every check; return 76 if one failed, whatever ROLLCALL_PREFLIGHT says.
 
-    Raises SettingsError where the role cannot be decided.
+    Raises SettingsError if the role cannot be decided.
     """
     strict = replace(settings, preflight=PreflightMode.STRICT)
     report = run_checks(role.decide(settings), strict, running_pid=living(settings))
@@ -46,7 +46,7 @@ def main(settings: Settings, as_json: bool) -> int:
 
 
 def of_head(settings: Settings) -> dict[str, Any] | None:
-    """The head's state; None where none answers, or none knows this node's token."""
+    """Return the head's state; None if no head answers or accepts this node's token."""
     token = run_token.for_client(settings)
     if token is None:
         return None
@@ -58,7 +58,7 @@ def of_head(settings: Settings) -> dict[str, Any] | None:
 
 
 def of_others(state: dict[str, Any]) -> list[str]:
-    """A line for each node of the roll, each that was refused, each difference."""
+    """Return a line for each node on the roll, each refused node, each difference."""
     lines = [
         f"{node['node']}: {'there' if node['present'] else 'silent'}"
         + (f", not well: {', '.join(node['warnings'])}" if node["warnings"] else "")

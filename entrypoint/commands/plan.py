@@ -42,7 +42,7 @@ KEYS = (
 
 
 def plan(settings: Settings | SettingsError) -> dict[str, Any]:
-    """What the node would do, with `KEYS`; what faults leave open is None."""
+    """Return what the node would do, with `KEYS`; None for what faults leave open."""
     if isinstance(settings, SettingsError):
         return _row(faults=settings.faults)
     given = _given(settings)
@@ -66,7 +66,7 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
 
 
 def main(settings: Settings | SettingsError, as_json: bool) -> int:
-    """Print the plan; 64 where there are faults."""
+    """Print the plan; return 64 if there are faults."""
     row = plan(settings)
     if as_json:
         print(json.dumps(row, indent=2))
@@ -90,7 +90,7 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
 
 
 def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
-    """Where the job's processes would lie, were every node like this one."""
+    """Return how the job's processes would be placed if every node were like this one."""
     from entrypoint.machine.inventory import inventory  # a plan without a job starts faster
 
     here = NodeInfo(
@@ -137,7 +137,7 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 def _print_text(row: dict[str, Any]) -> None:
-    """One fact a line, with what decided it; warnings and faults go to the standard error."""
+    """Print one fact a line, with what decided it; warnings and faults go to standard error."""
     if row["role"] is not None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
@@ -153,7 +153,7 @@ def _print_text(row: dict[str, Any]) -> None:
 
 
 def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """A line for each group: its processes, their nodes, and the most memory that they take."""
+    """Return a line for each group: its processes, their nodes, and their peak memory."""
     if layout is None:
         return []
     lines = [
@@ -175,7 +175,7 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {port}" for name, port in value.items())
     return str(value)
 
 

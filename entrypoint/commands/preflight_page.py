@@ -53,7 +53,7 @@ def _section(name: str, question: str, about: About) -> Iterator[str]:
 
 
 def renewed(page: str) -> str:
-    """The page with today's checks between its marks."""
+    """Return the page with the present checks between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"

@@ -24,7 +24,7 @@ STOPS = "the head will save, stop and exit 143"
 
 
 class NoAnswerError(Exception):
-    """No head of this run answers; the sentence says why, and what would help."""
+    """No head of this run answers; the sentence says why, with a remedy."""
 
     def __init__(self, sentence: str, exit_code: ExitCode) -> None:
         super().__init__(sentence)
@@ -32,17 +32,17 @@ class NoAnswerError(Exception):
 
 
 def status(settings: Settings, as_json: bool) -> int:
-    """Of a run that has ended, its outcome."""
+    """Show the head's state; of a run that has ended, its outcome."""
     return _say(settings, as_json, ("GET", "/v1/state"), _sentences)
 
 
 def stop(settings: Settings, as_json: bool) -> int:
-    """A run that has ended needs none."""
+    """Ask the head to stop; of a run that has ended, show its outcome."""
     return _say(settings, as_json, ("POST", "/v1/stop"), lambda _: [STOPS])
 
 
 def logs(settings: Settings, as_json: bool) -> int:
-    """The end of each log file, and the outcome where the run has ended; needs no living head."""
+    """Show the end of each log file, and the outcome of a run that has ended. Needs no head."""
     run = RunFiles(settings.run_dir)
     files = sorted(run.logs.glob("*.log")) if run.logs.is_dir() else []
     if not files:
@@ -69,7 +69,7 @@ def _say(
     question: tuple[str, str],
     say: Callable[[dict[str, Any]], Iterable[str]],
 ) -> int:
-    """`question`: the method and the path to ask the head; `say`: its answer in sentences."""
+    """Print the head's answer. `question`: method and path; `say`: turns the answer into lines."""
     try:
         row = _ask(settings, *question)
         lines = say(row)
@@ -89,7 +89,7 @@ def _ended(run: RunFiles) -> ended.Ended | None:
 
 
 def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
-    """The head's answer. Raises NoAnswerError."""
+    """Return the head's answer. Raises NoAnswerError."""
     token = run_token.for_client(settings)
     if token is None:
         sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"

@@ -17,7 +17,7 @@ from entrypoint.run.flight_record import record as report
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with the code that the table of exit codes gives to a user's mistake."""
+    """Exits with 64 on a usage error, as all commands do."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -1,4 +1,4 @@
-"""One submission of the job, from its start to everything that is known of its end."""
+"""One submission of the job: submit it, watch it, report how it ended."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 LAST_STATUS_SECONDS = 20.0
 LATE_SECONDS = 30.0
-"""Beyond its time to save, until a job that was to end is killed; then until Ray must know."""
+"""Seconds past ROLLCALL_GRACE_SECONDS until a stopping job is killed, and again until Ray's silence
+about its end counts as a lost Ray."""
 HEAR_SECONDS = 1.0
-"""For the workers to say how it stands with them; they are asked at once."""
+"""How long to wait for the workers' counts of OOM kills at the end of an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,16 @@ class Attempt:
     _saved_before: int | None = None
     """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
-    """Whether its first step was looked at."""
+    """The attempt's first progress has been compared to its checkpoint."""
     _told: ToldSteps | None = field(init=False)
     """None for a trainer that records its own steps."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _ray_ended: str = "Ray does not say how the job ended"
     _newest: Progress | None = None
     _lines: int = 0
-    """Of the job's log so far."""
+    """Lines of the job's log so far."""
     _asked_at: float | None = None
-    """When it was first asked to end, or killed; a monotonic clock's seconds."""
+    """When the job was first asked to end; seconds of the monotonic clock."""
     _killed_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class Attempt:
     def execute(self) -> AttemptResult:
         """Raises InterruptedWaitError if the node is asked to stop before Ray has the job."""
         run, plan, command = self.run, self.plan, self.plan.command
-        before = self._progress()  # the job may tell of its first step at once
+        before = self._progress()  # first: the job may report its first step at once
         step = before.step if before else 0
         told = ToldSteps(run.journal, plan.resume_from, step)
         self._told = None if run.recipe.tells_phases else told
@@ -138,7 +139,7 @@ class Attempt:
         self._evidence.read(line)
 
     def _watch(self, before: Progress | None) -> None:
-        """Until the job has ended, or Ray under it. `before`: the progress of earlier attempts."""
+        """Follow the job until it or Ray ends. `before`: the progress of earlier attempts."""
         self.hang.begin()
         while True:
             match self.run.inbox.take(timeout=TICK_SECONDS):
@@ -160,7 +161,7 @@ class Attempt:
                 self._look(progress, before)
             elif self._does_not_end():
                 break
-            self._see(progress, before)  # after it was looked at with the job's own events alone
+            self._see(progress, before)  # last: it may add events to those of the job
         self._see(self._progress(), before)
         if self._told:
             self._told.close()
@@ -173,8 +174,7 @@ class Attempt:
                 self._told.see(progress)
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
-        """End an attempt that hangs, that begins elsewhere than at its checkpoint, or that can go
-        on with more workers."""
+        """End the attempt if it hangs, began at a wrong step, or can get more workers."""
         if hung := self.hang.look(progress, self._phase(), self._lines):
             stacks_in = stacks.path_of(self.run.files, self.plan.number)
             self.run.control.ask_for_stacks(self.plan.number)
@@ -187,7 +187,7 @@ class Attempt:
             if wrong := resume_check.mismatch(self.plan.resume_from, events, progress.step):
                 self._kill(WrongStart(wrong), f"{wrong}: ended, so that it saves nothing")
             else:
-                self._tell_where_it_begins(events)
+                self._log_start(events)
         elif progress is not None:
             joined = self.run.control.roll().joined_since_start(self.plan.workers)
             if joined:
@@ -200,8 +200,8 @@ class Attempt:
                 "oom-kill", self._evidence.add_oom_kills(node, kills), node=node, kills=kills
             )
 
-    def _tell_where_it_begins(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """In the job's own words: only it knows what the nodes still held in memory."""
+    def _log_start(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Log how the job says it began: only the job knows what the nodes had in memory."""
         for event in events:
             if event["kind"] == "resume":
                 self._line.end()
@@ -220,7 +220,7 @@ class Attempt:
             self._stop(ScaleUp(sentence))
 
     def _progress(self) -> Progress | None:
-        """The newest that could be read: where storage does not answer, the job's end will tell."""
+        """Return the newest progress that could be read, also while storage does not answer."""
         with suppress(OSError):
             self._newest = self.run.progress() or self._newest
         return self._newest
@@ -241,8 +241,7 @@ class Attempt:
         threading.Thread(target=self.jobs.stop, args=(self.plan.submission,), daemon=True).start()
 
     def _does_not_end(self) -> bool:
-        """Where it has had its time to end, it is killed; where even that is not heard of, Ray has
-        gone with it."""
+        """Kill the job after its time to save; return True if Ray never reports its end."""
         now = time.monotonic()
         if self._killed_at is None:
             patience = self.run.settings.grace_seconds + LATE_SECONDS

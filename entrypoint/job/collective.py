@@ -1,8 +1,8 @@
-"""Pure: the all-reduce over all nodes: when it is asked for, what it must reach, what it has shown.
+"""Pure: the all-reduce over all nodes: when it is due, its required speed, its verdict.
 
-Between GPUs the link of the weakest node sets what can be reached. Without GPUs there is nothing to
-hold the number against, as gloo is as fast as the CPUs let it be: there only a node that is far
-slower than the others, or silent, is at fault.
+Between GPUs, the weakest node's link limits the speed. Without GPUs there is no limit to compare
+with, because gloo is as fast as the CPUs: a node fails only if it is silent or far slower than the
+others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from entrypoint.machine.gpus import models
 from entrypoint.preflight.verdict import About, Verdict
 
 FAILS, WARNS = 0.25, 0.5
-"""Shares of what link and GPUs allow: below the first it fails, below the second it warns."""
+"""Shares of the speed that link and GPUs allow: below the first it fails, below the second it
+warns."""
 BITS = 8
 
 AFTER_ON_GPUS = frozenset(
@@ -34,34 +35,34 @@ AFTER_ON_GPUS = frozenset(
     }
 )
 AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})
-"""What an attempt has to have ended with for the next to be preceded by it; None: the first."""
+"""Failure classes after which the check runs before the next attempt; None: the first attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveResult:
-    """What an all-reduce has shown, and pairs of nodes after it."""
+    """The result of an all-reduce over all nodes, and then over pairs of nodes."""
 
     verdict: Verdict
     sentence: str
     faulty: tuple[str, ...] = ()
-    """Nodes that are at fault by themselves, whichever others they are tried with."""
+    """Nodes that fail with every partner."""
     unstarted: tuple[str, ...] = ()
-    """Nodes on which Ray starts no process: it was not tried what they reach."""
+    """Nodes on which Ray starts no process, so that they were not tested."""
 
 
 def members(node_infos: Sequence[NodeInfo]) -> list[NodeInfo]:
-    """Those who take part: where there are GPUs, nodes that have some."""
+    """Return the nodes that take part: if any node has GPUs, only nodes with GPUs."""
     return [info for info in node_infos if _gpus(info)] or list(node_infos)
 
 
 def due(after: FailureClass | None, among: Sequence[NodeInfo]) -> bool:
-    """Whether the attempt after one that ended so is to be preceded by it; `among`: members."""
+    """Return whether the check is due after an attempt that ended so. `among`: its members."""
     raises = AFTER_ON_GPUS if any(map(_gpus, among)) else AFTER_ON_CPUS
     return len(among) > 1 and after in raises
 
 
 def expected(among: Sequence[NodeInfo]) -> float:
-    """GB/s that the weakest member's link and GPUs allow; 0 where that is not known."""
+    """Return the GB/s that the weakest member's link and GPUs allow; 0 if unknown."""
     return min(map(_allowed, among), default=0.0)
 
 
@@ -78,7 +79,7 @@ def _gpus(info: NodeInfo) -> float:
 
 
 def judge(row: Mapping[str, Any], allowed: float) -> CollectiveResult:
-    """`row`: what the all-reduce's program prints; `allowed`: as `expected` says it."""
+    """Judge the output `row` of the all-reduce program. `allowed`: GB/s, from `expected`."""
     gbs, faults = row["gbs"], row["faults"]
     single = [fault for fault in faults if len(fault["nodes"]) == 1]
     unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])

@@ -1,7 +1,7 @@
-"""The all-reduce over all nodes before an attempt, in a process of its own, under a watchdog.
+"""Runs the all-reduce over all nodes before an attempt, in a process of its own with a deadline.
 
-It is asked for before the first attempt where there are GPUs, and starts with the roll call: it
-has torch loaded on each node that has come by the time when the last one does.
+On GPUs it runs before the first attempt. It starts with the roll call, so that torch is loaded on
+the nodes that are there before the last one arrives.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from entrypoint.processes.programs import program
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 60.0
-"""For one all-reduce, the start of its processes included."""
+"""Limit for one all-reduce, including the start of its processes."""
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.1
 STOP_GRACE_SECONDS = 1.0
 LINES = 200
-"""Of its output, Ray's warnings among them."""
+"""Lines of its output to search for the result, between Ray's warnings."""
 
 
 @dataclass(slots=True)
 class CollectiveCheck:
     settings: Settings
     address: str
-    """Of Ray's head, `host:port`."""
+    """`host:port` of the head's Ray."""
     env: Mapping[str, str]
     argv: Sequence[str] = program("trainer.cluster.diagnostics.allreduce")
     _after: FailureClass | None = None
     _owed: bool = True
-    """Whether nothing has been shown since the last failure that raises the question."""
+    """A check may be due: none has passed since the last failure."""
     _process: Process | None = None
 
     @property
     def asked(self) -> bool:
-        """Whether it is run at all here."""
+        """Return whether the settings and the image allow the check."""
         settings = self.settings
         off = (
             settings.preflight is PreflightMode.OFF
@@ -61,19 +61,19 @@ class CollectiveCheck:
         return not off and bool(inventory.installed("torch"))
 
     def ended(self, failure: FailureClass) -> None:
-        """An attempt ended so. What an earlier one's end has raised is still asked."""
+        """Note how an attempt ended. A check that is still due for an earlier one stays due."""
         if not self._owed:
             self._after, self._owed = failure, True
 
     def warm_up(self, head: NodeInfo, expected_workers: int) -> None:
-        """Begin before the workers are there, for the first attempt of a cluster of GPUs."""
+        """Start before the workers are there, for the first attempt of a GPU cluster."""
         first = self._owed and self._after is None and self._process is None
         if first and self.asked and expected_workers and head.inventory.get("gpus", 0):
             count, within = 1 + expected_workers, self.settings.roll_timeout
             self._begin([head], "--count", f"{count}", "--within", f"{within:g}")
 
     def ask(self, node_infos: Sequence[NodeInfo], stop: threading.Event) -> CollectiveResult | None:
-        """None where it is not due, or cannot tell. Raises InterruptedWaitError."""
+        """Run the check; None if it is not due or has no result. Raises InterruptedWaitError."""
         among = collective.members(node_infos)
         if not (self._owed and self.asked and collective.due(self._after, among)):
             self.close()
@@ -108,7 +108,7 @@ class CollectiveCheck:
             log.warning("%s", error)
 
     def _row(self, stop: threading.Event) -> dict[str, Any] | None:
-        """What the process says at its end; None where there is none, or it says nothing."""
+        """Return the result that the process prints at its end; None if there is none."""
         process, deadline = self._process, time.monotonic() + LONGEST_SECONDS
         if process is None:
             return None

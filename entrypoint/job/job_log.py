@@ -1,8 +1,8 @@
 """Copies the driver's output into the run directory while the job runs.
 
-The driver runs on the head's machine, and Ray connects its output to a file there. The copy reads
-that file: Ray's HTTP and WebSocket routes deliver the same text later, and not when the dashboard
-is busy or gone.
+The driver runs on the head, where Ray writes its output to a file. The copy reads that file: Ray's
+HTTP and WebSocket routes deliver the same text later, and nothing while the dashboard is busy or
+gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_OF_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)")
 
 
 def source(ray_dir: Path, submission_id: str) -> Path | None:
-    """Ray's file with the output of this submission; None before the driver starts."""
+    """Return Ray's file with the output of this submission; None before the driver starts."""
     found = ray_dir.glob(f"session_*/logs/job-driver-{submission_id}.log")
     return next(found, None)
 
@@ -41,7 +41,7 @@ def follow(
     descriptor: int | None = None
     try:
         while True:
-            last = over.is_set()  # before the read: what was written until now is then copied
+            last = over.is_set()  # first: then the read below includes all that was written
             if descriptor is None and (path := find()) is not None:
                 descriptor = os.open(path, os.O_RDONLY)
             for data in _rest(descriptor) if descriptor is not None else ():
@@ -56,7 +56,7 @@ def follow(
 
 
 def _rest(descriptor: int) -> Iterator[bytes]:
-    """What the file has at this moment: who writes on does not keep the reader from an end."""
+    """Yield what the file holds now. A writer that continues cannot keep the reader busy."""
     left = os.fstat(descriptor).st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
     while left > 0 and (data := os.read(descriptor, min(left, CHUNK_BYTES))):
         left -= len(data)
@@ -64,9 +64,9 @@ def _rest(descriptor: int) -> Iterator[bytes]:
 
 
 class Copy:
-    """Writes each line to `path`, and tells it, as soon as it is complete; secrets are masked.
+    """Writes each line to `path` and passes it to `tell`, with secrets masked.
 
-    Only a complete line can be masked: half a secret is not recognised.
+    It waits until a line is complete: half a secret cannot be recognised.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Copy:
         self._secrets = secrets
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._begun: list[str] = []
-        """Pieces of the line that is not complete."""
+        """Pieces of the incomplete line."""
 
     def take(self, data: bytes) -> None:
         """The next bytes of the output."""
@@ -99,7 +99,7 @@ class Copy:
             self._begun.append(text[complete:])
 
     def _write(self, lines: list[str]) -> None:
-        """What a full disk does not take is lost to the copy, not to who reads the lines."""
+        """Write the lines, as far as the disk takes them, and pass each one on."""
         masked = [redact(line, self._secrets) for line in lines]
         try:
             self._file.write("".join(masked).encode())
@@ -110,7 +110,7 @@ class Copy:
 
 
 def _opened(path: Path) -> RawIOBase:
-    """Unbuffered: what a full disk does not take is over, also when the file is closed."""
+    """Open without a buffer: on a full disk, a buffer would raise again when it is closed."""
     try:
         return path.open("ab", buffering=0)
     except OSError as error:

@@ -1,7 +1,6 @@
-"""Submit, follow and stop the training command through Ray's job API (its REST form).
+"""Submits, follows and stops the job through Ray's REST API for jobs.
 
-REST, because Ray's own client would import Ray into the entrypoint: a second and 100 MB for five
-requests.
+Ray's own client would import Ray into the entrypoint: one second and 100 MB for five requests.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NEVER = threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What Ray says of a submission."""
+    """Ray's status of a submission."""
 
     status: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
@@ -45,7 +44,7 @@ class JobInfo:
 
 
 class JobRefusedError(Exception):
-    """Ray does not take the job, whatever is tried; the sentence is Ray's."""
+    """Ray refuses the job; the sentence is Ray's."""
 
 
 class JobClient:
@@ -55,7 +54,9 @@ class JobClient:
         self, dashboard: str, token: str, ray_dir: Path, secrets: Iterable[str] = ()
     ) -> None:
         """`ray_dir`: Ray's temporary directory on this machine, which has the driver's output.
-        `secrets`: masked in that output, as is the token."""
+
+        `secrets`: masked in that output, as is the token.
+        """
         self._ray_dir = ray_dir
         self._secrets = frozenset({token, *secrets})
         self._http = httpx.Client(
@@ -93,7 +94,7 @@ class JobClient:
         wait.until("Ray to take the job", post, timeout=SUBMIT_TIMEOUT_SECONDS, stop=stop)
 
     def info(self, submission_id: str) -> JobInfo:
-        """Raises NotYetError where Ray does not answer."""
+        """Return the submission's status. Raises NotYetError if Ray does not answer."""
         try:
             answer = self._http.get(submission_id)
             answer.raise_for_status()
@@ -108,7 +109,7 @@ class JobClient:
             raise wait.NotYetError(f"{error or type(error).__name__}") from None
 
     def stop(self, submission_id: str) -> None:
-        """SIGTERM to the driver; Ray kills it after RAY_JOB_STOP_WAIT_TIME_S."""
+        """Have Ray send SIGTERM to the driver, and SIGKILL after RAY_JOB_STOP_WAIT_TIME_S."""
 
         def post() -> None:
             try:
@@ -128,10 +129,10 @@ class JobClient:
         tell: Callable[[str], None],
         lost: threading.Event,
     ) -> None:
-        """Copy the driver's output to `log_to`, and each line to `tell`, until the job ends.
+        """Copy the driver's output to `log_to` and each line to `tell`, until the job ends.
 
-        `lost` ends it too: the Ray that had the job is gone, and its end will never be known. The
-        copy has a thread of its own: it goes on while Ray does not answer.
+        `lost` ends the copy, too: then Ray is gone and will never report the job's end. The copy
+        has its own thread and continues while Ray does not answer.
         """
         over = threading.Event()
         arguments = (submission_id, job_log.Copy(log_to, tell, self._secrets), over)
@@ -148,7 +149,7 @@ class JobClient:
     def _copy(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
         try:
             job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
-        except Exception:  # whatever it is, the job goes on, and its end must be known
+        except Exception:  # the job continues, and its end must be noticed
             log.exception("the job's log is not copied any more")
 
     def _over(self, submission_id: str) -> bool:
@@ -159,9 +160,10 @@ class JobClient:
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """One shell command: the variables reach the driver alone, hence need no runtime environment.
+    """Return one shell command that runs `argv` with `env` in this process's directory.
 
-    `exec`, so that the driver, not a shell, receives the signals and gives the exit code.
+    The variables reach the driver alone, so that no runtime environment is needed. `exec` makes the
+    driver, not a shell, receive the signals and give the exit code.
     """
     assignments = [f"{name}={value}" for name, value in sorted(env.items())]
     command = shlex.join(["env", *assignments, *argv] if assignments else argv)

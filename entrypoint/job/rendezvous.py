@@ -1,4 +1,4 @@
-"""Bring the nodes of a run to where Ray can take the job, before each attempt."""
+"""Brings the nodes together before each attempt: roll call, Ray, services, collective check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cluster(Protocol):
         ...
 
     def revive(self) -> None:
-        """Start the head's Ray anew where it ended."""
+        """Restart the head's Ray."""
         ...
 
 
@@ -64,9 +64,9 @@ class Rendezvous:
     minimum: int
     """With fewer workers than this at the roll's deadline, the run does not start."""
     job: Settings = field(init=False)
-    """The settings, with the job's arguments as the nodes that are there allow."""
+    """The settings, with a job that fits the present nodes."""
     present: tuple[str, ...] | None = None
-    """The workers that the last roll had; None before the first of this life."""
+    """The workers of the last roll; None before this head's first roll."""
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
@@ -214,7 +214,7 @@ class Rendezvous:
             self._restart_ray()
         state = self.run.control.roll()
         there = len(state.present)
-        # Those that were lacking before are not waited for a second time.
+        # Do not wait a second time for workers that were missing before.
         as_before = self.present is not None and there >= len(self.present)
         patience = 0.0 if as_before else self.run.settings.replace_timeout
         shrink = policy.with_fewer(
@@ -225,14 +225,14 @@ class Rendezvous:
             raise wait.NotYetError(str(state))
         try:
             alive, nodes = len(self.cluster.alive()), 1 + there
-            if alive < nodes or (shrink is not None and alive > nodes):  # one of the lost, still
+            if alive < nodes or (shrink is not None and alive > nodes):  # it still lists a lost one
                 raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
         except wait.NotYetError as unseen:
             self._lose_patience(str(unseen))
             raise
         self._unseen_since = None
         if not set(state.present) <= set((now := self.run.control.roll()).present):
-            raise wait.NotYetError(str(now))  # one was lost while Ray was asked
+            raise wait.NotYetError(str(now))  # a worker was lost meanwhile
         if shrink is not None and not as_before:
             self.record(shrink)
         return state
@@ -254,7 +254,7 @@ class Rendezvous:
         self._restart_ray()
 
     def _restart_ray(self) -> None:
-        # The workers' Ray would take a minute to notice that the head's is another one.
+        # By itself, the workers' Ray notices only after a minute that the head's Ray is new.
         self.run.control.new_incarnation()
         self.cluster.revive()
         self.run.inbox.forget(RayEnded)  # a message about the Ray that is gone

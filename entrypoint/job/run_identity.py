@@ -38,7 +38,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
 
 
 def _begun(run: RunFiles) -> dict[str, Any] | None:
-    """What was written at the first start; None where it is not there, or damaged."""
+    """Return run.json as the first start wrote it; None if it is missing or damaged."""
     try:
         row = stored_json.json_object(run.run)
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def _begun(run: RunFiles) -> dict[str, Any] | None:
 
 
 def _shown(settings: Settings) -> list[str]:
-    """The job's words, with what is secret in them masked."""
+    """Return the job's words with secrets masked."""
     words: list[str] = redact_all(list(settings.job), settings.secrets)
     return words
 
@@ -77,7 +77,7 @@ def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Jou
 
 
 def differences(before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
-    """Pure: name of each option that differs → in words, how. "": words that belong to none."""
+    """Pure: map the name of each option that differs to a sentence. "": words before any option."""
     old, new = _options(before), _options(now)
     told = {}
     if (first := old.pop("", "")) != (is_now := new.pop("", "")):
@@ -93,7 +93,7 @@ def differences(before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Name of each option → its values; of one that is given twice, all."""
+    """Map the name of each option to all its values."""
     found: dict[str, list[str]] = {}
     name = ""
     for word in words:

@@ -1,4 +1,4 @@
-"""Observe, decide, act, say one sentence: attempt after attempt, until the run is finished."""
+"""Runs attempt after attempt: observe, decide, record, act, until the run ends."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Outcome:
 
     @classmethod
     def of_error(cls, error: Exception, run_dir: Path) -> Outcome:
-        """Of whatever ends the supervision: without an outcome the workers would wait on.
+        """Return the outcome for an error that ends the supervision.
 
-        Raises SupersededError: the workers are the later head's.
+        Raises SupersededError: then a later head has the workers.
         """
         match error:
             case lease.SupersededError():
@@ -61,10 +61,10 @@ class Outcome:
                 code = ExitCode.USAGE
             case RayFailedError():
                 code = ExitCode.RETRY
-            case OSError():  # of the run directory, for one, which has to take the journal
+            case OSError():  # such as a run directory that cannot take the journal
                 return cls("failed", errors.exit_code(error, run_dir), errors.describe(error))
             case _:
-                log.error("an error that is the head's own ends the run", exc_info=error)
+                log.error("an error of the head itself ends the run", exc_info=error)
                 return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")
         return cls("failed", code, str(error))
 
@@ -95,7 +95,7 @@ class Supervisor:
                 try:
                     result = self._attempt()
                 except FilesGoneError:
-                    continue  # since the roll looked for them, which waits for them
+                    continue  # the next roll call waits for them
                 decision = self._decide(result, progressed=result.step > before)
                 if isinstance(decision, policy.Stop):
                     return Outcome.of(decision)
@@ -157,7 +157,7 @@ class Supervisor:
         except FilesGoneError as gone:
             return str(gone)
         except ArgumentsError:
-            return None  # as its driver has said
+            return None  # the driver has reported it
         return None
 
     def _decide(self, result: AttemptResult, *, progressed: bool) -> policy.Decision:
@@ -189,12 +189,12 @@ class Supervisor:
         return self.run.control.worker_at(address) if address else None
 
     def _prove_storage(self) -> None:
-        """Until the run directory takes a write again. Raises StorageLostError."""
+        """Wait until the run directory takes a write again. Raises StorageLostError."""
         probe = self.run.files.root / ".probe"
 
         def write() -> None:
             try:
-                lease.check(self.run.journal.claim)  # on the run's own storage
+                lease.check(self.run.journal.claim)  # this reads the run's storage, too
                 write_atomically(probe, "x" * PROBE_BYTES)
                 probe.unlink()
             except OSError as error:
@@ -211,6 +211,6 @@ class Supervisor:
         return progress.step if progress else 0
 
     def _in_memory(self) -> int:
-        """The newest step that the nodes were known to hold; 0 where they held none."""
+        """Return the newest step that the nodes were known to hold; 0 if they held none."""
         progress = self.run.progress()
         return (progress.in_memory if progress else None) or 0

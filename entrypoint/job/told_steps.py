@@ -1,7 +1,7 @@
-"""Records the steps that a command tells in progress.json alone.
+"""Records steps in the journal for a command that reports them in progress.json alone.
 
-`report` reads nothing but the journal. Many steps in a short time become one event: the journal is
-synced at each event, and it is kept.
+`report` reads only the journal. Many steps in a short time become one event, because each event
+costs a sync of a file that is kept.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ EVERY_SECONDS = 10.0
 
 @dataclass(slots=True)
 class ToldSteps:
-    """Of one attempt. A trainer that records its own steps is left alone."""
+    """Records the steps of one attempt, unless the trainer records them itself."""
 
     journal: Journal
     resume_from: int
     before: int
-    """The newest step of earlier attempts."""
+    """Newest step of earlier attempts."""
     clock: Callable[[], float] = time.monotonic
     _records: bool | None = None
-    """None until the attempt has told its first progress."""
+    """None until the attempt has reported its first progress."""
     _newest: Progress | None = None
     _recorded: int = 0
     _recorded_at: float = field(init=False, default=float("-inf"))
 
     def see(self, progress: Progress) -> None:
-        """The progress as it stands; it must be this attempt's."""
+        """Take the newest progress, which must be this attempt's."""
         if self._records is None:
             with suppress(OSError):  # asked again with the next
                 self._records = not self._job_records()
@@ -45,7 +45,7 @@ class ToldSteps:
             self._record()
 
     def close(self) -> None:
-        """The attempt is over."""
+        """Record what is left at the end of the attempt."""
         if self._records:
             self._record()
 
@@ -60,7 +60,7 @@ class ToldSteps:
         self._recorded = step
 
     def _record(self) -> None:
-        """What storage does not take now is recorded with the next."""
+        """Record the newest step; what storage does not take now is part of the next event."""
         progress = self._newest
         if progress is None or progress.step == self._recorded:
             return
@@ -74,6 +74,8 @@ class ToldSteps:
 
 
 def start(resume_from: int, before: int, first_seen: int) -> int:
-    """Pure: the step after which an attempt goes on. A command that has told no checkpoint may have
-    one of its own, and the first step that is seen need not be its first."""
+    """Pure: return the step after which an attempt continues.
+
+    A command that reported no checkpoint may have its own, and its first step may be missed.
+    """
     return resume_from or max(0, min(before, first_seen - 1))

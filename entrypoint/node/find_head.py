@@ -1,7 +1,6 @@
-"""Where a worker finds the head: at its name's address, and where its name has none, at that which
-its lease tells.
+"""Finds the head: by its name, or by the address in its lease if the name does not resolve.
 
-A name server may be silent for as long as the machine of the head changes, and longer.
+A name server may be silent while the head moves to another machine, and longer.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from entrypoint.run import lease
 @dataclass(slots=True)
 class HeadLocator:
     name: str
-    """What the settings call it, or its address."""
+    """The head's host name or address, from the settings."""
     leases: Path
     known: bool = False
-    """Whether it was found by its name once: before, a lease may be that of a head long gone, and a
-    name that does not resolve is a fault to be told."""
+    """The head was found by its name once. Before that, a lease may be an old head's, and a name
+    that does not resolve is an error that the user has to see."""
 
     def find(self) -> str:
-        """Raises NotYetError where it cannot be told now."""
+        """Return the head's address. Raises NotYetError if it is not known now."""
         try:
             return dns.resolve(self.name)
         except NotYetError:
@@ -33,7 +32,7 @@ class HeadLocator:
             raise
 
     def is_at(self, address: str) -> bool:
-        """Whether it is still to be looked for there; so it is taken where nobody can tell."""
+        """Return whether the head may still be at `address`; true if nothing says otherwise."""
         try:
             return address in dns.addresses(self.name)
         except NotYetError:

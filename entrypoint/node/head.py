@@ -1,4 +1,4 @@
-"""The story of the head: lease, Ray, control port, services, the run under supervision, outcome."""
+"""The life of the head: lease, Ray, control port, services, supervised run, outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TELL_WORKERS_SECONDS = 5.0
 
 
 def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
-    """Until the run is finished or beyond help; the exit code is the outcome's."""
+    """Lead the run until it ends; return the outcome's exit code."""
     run, told = RunFiles(settings.run_dir), head_address(settings)
     try:
         address = address_of.own_head_address(settings, told.value if told else None)
@@ -74,9 +74,9 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
 
 
 def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
-    """A later head has the run: end the job at once, and wake whatever waits here.
+    """End the job at once, because a later head has the run, and wake the main thread.
 
-    All that then wants to write to the run is refused, which ends this head.
+    From then on, every write to the run raises SupersededError, which ends this head.
     """
     process.kill(process.find_marked(settings.node_mark, **fence.environment(lease.claim)))
     inbox.put(StopAsked(why))
@@ -160,8 +160,11 @@ def tell_end(outcome: Outcome, run: RunContext, seconds: float) -> int:
 
 
 def _unwritten(outcome: Outcome, why: str) -> Outcome:
-    """A failure keeps its code, which says more than 73. An end that is on no record is none: who
-    starts the run again has the last of it done anew, and written down."""
+    """Return the outcome of a run whose outcome could not be recorded.
+
+    A success becomes 73, so that a restart finishes the run. A failure keeps its own code, which
+    says more than 73.
+    """
     sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
     if outcome.exit_code == ExitCode.FINISHED:
         return Outcome("failed", ExitCode.RUN_DIR, sentence)
@@ -169,7 +172,7 @@ def _unwritten(outcome: Outcome, why: str) -> Outcome:
 
 
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:
-    """The sentence of the outcome, where the run with this very command is finished already."""
+    """Return a sentence if this very command has finished the run before."""
     outcomes = list(journal.events("outcome"))
     if not outcomes:
         return None

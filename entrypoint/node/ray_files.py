@@ -1,7 +1,7 @@
-"""Files without which Ray on this node starts no worker any more.
+"""The files that Ray needs to start workers on this node.
 
-They lie below /tmp, where cleaners are at work. Ray's daemons hold them open and go on without a
-word, and each new worker ends at once.
+They lie below /tmp, where cleaners delete files. Ray's daemons hold them open and keep running
+without a warning, but each new worker ends at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import psutil
 
 DAEMON = "raylet"
 OPTIONS = ("--raylet_socket_name", "--store_socket_name", "--log_dir")
-"""Of the daemon: what each worker connects to, and where it writes."""
+"""The daemon's options that name its workers' sockets and log directory."""
 PYTHON = "--python_worker_command"
 
 
 def needed(processes: Iterable[psutil.Process]) -> list[Path]:
-    """What the daemon among these has its workers open, and the program that they are; nothing
-    where there is none."""
+    """Return the files that the daemon's workers open, and their program; [] without a daemon."""
     for process in processes:
         try:
             line = process.cmdline()
@@ -38,7 +37,7 @@ def _named_by(options: dict[str, str]) -> list[Path]:
 
 
 def missing(paths: Iterable[Path]) -> Path | None:
-    """The first that is surely gone: one that cannot be looked at now may be there."""
+    """Return the first path that is surely gone. A path that cannot be read now may be there."""
     for path in paths:
         try:
             path.stat()

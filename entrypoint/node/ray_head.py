@@ -1,4 +1,4 @@
-"""The head's Ray, which can be started anew within one life of the entrypoint."""
+"""The head's Ray, which one entrypoint may restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class HeadRay:
-    """Starts with the `with` block; what it ends with is put into the inbox."""
+    """Runs during a `with` block. If it ends by itself, the inbox receives RayEnded."""
 
     settings: Settings
     me: NodeInfo
@@ -35,7 +35,7 @@ class HeadRay:
         return f"http://{host_port(self.me.address, self.settings.dashboard_port)}"
 
     def __enter__(self) -> HeadRay:
-        """A Ray that cannot be started is told of by `wait_ready`: by then workers can be told."""
+        """Start Ray. `wait_ready` raises if that fails, when workers can be told of it."""
         try:
             self._start()
         except RayFailedError as error:
@@ -47,7 +47,10 @@ class HeadRay:
             self._node.stop()
 
     def wait_ready(self) -> None:
-        """Raises RayFailedError, InterruptedWaitError, OSError where its log cannot be read."""
+        """Wait until Ray answers.
+
+        Raises RayFailedError, InterruptedWaitError, and OSError if Ray's log cannot be read.
+        """
         if self._failure is not None:
             raise self._failure
         assert self._node is not None
@@ -65,8 +68,8 @@ class HeadRay:
             nodes = ray_node.alive_nodes(self.dashboard, self.token)
             if not (dead := [node.id for node in nodes if node.name == name]):
                 return False
-            telling = process.Process(
-                "the word to Ray",
+            declaring = process.Process(
+                "declare_dead",
                 [
                     *program("trainer.cluster.diagnostics.declare_dead", *dead),
                     *("--address", host_port(self.me.address, self.settings.ray_port)),
@@ -79,7 +82,7 @@ class HeadRay:
         except (wait.NotYetError, process.StartError, OSError) as error:
             log.warning("Ray is not told that %s: %s", why, error)
             return False
-        telling.on_exit(lambda code: _say_untold(telling, why) if code else None)
+        declaring.on_exit(lambda code: _warn(declaring, why) if code else None)
         return True
 
     def ended(self) -> bool:
@@ -98,9 +101,9 @@ class HeadRay:
         self._node = RayNode(self.settings, arguments, self.me, self.token, self.inbox)
 
 
-def _say_untold(telling: process.Process, why: str) -> None:
+def _warn(declaring: process.Process, why: str) -> None:
     try:
-        last_words = telling.tail(1)
+        last_words = declaring.tail(1)
     except OSError as error:  # of its log
         last_words = str(error)
     log.warning("Ray is not told that %s: %s", why, last_words)

@@ -1,7 +1,7 @@
 """One Ray node on this machine: its command line, its start, its end.
 
-`ray start --block` stays as the parent of Ray's daemons, so that the end of any of them ends one
-process that is watched, and ending that process ends them all.
+`ray start --block` stays as the parent of Ray's daemons: if any daemon ends, this process ends, and
+to end this process ends all daemons.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
-"""Between two looks for the files that Ray needs."""
+"""Interval between checks for the files that Ray needs."""
 HEALTH_THRESHOLD = 3
 FORKED_WITHIN_SECONDS = 30
-"""Ray waits as long for a worker that was killed before it reported: 60 s of its own, for imports
-that a fork need not do."""
+"""How long Ray waits for a worker that was killed before it registered. Ray's own 60 s allow for
+imports, which a fork need not do."""
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
-"""What the line of a traceback that says the error begins with."""
+"""Start of a traceback's line that names the error."""
 LONGEST_WORDS = 600
 MOST_NODES = 10_000
-"""In one answer of Ray's dashboard: as many as it gives, of which 100 are its default."""
+"""The most nodes that Ray's dashboard returns in one answer; its default is 100."""
 
 
 class RayNode:
@@ -81,7 +81,7 @@ class RayNode:
             raise RayFailedError(str(error)) from None
         self._over = threading.Event()
         self._why = ""
-        """Of its end, where it is ended for what it lacks."""
+        """Why this class ended Ray, in words."""
 
         def tell(code: int) -> None:
             if not self._over.is_set():
@@ -126,13 +126,15 @@ class RayNode:
         watch.start()
 
     def _needed(self) -> list[Path]:
-        """The files that Ray's workers need; none before all are there, as the daemon makes its
-        sockets some time after its start."""
+        """Return the files that Ray's workers need; [] until all are there.
+
+        The daemon creates its sockets some time after its start.
+        """
         named = ray_files.needed(process.find_ours_or_orphaned(self._mark))
         return [] if ray_files.missing(named) else named
 
     def _watch_files(self, needed: list[Path]) -> None:
-        """End a Ray that lives and can start no worker any more: what it lacks never comes back."""
+        """End Ray once one of its files is gone: without it, Ray can never start a worker."""
         while not self._over.wait(LOOK_SECONDS):
             if not needed:
                 needed = self._needed()
@@ -175,9 +177,10 @@ def worker_arguments(settings: Settings, head_address: str) -> list[str]:
 
 
 def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
-    """Every port of Ray's is named, so that whoever finds one taken knows by whom.
+    """Return the options of `ray start` that head and workers share.
 
-    The GPUs are always said, since Ray's own detection fails silently on AMD.
+    Every port is given, so that a message about a port in use can name its purpose. The number of
+    GPUs is always given, because Ray's own detection fails silently on AMD.
     """
     first, last = settings.worker_ports.first, settings.worker_ports.last
     arguments = [
@@ -206,12 +209,12 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
 
 
 def custody_of(settings: Settings) -> Path:
-    """Where what outlives this node's Ray is deposited and withdrawn."""
+    """Return the socket of the descriptor store, which outlives this node's Ray."""
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
 
 
 def environment(settings: Settings, token: str) -> dict[str, str]:
-    """What Ray and all that it starts on this node see. Values that the user set are kept."""
+    """Return the environment of Ray and its processes. Values that the user set are kept."""
     period = 1.0
     timeout = max(1.0, settings.node_timeout / HEALTH_THRESHOLD - period)
     defaults = {
@@ -219,11 +222,11 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
         "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
         "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
-        # On the head; by default 44217 and 44227. Ray takes no flag for them.
+        # Ports of the head, by default 44217 and 44227. Ray has no flag for them.
         "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),
         "DASHBOARD_METRIC_PORT": str(settings.worker_ports.first + 8),
         "PYTHONUNBUFFERED": "1",
-        # Titles such as ray::DashboardAgent would else be written over the node's mark.
+        # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
     if fork_server.wanted(settings):
@@ -232,7 +235,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "ROLLCALL_NODE_NAME": settings.node_name,
-        # The driver's output and its processes are looked for on the head's machine.
+        # The entrypoint looks for the driver's output and processes on the head.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
         **fd_store.environment(custody_of(settings)),
     }
@@ -246,7 +249,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
 
 
 def last_words(text: str) -> str:
-    """In one line, what a program said at its end: of a traceback the error, without its frames."""
+    """Return a program's last output as one line: of a traceback only the error."""
     lines = [line for line in plain(text).splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
@@ -255,7 +258,7 @@ def last_words(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A node that Ray takes for alive."""
+    """A node that Ray lists as alive."""
 
     id: str
     name: str
@@ -263,7 +266,7 @@ class Alive:
 
 
 def alive_nodes(dashboard: str, token: str) -> list[Alive]:
-    """Raises NotYetError while Ray cannot say."""
+    """Return the nodes that Ray lists as alive. Raises NotYetError if Ray does not answer."""
     alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
     try:
         with httpx.Client(transport=direct(), timeout=10) as http:
@@ -280,22 +283,22 @@ def alive_nodes(dashboard: str, token: str) -> list[Alive]:
 
 
 def remove_stale(mark: str) -> None:
-    """End what an earlier life of this node left behind: it holds ports, memory and GPUs."""
+    """End the processes of an earlier Ray on this node: they hold ports, memory and GPUs."""
     ended = process.end(process.find_ours_or_orphaned(mark), grace=0.5)
     if ended:
         log.info("ended %d processes of an earlier Ray on this node", ended)
 
 
 def forget_cluster(settings: Settings) -> None:
-    """Remove Ray's note of the cluster that this node belonged to.
+    """Remove Ray's record of this node's earlier cluster.
 
-    With it a head does not start again at its address, as long as any process of the machine, one
-    of another node's too, has that address on its command line.
+    With that record, a head refuses to start at its old address while any process of the machine,
+    even of another node, has the address on its command line.
     """
     (settings.ray_dir / "ray_current_cluster").unlink(missing_ok=True)
 
 
 def ray_program() -> str:
-    """The `ray` beside this interpreter: never another one that PATH happens to have first."""
+    """Return the `ray` beside this interpreter, whatever PATH has first."""
     beside = Path(sys.executable).with_name("ray")
     return str(beside) if beside.exists() else shutil.which("ray") or "ray"

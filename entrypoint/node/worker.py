@@ -1,4 +1,4 @@
-"""The story of a worker: find the head, check in, join Ray, stay until the outcome is known."""
+"""The life of a worker: find the head, check in, join Ray, stay until the outcome is known."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LIFE = uuid.uuid4().hex
-"""Names this process."""
+"""Identifies this process."""
 LONGEST_SENTENCE = 2000
-"""Characters of each failed check that the head is told."""
+"""Characters of each failed check that are sent to the head."""
 TRIES = 5
+"""After this many failures of Ray in a row, the worker gives up."""
 LONGEST_PAUSE_SECONDS = 0.3
-"""Between two looks for the head: the workers' Ray starts, behind this."""
+"""Longest pause between polls for the head; it delays the worker's Ray by at most as much."""
 
 
 def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
-    """Until the head tells the outcome; the exit code is the outcome's."""
+    """Stay in the cluster until the head announces the outcome; return the exit code."""
     try:
         token = run_token.for_worker(settings, inbox.stop)
         env = ray_node.environment(settings, token)
@@ -85,7 +86,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
 
 
 def tell_unfit(settings: Settings, sentences: tuple[str, ...]) -> None:
-    """Let the head, if it is there already, say on the roll why this node does not come."""
+    """Tell the head, if it answers, why this node does not join: the roll then says so."""
     token = run_token.for_client(settings)
     if token is None:
         return
@@ -113,7 +114,7 @@ def _head(settings: Settings) -> Sourced:
 
 
 def examined_whole(settings: Settings) -> bool:
-    """Whether a worker that has come so far has passed every check."""
+    """Return whether a worker that starts has passed every preflight check."""
     return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
 
 
@@ -127,7 +128,7 @@ class _OverError(Exception):
 
 @dataclass(slots=True)
 class _Membership:
-    """Joins again, by a name resolved anew, whenever the head or this node's Ray is lost."""
+    """Joins the cluster, and joins again whenever the head or this node's Ray is lost."""
 
     settings: Settings
     warnings: tuple[str, ...]
@@ -144,6 +145,7 @@ class _Membership:
         self.locator = HeadLocator(head.value, leases)
 
     def keep(self) -> int:
+        """Join again and again until the run ends; return the exit code."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -250,7 +252,7 @@ class _Membership:
                 raise _OverError(message)
 
     def _belong(self, client: ControlClient, info: NodeInfo, host: str) -> Message:
-        """From the start of Ray on this node to whatever ends the membership."""
+        """Start Ray on this node; return the message that ends the membership."""
         try:
             started = self._start_ray(info, host)
         except RayFailedError as error:
@@ -261,7 +263,7 @@ class _Membership:
             return RayEnded(1)
         with started as ray:
             try:
-                # For minutes Ray itself would look for a head that is no more.
+                # Ray itself would look for minutes for a head that is gone.
                 ray.wait_ready(ray.says_started, self.inbox.stop, self._raise_if_over)
                 client.check_in(self._now(info), joined=True)
                 log.info("joined the Ray cluster of %s", host)
@@ -269,7 +271,7 @@ class _Membership:
                 log.warning("%s", error)
                 return RayEnded(1)
             except OSError as error:
-                log.warning("what Ray says cannot be read: %s", errors.describe(error))
+                log.warning("Ray's log cannot be read: %s", errors.describe(error))
                 return RayEnded(1)
             message = self._next_message()
             if isinstance(message, StopAsked):
@@ -288,7 +290,7 @@ class _Membership:
         return message
 
     def _leave(self, client: ControlClient, node: str, asked: StopAsked) -> Message:
-        """Not before the job has saved and runs here no more, or the time for that is over."""
+        """Leave once the job has saved and stopped, or after ROLLCALL_GRACE_SECONDS."""
         if not client.leave(node, asked.why):
             return asked
         log.info("%s: waiting for the job to save", asked.why)
@@ -297,9 +299,9 @@ class _Membership:
             match self.inbox.take(timeout=left):
                 case HeadSaid() as said:
                     return said
-                case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to stay for
+                case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to wait for
                     break
-        return asked  # a second notice of the same end is none to leave at once
+        return asked  # a second request to stop does not shorten the wait
 
     def _node_info(self, address: str) -> NodeInfo:
         return NodeInfo(
@@ -315,5 +317,5 @@ class _Membership:
         )
 
     def _now(self, info: NodeInfo) -> NodeInfo:
-        """With what holds at this moment alone: the clock, kills."""
+        """Return `info` with the present clock and count of OOM kills."""
         return replace(info, clock=time.time(), oom_kills=oom_kills.count())

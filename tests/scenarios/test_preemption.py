@@ -11,8 +11,10 @@ from typing import cast
 
 import pytest
 
+from contract.run_dir import ExitCode
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
+from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.node.worker import _Membership
 from entrypoint.processes import inbox as inboxes
 from entrypoint.processes.inbox import (
@@ -26,6 +28,7 @@ from entrypoint.processes.inbox import (
 )
 from entrypoint.processes.services import Services
 from tests.support.waiting_worker import worker_that_waits
+from tests.support.world import STOPPED, TOKEN, World, ends
 
 
 def test_a_file_that_appears_is_a_request_to_stop(
@@ -119,3 +122,19 @@ def test_a_worker_whose_head_does_not_hear_leaves_at_once() -> None:
     message, seconds = left(hears=False, grace=20)
     assert message == StopAsked("SIGTERM")
     assert seconds < 10
+
+
+def test_a_stop_counts_more_than_the_worker_that_the_job_was_already_stopped_for(
+    tmp_path: Path,
+) -> None:
+    def stopped_twice(world: World) -> JobInfo:
+        assert ControlClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
+        assert world.jobs.stopped.wait(10)
+        world.inbox.put(StopAsked("SIGTERM"))
+        time.sleep(1)
+        return ends(STOPPED, at_step=7)(world)
+
+    world = World(tmp_path, stopped_twice, workers=1, minimum=1)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    assert world.lives().exit_code is ExitCode.STOPPED
+    assert world.kinds() == ["roll", "attempt", "stop", "stop"]

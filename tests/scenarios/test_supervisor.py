@@ -202,22 +202,6 @@ def test_a_worker_that_is_taken_away_lets_the_job_save_and_another_takes_its_pla
     assert [roll["details"]["present"] for roll in world.journal.events("roll")] == [["a"], ["b"]]
 
 
-def test_a_stop_counts_more_than_the_worker_that_the_job_was_already_stopped_for(
-    tmp_path: Path,
-) -> None:
-    def stopped_twice(world: World) -> JobInfo:
-        assert ControlClient("127.0.0.1", world.port, TOKEN).leave("a", "SIGTERM")
-        assert world.jobs.stopped.wait(10)
-        world.inbox.put(StopAsked("SIGTERM"))
-        time.sleep(1)
-        return ends(STOPPED, at_step=7)(world)
-
-    world = World(tmp_path, stopped_twice, workers=1, minimum=1)
-    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
-    assert world.lives().exit_code is ExitCode.STOPPED
-    assert world.kinds() == ["roll", "attempt", "stop", "stop"]
-
-
 def test_a_worker_that_left_before_the_attempt_does_not_end_it(tmp_path: Path) -> None:
     world = World(tmp_path, ends(FINISHED))
     world.inbox.put(WorkerLeaves("a", "SIGTERM"))

@@ -22,24 +22,27 @@ class Command:
 
 
 class FilesGoneError(Exception):
-    """Files that the job's arguments name, and that were there as the head started, cannot be read
-    now; a sentence for each."""
+    """Files named by the job's arguments could be read when the head started, and cannot now.
+
+    The message has a sentence for each.
+    """
 
 
 class ArgumentsError(Exception):
-    """What the job's arguments name, as a file of flags, has a fault that was not there as the head
-    started; a sentence for each."""
+    """A file named by the job's arguments, such as a file of flags, has become invalid.
+
+    The message has a sentence for each fault.
+    """
 
 
 class Recipe(Protocol):
-    """Any question about the arguments may raise FilesGoneError and ArgumentsError, but for
-    `faults`."""
+    """Methods that take settings may raise FilesGoneError and ArgumentsError, except `faults`."""
 
     tells_phases: bool
-    """Whether it says which part of a step is over (`RUN/.phase`)."""
+    """The framework reports each finished part of a step in `RUN/.phase`."""
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        """What is wrong with the job's arguments, a sentence each; asked before all starts."""
+        """Return the faults of the job's arguments, a sentence each, before anything starts."""
         ...
 
     def look_for_files(self, settings: Settings) -> None:
@@ -47,54 +50,57 @@ class Recipe(Protocol):
         ...
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        """What the job will warn of as it starts, a sentence each; asked where there is no fault,
-        for `plan`."""
+        """Return the warnings that the job will print at its start, for `plan`."""
         ...
 
     def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
-        """What these nodes lack for the job, a sentence each; asked before it is submitted."""
+        """Return what these nodes lack for the job, a sentence each."""
         ...
 
     def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
-        """The settings with a job that fits these nodes, fewer than were asked for; as they are
-        where the job fits them, or cannot be made to."""
+        """Return settings whose job fits these nodes, which are fewer than requested.
+
+        Returns the same settings if the job fits already, or cannot be made to fit.
+        """
         ...
 
     def resources(self, settings: Settings, nodes: Sequence[Offer]) -> Mapping[str, Any] | None:
-        """Where the job's processes would lie on these nodes, for `plan`; None where unknown."""
+        """Return how the job's processes would be placed on these nodes, for `plan`."""
         ...
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:
-        """The job's command line and the variables that it needs on top of the node's."""
+        """Return the job's command line and the variables to add to the node's."""
         ...
 
     def begins_at(self, settings: Settings) -> int | None:
-        """The step that the arguments name to go on from; None: the newest, or none."""
+        """Return the step to resume from that the arguments name; None if they name none."""
         ...
 
     def going_on(self, settings: Settings) -> Settings:
-        """The settings with a job that goes on from its newest step, for one that has begun."""
+        """Return settings whose job resumes from its newest step, for a job that has begun."""
         ...
 
     def latest(self, run_dir: Path) -> int | None:
-        """Step of the newest checkpoint that the framework can resume from."""
+        """Return the step of the newest checkpoint that the framework can resume from."""
         ...
 
     def failure_in(self, line: str) -> FailureClass | None:
-        """What a line of the job's log points to, beyond the signs common to all frameworks."""
+        """Return the failure class that a line of the framework's own log points to."""
         ...
 
     def effect(self, changed: Collection[str]) -> str:
-        """In a sentence or two, what of a command takes effect that is another than the run was
-        begun with. `changed`: names of the options that differ, as they were given."""
+        """Say what takes effect of a command that differs from the one that began the run.
+
+        `changed`: names of the options that differ.
+        """
         ...
 
     def service_outage(self, settings: Settings) -> float:
-        """For how many seconds the job itself waits for a service that is down."""
+        """Return for how many seconds the job itself waits for a service that is down."""
         ...
 
 
 def load(name: str) -> Recipe:
-    """The recipe of that name; Settings admits only names that exist."""
+    """Return the recipe of that name; settings allow only names that exist."""
     module = import_module(f"entrypoint.job.recipes.{name.replace('-', '_')}")
     return cast(Recipe, module.RECIPE)

@@ -1,4 +1,4 @@
-"""The trainer that the image carries."""
+"""Recipe `builtin`: the trainer of the image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT: Mapping[tuple[str, ...], str] = {
     ("pretrain", "critic_pretrain"): "models that are trained go on with the weights of the newest"
     " step, and another architecture is refused",
 }
-"""Flags → what of the run so far stays, whatever they say."""
+"""Maps flags to what stays as the run began, whatever their new values."""
 
 
 class Builtin:
@@ -119,13 +119,16 @@ class Builtin:
 
 
 def _has_begun(settings: Settings) -> bool:
-    """Whether it is this very command that the run directory's last steps are of."""
+    """Return whether this very command made the run's last steps."""
     events = read_events(RunFiles(settings.run_dir).journal)
     return resume_check.has_begun(events, resume_check.fingerprint(settings))
 
 
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
-    """None if the run directory cannot be read: its preflight check says why, and ends with 73."""
+    """Return the faults of the run's start; () if the run directory cannot be read.
+
+    Then the preflight check of the run directory says why and exits with 73.
+    """
     from trainer.config.installed import beginning_faults
 
     try:
@@ -135,13 +138,13 @@ def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
 
 
 def _with(settings: Settings, *words: str) -> Settings:
-    """The settings with a job to which these flags are added, which count whatever it says."""
+    """Return settings whose job has these flags added; they override its own."""
     over = () if OVER in settings.job else (OVER,)
     return replace(settings, job=(*settings.job, *over, *words))
 
 
 def _parsed(settings: Settings) -> Config:
-    """Raises FilesGoneError, and ArgumentsError."""
+    """Return the job's configuration. Raises FilesGoneError and ArgumentsError."""
     from trainer.config.parse import parse
     from trainer.config.schema import ConfigError, MissingFile
 
@@ -155,7 +158,7 @@ def _parsed(settings: Settings) -> Config:
 
 
 def _run_dir_faults(settings: Settings) -> Iterator[str]:
-    """A run directory of the flags that is another than the node's, which would be passed over."""
+    """Yield a fault if --run_dir differs from ROLLCALL_RUN_DIR, which would override it."""
     from trainer.config.parse import named_in, parse
 
     if "run_dir" in named_in(settings.job):
@@ -168,7 +171,7 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
 
 
 def _arguments(settings: Settings) -> list[str]:
-    """The user's flags, and those that follow from the settings, which count whatever is given."""
+    """Return the user's flags and those that follow from the settings."""
     from trainer.config.parse import named_in
 
     arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]

@@ -1,4 +1,4 @@
-"""Any command at all: it finds the run in its environment, and may write RUN/progress.json."""
+"""Recipe `command`: any program. It may report its progress in RUN/progress.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from entrypoint.job.recipes.base import Command, FilesGoneError
 from entrypoint.processes.programs import unshadowed
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
-"""A word that a shell would not have passed on as an argument, unless it was quoted."""
+"""A word that a shell would have consumed as syntax, unless it was quoted."""
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
     "give the command after the image's name, or in ROLLCALL_JOB."
@@ -82,7 +82,10 @@ def _missing(program: str) -> str:
 
 
 def _shell_syntax(settings: Settings) -> str:
-    """About words of the command line alone: in ROLLCALL_JOB quotes tell text from syntax."""
+    """Return a fault for shell syntax on the command line.
+
+    In ROLLCALL_JOB, quotes distinguish text from syntax, so that it is not checked.
+    """
     if settings.variable("job"):
         return ""
     found = next((word for word in settings.job if OPERATOR.fullmatch(word)), None)
