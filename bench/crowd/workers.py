@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 import httpx
 
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.processes.process import raise_open_files_limit
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}

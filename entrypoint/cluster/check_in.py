@@ -14,7 +14,7 @@ from pydantic import (
     ValidationError,
 )
 
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, host
 
 MOST_BYTES = 256 * 1024

@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port

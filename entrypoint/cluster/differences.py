@@ -36,7 +36,7 @@ class NodeCheck:
     about: About
 
 
-def left_out(settings: Settings) -> frozenset[str]:
+def skipped_checks(settings: Settings) -> frozenset[str]:
     """Return the names of the checks that the head skips: all, unless preflight is strict."""
     if settings.preflight is PreflightMode.STRICT:
         return settings.preflight_skip
@@ -44,13 +44,13 @@ def left_out(settings: Settings) -> frozenset[str]:
 
 
 def differences(
-    nodes: Sequence[RegisteredNode], left_out: frozenset[str] = frozenset()
+    nodes: Sequence[RegisteredNode], skipped_checks: frozenset[str] = frozenset()
 ) -> list[str]:
-    """One sentence for each difference; `left_out`: names of checks that are not asked."""
+    """One sentence for each difference; `skipped_checks`: names of checks that are not asked."""
     return [
         f"{check.name}: {sentence}"
         for check in CHECKS
-        if check.name not in left_out
+        if check.name not in skipped_checks
         for sentence in check.differences(nodes)
     ]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoint.cluster import differences, roll
-from entrypoint.cluster.roll import NodeInfo, RegisteredNode
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.net.sockets import peer_address
 from entrypoint.run import reads
 
@@ -37,14 +38,14 @@ class NodeRegistry:
         me: NodeInfo,
         expected: int,
         incarnation: str,
-        left_out: frozenset[str] = frozenset(),
+        skipped_checks: frozenset[str] = frozenset(),
     ) -> None:
-        """`me`: the head itself; `left_out`: checks between nodes that are not asked."""
+        """`me`: the head itself; `skipped_checks`: checks between nodes that are not asked."""
         self.me = me
         self.incarnation = incarnation
         """A worker that sees another value leaves its Ray and joins again."""
         self.expected = expected
-        self._left_out = left_out
+        self._skipped_checks = skipped_checks
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._entries: dict[str, RegisteredNode] = {}
@@ -87,7 +88,7 @@ class NodeRegistry:
             if sum(entry.info.joined for entry in entries) < self.expected:
                 return []
             nodes = [RegisteredNode(self.me), *entries]
-            found = differences.differences(nodes, self._left_out)
+            found = differences.differences(nodes, self._skipped_checks)
             new = [sentence for sentence in found if sentence not in self._differences]
             self._differences = found
             return new
@@ -222,7 +223,7 @@ class NodeRegistry:
         """Return why this node has to retry; with the lock held."""
         if taken := roll.name_taken(info, self._entries, now):
             return taken
-        blind = roll.other_storage(info, self.me, self._left_out)
+        blind = roll.other_storage(info, self.me, self._skipped_checks)
         if blind is None:
             self._blind_since.pop(info.node, None)
         elif now - self._blind_since.setdefault(info.node, now) < reads.STORAGE_GRACE_SECONDS:
@@ -232,8 +233,8 @@ class NodeRegistry:
     def _take(self, info: NodeInfo, source: str, now: float) -> str | None:
         """Put a node on the roll, or return why not; with the lock held."""
         skew = 0.0 if info.clock is None else info.clock - time.time()
-        reason = roll.refusal(info, self.me, skew, self._left_out)
-        reason = reason or roll.other_storage(info, self.me, self._left_out)
+        reason = roll.refusal(info, self.me, skew, self._skipped_checks)
+        reason = reason or roll.other_storage(info, self.me, self._skipped_checks)
         reason = reason or self._still_evicted(info)
         if reason:
             self._refused[info.node] = reason

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from contract.resources import Offer
+from entrypoint.cluster.node_info import NodeInfo
 
 QUESTION_SECONDS = 5.0
 """Limit for an open long poll, in seconds. It alone shows that a peer and its network are gone."""
@@ -19,54 +19,6 @@ MUST_AGREE = ("python", "ray", "image")
 
 CLOCK_WARNS, CLOCK_FAILS = 2.0, 60.0
 """Limits for the difference between a node's clock and the head's, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
-    """What a node says about itself at check-in."""
-
-    node: str
-    address: str
-    versions: Mapping[str, str]
-    inventory: Mapping[str, float] = field(default_factory=dict)
-    resources: Mapping[str, float] = field(default_factory=dict)
-    """Custom Ray resources."""
-    joined: bool = False
-    """Whether its Ray node has joined the head's cluster."""
-    warnings: Sequence[str] = ()
-    """Names of the preflight checks that did not pass."""
-    rejoins: str = ""
-    """Why it ended its Ray before it asks to join again, in words."""
-    examined: str = ""
-    """Names the life of the node in which all of its checks passed; "" where some were left out."""
-    unfit: Sequence[str] = ()
-    """What failed there, in sentences, where that keeps it from joining."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The variables that steer NCCL, RCCL and gloo there."""
-    storage: str = ""
-    """Name of the file that the worker wrote to its run directory, for the head to see. The head
-    replaces it by its own incarnation once it sees the file; its own NodeInfo has that too."""
-    clock: float | None = None
-    """Its time as it sends this, seconds of the epoch."""
-    oom_kills: int = 0
-    """Processes that the kernel has ended in its container so far, for want of memory."""
-
-    @property
-    def has(self) -> str:
-        """2 CPUs, 8 GPUs, 23.5 GiB"""
-        cpus, gpus = self.inventory.get("cpus", 0), self.inventory.get("gpus", 0)
-        memory = self.inventory.get("memory_bytes", 0) / 2**30
-        return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
-
-    @property
-    def offer(self) -> Offer:
-        """What the node has for a job."""
-        return Offer(
-            name=self.node,
-            gpus=int(self.inventory.get("gpus", 0)),
-            cpus=self.inventory.get("cpus", 0.0),
-            resources=self.resources,
-        )
 
 
 @dataclass(slots=True)
@@ -142,7 +94,7 @@ class RollState:
 
 
 def refusal(
-    info: NodeInfo, head: NodeInfo, skew: float = 0.0, left_out: frozenset[str] = frozenset()
+    info: NodeInfo, head: NodeInfo, skew: float = 0.0, skipped_checks: frozenset[str] = frozenset()
 ) -> str | None:
     """Return why the head refuses this node; None if it accepts it.
 
@@ -157,24 +109,24 @@ def refusal(
         for name in MUST_AGREE
         if head.versions.get(name) and info.versions.get(name) != head.versions[name]
     ]
-    if differing and "nodes.versions" not in left_out:
+    if differing and "nodes.versions" not in skipped_checks:
         return (
             f"{info.node} differs from the head: {'; '.join(differing)}; use one image everywhere"
         )
-    if abs(skew) > CLOCK_FAILS and "nodes.clock" not in left_out:
+    if abs(skew) > CLOCK_FAILS and "nodes.clock" not in skipped_checks:
         side = "ahead of" if skew > 0 else "behind"
         return f"the clock of {info.node} is {abs(skew):.0f} s {side} the head's: set both (NTP)"
     return None
 
 
 def other_storage(
-    info: NodeInfo, head: NodeInfo, left_out: frozenset[str] = frozenset()
+    info: NodeInfo, head: NodeInfo, skipped_checks: frozenset[str] = frozenset()
 ) -> str | None:
     """Return why this node's run directory is not the head's; None if it is.
 
     A node that has joined Ray has proved it before.
     """
-    if not head.storage or info.joined or info.unfit or "nodes.storage" in left_out:
+    if not head.storage or info.joined or info.unfit or "nodes.storage" in skipped_checks:
         return None
     if info.storage == head.storage:
         return None

@@ -34,8 +34,9 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import connections, metrics, storage_proof
 from entrypoint.cluster.auth import BearerToken
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import QUESTION_SECONDS, NodeInfo, RollState
+from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import StorageReads
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.redaction import MASK, redact
 from contract.run_dir import ExitCode
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 
 from contract.collective import SLOW_PAIR
 from entrypoint.cluster.differences import NodeCheck, nothing
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.check_names import CheckName
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine.gpus import models

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective

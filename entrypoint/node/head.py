@@ -12,8 +12,8 @@ from contract import lease as fence
 from contract.fd_store import Custody
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.cluster import differences, storage_proof
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
@@ -103,8 +103,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     began = time.monotonic()
     token = run_token.for_head(settings)
     cluster = HeadRay(settings, me, token, inbox)
-    left_out = differences.left_out(settings)
-    registry = NodeRegistry(me, role.expected_workers, me.storage, left_out)
+    skipped = differences.skipped_checks(settings)
+    registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
     try:

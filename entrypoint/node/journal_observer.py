@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
 from entrypoint.run.journal import Journal

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port

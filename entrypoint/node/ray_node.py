@@ -20,7 +20,7 @@ import httpx
 
 from contract import fd_store, private_dir
 from contract.run_dir import RunFiles
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain

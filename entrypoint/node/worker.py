@@ -14,7 +14,7 @@ from typing import TypeVar
 from contract.fd_store import Custody
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import PreflightMode, Settings

@@ -16,8 +16,8 @@ import pytest
 
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
 from entrypoint.processes.process import find_marked
 from entrypoint.run.lease import Lease
 from tests.support.control import control_server

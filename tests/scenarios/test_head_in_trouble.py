@@ -13,7 +13,7 @@ import pytest
 
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job import attempt
 from entrypoint.job.failures.policy import Replace

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.node import ray_node
@@ -28,7 +28,7 @@ WORKER = Worker("head", "a test")
 LISTENER = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); {}"
 NODE = """
 import os, sys, time
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.node import ray_node
 from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services

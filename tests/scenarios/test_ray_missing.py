@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from contract.run_dir import ExitCode, RunFiles
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings

@@ -18,7 +18,7 @@ import pytest
 from contract.journal import append_event
 from contract.lease import SupersededError
 from contract.progress import Progress
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.net.wait import NotYetError
 from entrypoint.run import reads
 from tests.support.control import TOKEN, Head, node_info

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import doctor
 from entrypoint.config.read import read_settings

@@ -14,8 +14,8 @@ import pytest
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
 from entrypoint.cluster.server import ControlServer, RollObserver
 from entrypoint.net.port_block import PortBlock
 from tests.support.waiting import eventually

@@ -11,8 +11,8 @@ from typing import cast
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient, JobInfo

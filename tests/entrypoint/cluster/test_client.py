@@ -11,7 +11,7 @@ import pytest
 
 from entrypoint.cluster import roll
 from entrypoint.cluster.client import ControlClient
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import doctor, remote
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.cluster import differences
-from entrypoint.cluster.roll import NodeInfo, RegisteredNode, other_storage, refusal
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.roll import RegisteredNode, other_storage, refusal
 from entrypoint.config.read import read_settings
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
@@ -22,9 +23,9 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -
     return RegisteredNode(NodeInfo(**row | changes), source=source, skew=skew)
 
 
-def told(*changed: RegisteredNode, left_out: frozenset[str] = frozenset()) -> list[str]:
+def told(*changed: RegisteredNode, skipped_checks: frozenset[str] = frozenset()) -> list[str]:
     """The differences of a head, two workers like it, and `changed`."""
-    return differences.differences([node("head"), node("a"), node("b"), *changed], left_out)
+    return differences.differences([node("head"), node("a"), node("b"), *changed], skipped_checks)
 
 
 def test_nodes_that_are_alike_give_no_sentence() -> None:
@@ -92,11 +93,11 @@ def test_a_clock_and_an_address_that_differ_are_told() -> None:
 
 
 def test_a_check_between_nodes_can_be_left_out() -> None:
-    assert told(node("c", skew=-5.0), left_out=frozenset({"nodes.clock"})) == []
+    assert told(node("c", skew=-5.0), skipped_checks=frozenset({"nodes.clock"})) == []
 
 
 @pytest.mark.parametrize(
-    ("environ", "left_out"),
+    ("environ", "skipped_checks"),
     [
         ({}, set()),
         ({"ROLLCALL_PREFLIGHT_SKIP": "nodes.clock"}, {"nodes.clock"}),
@@ -105,9 +106,9 @@ def test_a_check_between_nodes_can_be_left_out() -> None:
     ],
 )
 def test_the_head_asks_what_its_settings_leave_in(
-    environ: dict[str, str], left_out: set[str]
+    environ: dict[str, str], skipped_checks: set[str]
 ) -> None:
-    assert differences.left_out(read_settings(environ)) == left_out
+    assert differences.skipped_checks(read_settings(environ)) == skipped_checks
 
 
 HEAD = NodeInfo(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")
@@ -119,14 +120,16 @@ def test_a_clock_that_is_far_off_is_refused_and_a_near_one_is_not() -> None:
     reason = refusal(info, HEAD, skew=-3600.0)
     assert reason is not None
     assert "3600 s behind the head's" in reason
-    assert refusal(info, HEAD, skew=-3600.0, left_out=frozenset({"nodes.clock"})) is None
+    assert refusal(info, HEAD, skew=-3600.0, skipped_checks=frozenset({"nodes.clock"})) is None
 
 
 @pytest.mark.parametrize(
-    ("storage", "left_out", "same"),
+    ("storage", "skipped_checks", "same"),
     [("f00d", "", True), ("", "", False), ("cafe", "", False), ("cafe", "nodes.storage", True)],
 )
-def test_a_node_must_read_what_the_head_wrote(storage: str, left_out: str, same: bool) -> None:
-    reason = other_storage(node("c", storage=storage).info, HEAD, frozenset({left_out}))
+def test_a_node_must_read_what_the_head_wrote(
+    storage: str, skipped_checks: str, same: bool
+) -> None:
+    reason = other_storage(node("c", storage=storage).info, HEAD, frozenset({skipped_checks}))
     assert (reason is None) is same
     assert reason is None or "ROLLCALL_RUN_DIR" in reason

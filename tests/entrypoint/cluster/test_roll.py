@@ -2,10 +2,10 @@
 
 import pytest
 
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import (
     SILENT_SECONDS,
-    NodeInfo,
     RegisteredNode,
     name_taken,
     refusal,

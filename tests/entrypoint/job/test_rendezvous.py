@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract.resources import Offer
-from entrypoint.cluster.roll import NodeInfo
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
 from entrypoint.job.rendezvous import UnplaceableError

@@ -1,0 +1,54 @@
+"""What a node says about itself at check-in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from contract.resources import Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    node: str
+    address: str
+    versions: Mapping[str, str]
+    inventory: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Custom Ray resources."""
+    joined: bool = False
+    """The node's Ray has joined the head's cluster."""
+    warnings: Sequence[str] = ()
+    """Names of the preflight checks that did not pass."""
+    rejoins: str = ""
+    """Why the node ended its Ray before it checks in again, in words."""
+    examined: str = ""
+    """Identifies the process that has passed every check; "" if some were skipped."""
+    unfit: Sequence[str] = ()
+    """Sentences on the failed checks that keep the node from joining."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The node's variables for NCCL, RCCL and gloo."""
+    storage: str = ""
+    """Name of the file that the worker wrote to its run directory to prove that it is the head's.
+    Once the head sees the file, it replaces the name by its incarnation, as in its own NodeInfo."""
+    clock: float | None = None
+    """The node's time when it sends this, in seconds of the epoch."""
+    oom_kills: int = 0
+    """Processes of its container that the kernel has killed for lack of memory."""
+
+    @property
+    def has(self) -> str:
+        """Such as "2 CPUs, 8 GPUs, 23.5 GiB"."""
+        cpus, gpus = self.inventory.get("cpus", 0), self.inventory.get("gpus", 0)
+        memory = self.inventory.get("memory_bytes", 0) / 2**30
+        return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
+
+    @property
+    def offer(self) -> Offer:
+        """What the node offers to a job."""
+        return Offer(
+            name=self.node,
+            gpus=int(self.inventory.get("gpus", 0)),
+            cpus=self.inventory.get("cpus", 0.0),
+            resources=self.resources,
+        )
