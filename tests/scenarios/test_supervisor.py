@@ -98,6 +98,19 @@ def test_a_job_that_is_used_wrongly_is_not_tried_again(tmp_path: Path) -> None:
     assert world.sentences("failure") == ["usage: --qqq: unknown flag"]
 
 
+def test_the_reason_of_a_wrong_use_is_the_trainers_and_not_what_ray_relays_after_it(
+    tmp_path: Path,
+) -> None:
+    says = (
+        "the saved cursor belongs to other prompts than a.jsonl",
+        "\x1b[36m(PolicyActor pid=7)\x1b[0m FutureWarning: it was moved",
+    )
+    job = JobInfo("FAILED", "last available logs:\n" + "\n".join(says), driver_exit_code=64)
+    world = World(tmp_path, ends(job, says=says))
+    assert world.lives().exit_code is ExitCode.USAGE
+    assert world.sentences("failure") == [f"usage: {says[0]}"]
+
+
 def test_a_killed_driver_is_named_by_its_signal(tmp_path: Path) -> None:
     killed = JobInfo("FAILED", "last available logs:\n  warnings.warn(", driver_exit_code=-9)
     world = World(tmp_path, ends(killed), ends(FINISHED))

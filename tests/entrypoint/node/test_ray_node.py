@@ -1,4 +1,4 @@
-"""How a Ray node is started: its command line, its environment, its address."""
+"""A Ray node's command line, environment and address, and the nodes that Ray says are alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
+from entrypoint.node.ray_node import Alive, alive_nodes
 from entrypoint.processes.inbox import Inbox, RayFailedError
 
 ADDRESS = "10.0.0.2"
@@ -181,3 +183,14 @@ def test_ray_is_told_its_directory_where_the_driver_s_output_is_looked_for(
     assert settings.ray_dir == Path(directory)
     arguments = ray_node.common_arguments(settings, "127.0.0.2", 0)
     assert f"--temp-dir={directory}" in arguments
+
+
+def test_all_living_nodes_are_counted_however_many_and_none_of_the_dead(dashboard: str) -> None:
+    alive = alive_nodes(dashboard, "right")
+    assert len(alive) == 150
+    assert alive[0] == Alive("96", "w-150", "10.0.0.150")
+
+
+def test_who_cannot_ask_does_not_know_yet(dashboard: str) -> None:
+    with pytest.raises(NotYetError, match="401"):
+        alive_nodes(dashboard, "wrong")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contract.run_dir import ExitCode
+from entrypoint.job.failures import log_patterns
 from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
     AttemptResult,
@@ -342,3 +343,8 @@ def test_storage_beyond_the_budget_ends_with_73() -> None:
     beyond = decide(F.STORAGE, history(attempts_without_progress=4), 3)
     assert isinstance(beyond, Stop)
     assert beyond.exit_code == ExitCode.RUN_DIR
+
+
+def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:
+    """Its search took minutes, in which the head answered nobody."""
+    assert log_patterns.own_error("a" * 10**6) == "a" * log_patterns.LONGEST_LINE
