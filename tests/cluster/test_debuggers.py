@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.node_cluster import HEAD, JOB, Cluster
+from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 WORKER = 1
-PROGRAM = JOB.with_name("debugged.py")
+PROGRAM = Path(__file__).with_name("debugged.py")
 SECONDS = 30.0
 
 
