@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from entrypoint.job.ray_jobs import JobClient
+from tests.support.control import TOKEN
 
-TOKEN = "correct-horse-battery"
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 NEVER = threading.Event()
 NOWHERE = Path("/proc/no/such/directory")

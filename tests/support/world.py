@@ -25,9 +25,8 @@ from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Inbox, WorkerLeaves
 from entrypoint.processes.services import Services
 from entrypoint.run.journal import Journal
-from tests.support.control import HEAD, Recorder, control_server
+from tests.support.control import HEAD, TOKEN, Recorder, control_server
 
-TOKEN = "correct-horse-battery"
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
 DIED = JobInfo("FAILED", "Job failed\nValueError: broken", driver_exit_code=1)
 STOPPED = JobInfo("STOPPED", driver_exit_code=143)
