@@ -25,8 +25,8 @@ from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
-from entrypoint.node.ray_node import ray_program
 from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
+from entrypoint.processes.programs import beside_interpreter
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0
@@ -128,7 +128,7 @@ def by_hand(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
     for node in (head, *workers):
         if node.wait(TIMEOUT_SECONDS) != 0:
             raise SystemExit(f"{node.name} did not start:\n{node.tail()}")
-    submit = [ray_program(), "job", "submit", "--no-wait"]
+    submit = [beside_interpreter("ray"), "job", "submit", "--no-wait"]
     submit += ["--address", f"http://{gcs[0]}:{layout.ports + 1}", "--"]
     submit += [sys.executable, "-m", "trainer", *job(layout, data)]
     submit += ["--run_dir", str(layout.run.root)]
@@ -169,7 +169,7 @@ def ray_start(layout: Layout, number: int, role: str, cpus: int = 2) -> list[str
         ports += ["--dashboard-host=0.0.0.0"]
         ports += [f"--ray-client-server-port={int(first) + 6}"]
     return [
-        *(ray_program(), "start", role, *ports),
+        *(beside_interpreter("ray"), "start", role, *ports),
         f"--node-ip-address={node['ROLLCALL_NODE_ADDRESS']}",
         f"--min-worker-port={int(first) + 8}",
         f"--max-worker-port={last}",

@@ -27,7 +27,7 @@ from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, W
 from entrypoint.job.failures.log_patterns import EvidenceLog
 from entrypoint.job.failures.policy import Replace, RestartBudget, Stop
 from entrypoint.net import wait
-from entrypoint.run.flight_record.record import Report, read
+from entrypoint.run.flight_record.record import FlightRecord, from_journal
 from entrypoint.run.flight_record.text import duration
 from entrypoint.run.journal import Journal
 
@@ -111,7 +111,7 @@ class World:
         append_event(self.journal.path, kind, f"{kind} {number}", {"step": number}, attempt=attempt)
 
 
-def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path) -> Report:
+def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path) -> FlightRecord:
     random.seed(seed)  # of the backoff's jitter
     world = World(inputs, mttf, random.Random(seed), Journal(path, "head"))
     budget, answered = RestartBudget(max_restarts=3), True
@@ -122,7 +122,7 @@ def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path)
             answered = _attempt(world, budget, seconds)
         name = "stopped" if answered else "failed"
         world.journal.record("outcome", f"the simulation has {name}", outcome=name)
-    return read(read_events(path))
+    return from_journal(read_events(path))
 
 
 def _attempt(world: World, budget: RestartBudget, until: float) -> bool:
@@ -231,7 +231,7 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def _say(gpus: int, record: Report) -> None:
+def _say(gpus: int, record: FlightRecord) -> None:
     limits = list(_rest(record).items())[:3]
     print(
         f"{gpus} GPUs: {record.effective_time_ratio:.2%} effective, {record.steps} steps, "
@@ -241,17 +241,17 @@ def _say(gpus: int, record: Report) -> None:
     )
 
 
-def _rest(record: Report) -> dict[str, float]:
+def _rest(record: FlightRecord) -> dict[str, float]:
     return {use: spent for use, spent in record.seconds.items() if use != "training"}
 
 
-def _to_spare(gpus: int, record: Report) -> float:
+def _to_spare(gpus: int, record: FlightRecord) -> float:
     """How much longer each recovery could take before the target is missed."""
     over = record.effective_time_ratio - SCALES[gpus][1]
     return over * record.wall_seconds / max(1, len(record.failures))
 
 
-def _detail(gpus: int, record: Report) -> dict[str, object]:
+def _detail(gpus: int, record: FlightRecord) -> dict[str, object]:
     kinds = [one.failure for one in record.failures]
     return {
         "effective_time_ratio": record.effective_time_ratio,

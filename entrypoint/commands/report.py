@@ -13,7 +13,7 @@ from typing import NoReturn
 from contract.journal import read_events
 from contract.run_dir import ExitCode, RunFiles, write_atomically
 from entrypoint.run.flight_record import html, text
-from entrypoint.run.flight_record import record as report
+from entrypoint.run.flight_record.record import NothingToReportError, from_journal
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{run.root} is no run: it has no {run.journal.name}", file=sys.stderr)
         return ExitCode.RUN_DIR
     try:
-        record = report.read(read_events(run.journal))
+        record = from_journal(read_events(run.journal))
         if options.html:
             write_atomically(options.html, html.page(record, run.root.name))
-    except report.NothingToReportError as error:
+    except NothingToReportError as error:
         print(f"{run.root}: {error}", file=sys.stderr)
         return ExitCode.RUN_DIR
     except OSError as error:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from entrypoint.node import ray_files
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
+from entrypoint.processes.programs import beside_interpreter
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class RayNode:
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
         argv = [
-            *fork_server.with_python(settings, ray_program()),
+            *fork_server.with_python(settings, beside_interpreter("ray")),
             *("start", *arguments, *common_arguments(settings, me.address, gpus)),
         ]
         env = environment(settings, token) | process.marks(self._mark)
@@ -296,9 +295,3 @@ def forget_cluster(settings: Settings) -> None:
     even of another node, has the address on its command line.
     """
     (settings.ray_dir / "ray_current_cluster").unlink(missing_ok=True)
-
-
-def ray_program() -> str:
-    """Return the `ray` beside this interpreter, whatever PATH has first."""
-    beside = Path(sys.executable).with_name("ray")
-    return str(beside) if beside.exists() else shutil.which("ray") or "ray"

@@ -1,11 +1,12 @@
-"""Python programs of this product, started so that no folder of the user's takes their place.
+"""Command lines of programs: of this product, of its environment, and of users.
 
-`python -m` looks into the working directory first, where a user may have a folder `trainer` or
-`env`; with `-P` it does not look there at all.
+`python -m` searches the working directory first, where a user may have a folder `trainer` or `env`.
+With `-P` Python does not search there.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
@@ -16,14 +17,20 @@ OURS = ("entrypoint", "env", "trainer")
 
 
 def program(module: str, *arguments: str, python: str = "") -> tuple[str, ...]:
-    """The command line of one of this product's programs; by default with this interpreter."""
+    """The command line of a program of this product; by default with this interpreter."""
     return (python or sys.executable, "-P", "-m", module, *arguments)
 
 
-def unshadowed(argv: Sequence[str]) -> tuple[str, ...]:
-    """A user's command line; with `-P` where it is `python -m` and a program of this product.
+def beside_interpreter(name: str) -> str:
+    """The program beside this interpreter; the one on PATH only if there is none beside it."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name) or name
 
-    A module of that name in the working directory is the user's, and meant.
+
+def unshadowed(argv: Sequence[str]) -> tuple[str, ...]:
+    """A user's command line, with `-P` if it is `python -m` and a program of this product.
+
+    If the working directory has a module of that name, the user means that module.
     """
     if not Path(argv[0]).name.startswith("python"):
         return tuple(argv)
@@ -39,6 +46,6 @@ def _is_ours(module: str) -> bool:
 
 
 def _has(directory: Path, names: Sequence[str]) -> bool:
-    """Whether `python -m` would run the module of these names, were only `directory` searched."""
+    """Whether `python -m` would find the module of these names in `directory`."""
     path = directory.joinpath(*names)
     return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()

@@ -1,16 +1,14 @@
-"""Where every process of a node stands, before a hung job is ended.
+"""Dumps the stacks of a node's processes before a hung job is ended.
 
-py-spy reads the stacks from outside, so that a process which answers nothing is read too. Where it
-is missing or not allowed to (it needs CAP_SYS_PTRACE in most containers), the kernel's word on each
-process is kept instead.
+py-spy reads the stacks from outside, and so also those of a process that does not respond. If
+py-spy is missing or not allowed to (most containers need CAP_SYS_PTRACE), the dump has the kernel's
+state of each process instead.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import shutil
-import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from contract.journal import timestamp
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process, services
+from entrypoint.processes.programs import beside_interpreter
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +32,8 @@ OF_RAY = re.compile(
     r"|-packages/ray/(?!_private/workers/default_worker\.py)"
     r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker| -IS "
 )
-"""What is in the titles of Ray's own helpers, and of shims: they do not hang a job. A worker that
-Ray could give no title may well do: it is asked for its stack."""
+"""Titles of Ray's own helpers and of shims, which do not hang a job. A worker to which Ray could
+give no title may hang the job, and so its stack is read."""
 
 
 def path_of(run: RunFiles, attempt: int, worker: str | None = None) -> Path:
@@ -43,77 +42,72 @@ def path_of(run: RunFiles, attempt: int, worker: str | None = None) -> Path:
 
 
 def collect(settings: Settings, path: Path) -> int:
-    """Write the stacks of this node's processes to `path`, in no more than ALL_SECONDS.
+    """Write the stacks of this node's processes to `path`; return the number of processes.
 
-    Returns the number of processes. What cannot be written is said in the log, and nothing else:
-    stacks help people, the run does not need them.
+    It takes at most ALL_SECONDS. A file that cannot be written is a warning only: stacks help
+    people, the run does not need them.
     """
-    found = sorted(_of_the_job(settings), key=lambda one: one.pid)
+    processes = sorted(_of_the_job(settings), key=lambda running: running.pid)
     pool = ThreadPoolExecutor(AT_ONCE)
-    pending = [pool.submit(_stack, one) for one in found]
+    pending = [pool.submit(_stack, running) for running in processes]
     pool.shutdown(wait=False)
     deadline = time.monotonic() + ALL_SECONDS
     texts = []
-    for one, answer in zip(found, pending, strict=True):
+    for running, stack in zip(processes, pending, strict=True):
         try:
-            texts.append(
-                f"=== {_title(one)}\n{answer.result(max(0.0, deadline - time.monotonic()))}\n"
-            )
+            text = stack.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            answer.cancel()
-            texts.append(f"=== {_title(one)}\nnot read in time\n")
+            stack.cancel()
+            text = "not read in time"
+        texts.append(f"=== {_title(running)}\n{text}\n")
     try:
         path.write_text(f"{timestamp()} {settings.node_name}\n\n" + "\n".join(texts))
     except OSError as error:
         log.warning("no stacks in %s: %s", path, error.strerror)
-    return len(found)
+    return len(processes)
 
 
 def _of_the_job(settings: Settings) -> Iterable[psutil.Process]:
     """The Python processes that train, generate or score on this node."""
-    marks = (settings.node_mark, services.mark(settings))
-    for one in (one for mark in marks for one in process.find_ours_or_orphaned(mark)):
-        title = _title(one)
-        if "python" in _program(one) and not OF_RAY.search(title):
-            yield one
+    for mark in (settings.node_mark, services.mark(settings)):
+        for running in process.find_ours_or_orphaned(mark):
+            if "python" in _program(running) and not OF_RAY.search(_title(running)):
+                yield running
 
 
-def _stack(one: psutil.Process) -> str:
+def _stack(running: psutil.Process) -> str:
+    argv = [beside_interpreter("py-spy"), "dump", "--pid", str(running.pid)]
     try:
-        # A stopped process cannot be paused, and need not be.
-        paused = one.status() == psutil.STATUS_STOPPED
-        argv = [_py_spy(), "dump", "--pid", str(one.pid), *(["--nonblocking"] if paused else [])]
+        if running.status() == psutil.STATUS_STOPPED:  # it cannot be paused, and need not be
+            argv.append("--nonblocking")
         exit_code, text = process.output(argv, timeout=EACH_SECONDS)
     except psutil.NoSuchProcess:
         return "gone"
     except process.StartError as error:
-        return f"{error}\n{_by_the_kernel(one)}"
-    return text if exit_code == 0 else f"{text}\n{_by_the_kernel(one)}"
+        return f"{error}\n{_by_the_kernel(running)}"
+    return text if exit_code == 0 else f"{text}\n{_by_the_kernel(running)}"
 
 
-def _py_spy() -> str:
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
-
-
-def _by_the_kernel(one: psutil.Process) -> str:
-    """State, threads, and in which call of the kernel the main thread waits."""
+def _by_the_kernel(running: psutil.Process) -> str:
+    """State, number of threads, and the kernel's function in which the main thread waits."""
     try:
-        waits = Path(f"/proc/{one.pid}/wchan").read_text() or "nothing"
-        return f"{one.status()}, {one.num_threads()} threads, in the kernel it waits in {waits}"
+        waits = Path(f"/proc/{running.pid}/wchan").read_text() or "nothing"
+        state, threads = running.status(), running.num_threads()
+        return f"{state}, {threads} threads, in the kernel it waits in {waits}"
     except (psutil.Error, OSError):
         return "gone"
 
 
-def _title(one: psutil.Process) -> str:
+def _title(running: psutil.Process) -> str:
+    """The PID and the command line, of at most 200 characters."""
     try:
-        return " ".join([str(one.pid), *" ".join(one.cmdline()).split()])[:200]
+        return " ".join([str(running.pid), *" ".join(running.cmdline()).split()])[:200]
     except psutil.Error:
-        return f"{one.pid}"
+        return f"{running.pid}"
 
 
-def _program(one: psutil.Process) -> str:
+def _program(running: psutil.Process) -> str:
     try:
-        return Path(one.exe()).name
+        return Path(running.exe()).name
     except (psutil.Error, OSError):
         return ""

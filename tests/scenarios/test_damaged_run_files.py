@@ -72,7 +72,7 @@ def read_by_everyone(journal: Journal) -> report.Report:
     assert journal.attempts() >= 1
     head._finished_before(journal, "f00d")
     resume_check.mismatch(3, [event for event in journal.events() if event["attempt"] == 1], 4)
-    record = report.read(journal.events())
+    record = report.from_journal(journal.events())
     assert "".join([*text.lines(record), html.page(record, "a run")]).encode()
     return record
 

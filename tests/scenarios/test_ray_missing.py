@@ -36,7 +36,7 @@ SAID = "ray cannot start: /no/such/ray: No such file or directory"
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_node, "ray_program", lambda: "/no/such/ray")
+    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/no/such/ray")
 
 
 @pytest.fixture

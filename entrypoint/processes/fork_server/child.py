@@ -1,4 +1,4 @@
-"""From a fork of the server to the process that was asked for."""
+"""Turns a fork of the server into the requested process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC, r
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a child of the server is to do."""
+class ForkTask:
+    """What a fork of the server becomes."""
 
     request: Request
     shim: int
-    """The process that stands in for it; what Ray does to that, it does to this."""
+    """PID of the shim, the process that Ray knows and signals."""
     files: tuple[int, ...]
-    """Its standard input, output and error."""
+    """Descriptors of its standard input, output and error."""
 
 
-def become(errand: Errand) -> None:
-    """Returns when the program has come to its end; it may raise SystemExit before."""
-    request = errand.request
+def become(task: ForkTask) -> None:
+    """Run the requested program. Returns at its end; the program may raise SystemExit."""
+    request = task.request
     os.setsid()
-    _be_treated_as(errand.shim)
-    for number, file in enumerate(errand.files):
+    _be_treated_as(task.shim)
+    for number, file in enumerate(task.files):
         os.dup2(file, number)
         os.close(file)
     os.umask(request.umask)
@@ -49,7 +49,7 @@ def become(errand: Errand) -> None:
 
 
 def _be_treated_as(shim: int) -> None:
-    """With its limits, priority and place in the queue for want of memory, as far as allowed."""
+    """Take the shim's limits, priority and OOM score, as far as allowed."""
     for limit in LIMITS:
         with suppress(OSError, ValueError):
             resource.setrlimit(limit, resource.prlimit(shim, limit))
@@ -83,7 +83,7 @@ def _be_known_as(argv: Sequence[str]) -> None:
     try:
         # Ray finds the place of its titles as it sets the first, and for each it clears in it as
         # much as the last was long: this one fills it.
-        import_module("ray._raylet").setproctitle(proc_view.room(2**16))
+        import_module("ray._raylet").setproctitle(proc_view.padding(2**16))
         proc_view.show_arguments(argv)
     except (ImportError, OSError):
         return

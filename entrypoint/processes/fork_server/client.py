@@ -22,7 +22,7 @@ from entrypoint.processes.programs import program
 log = logging.getLogger(__name__)
 
 PRELOADED = "trainer.cluster.preload"
-ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
+PADDING_BYTES, TITLE_BYTES = 2**14, 2**12
 """For the variables and the command line of a fork, as the system shows them."""
 START_SECONDS = 60.0
 PAUSES_SECONDS = (1.0, 4.0, 16.0, 64.0)
@@ -88,12 +88,13 @@ class ForkServer:
         # The first variable stays as it is in every fork: from it Ray finds where titles go. The
         # last leaves room.
         first = {"SPT_NOENV": self._env.get("SPT_NOENV", "1")}
-        ours = process.marks(mark(self._settings)) | {proc_view.ROOM: proc_view.room(ROOM_BYTES)}
+        padding = {proc_view.PADDING: proc_view.padding(PADDING_BYTES)}
+        ours = process.marks(mark(self._settings)) | padding
         server = self._process = process.Process(
             "fork-server",
             [
                 *program("entrypoint.processes.fork_server.server", str(home), str(os.getpid())),
-                *(PRELOADED, proc_view.room(TITLE_BYTES)),
+                *(PRELOADED, proc_view.padding(TITLE_BYTES)),
             ],
             env=first | dict(self._env) | ours,
             log_to=RunFiles(self._settings.run_dir).logs

@@ -1,7 +1,7 @@
-"""What the system shows of a process: its command line and its variables.
+"""Replaces what the system shows of a process: its command line and its variables.
 
-Both are memory of the process, filled as a program starts. A fork has its parent's; this makes them
-its own, so that it is found, and named, as if it had been started.
+Both are memory of the process, filled when a program starts, and a fork inherits its parent's. Here
+a fork writes its own, so that it is found and named like a process that was started.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-ROOM = "ROLLCALL_ROOM"
-"""A variable, last in the environment, whose text leaves room for those of a fork."""
+PADDING = "ROLLCALL_ROOM"
+"""A variable, the last in the environment, whose text a fork overwrites with its own variables."""
 ARGUMENTS_AT = 48
-"""Of the field in /proc/PID/stat that says where the command line begins; its end is the next."""
+"""The field of /proc/PID/stat with the address of the command line; the next field has its end."""
 
 
-def room(size: int) -> str:
+def padding(size: int) -> str:
     return "." * size
 
 
 def show_variables(environ: Mapping[str, str]) -> None:
-    """Those that differ from the program's, in the room that was left for them.
+    """Write the variables that differ from the program's over the padding.
 
-    They come after the program's, and so hold for whoever reads them all. To be called before ROOM
-    is removed.
+    They come after the program's variables, and so win for a reader of the whole environment. Call
+    this before PADDING is removed.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
-    address = getenv(ROOM.encode())
+    address = getenv(PADDING.encode())
     if address is None:
         return
-    size = len(os.environb[ROOM.encode()])
+    size = len(os.environb[PADDING.encode()])
     pairs = (os.fsencode(f"{name}={value}") for name, value in environ.items())
-    _write(address - len(ROOM) - 1, len(ROOM) + 1 + size, b"\0".join(pairs))
+    _write(address - len(PADDING) - 1, len(PADDING) + 1 + size, b"\0".join(pairs))
 
 
 def show_arguments(argv: Sequence[str]) -> None:
-    """As the command line; cut where the program's was shorter."""
+    """Write `argv` over the command line, cut to the length of the program's."""
     _, _, fields = Path("/proc/self/stat").read_text().rpartition(")")
     begin, end = (int(field) for field in fields.split()[ARGUMENTS_AT - 3 :][:2])
     if begin:  # some sandboxes tell nothing

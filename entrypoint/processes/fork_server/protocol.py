@@ -1,4 +1,4 @@
-"""Pure: what a process asks of the fork server, and whether a fork would be the same as a start."""
+"""Pure: a request to the fork server, and whether a fork would equal a started process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 OWN = ("RAY_", "ROLLCALL_")
-"""How the names of variables begin that nothing reads before the fork: Ray is imported after it."""
+"""Prefixes that are read only after the fork, and so may differ: Ray is imported after it."""
 HARMLESS = frozenset(
     {
         *("_", "OLDPWD", "PWD", "SHLVL"),  # a shell's
@@ -23,13 +23,13 @@ HARMLESS = frozenset(
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 
 
-class UnlikeError(Exception):
-    """A fork would not be what a start is; the sentence says why."""
+class NotForkableError(Exception):
+    """A fork would not equal a started process; the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A process as Python would start it: `python ARGV…`."""
+    """A process, as `python ARGV…` would start it."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
@@ -50,29 +50,31 @@ class Request:
         )
 
 
-def admitted(request: Request, environ: Mapping[str, str], python: str) -> Request:
-    """The process to make of a server that was started as `python` with `environ`.
+def forkable(request: Request, environ: Mapping[str, str], python: str) -> Request:
+    """The process to fork from a server that was started as `python` with `environ`.
 
-    Raises UnlikeError.
+    Raises NotForkableError if a fork would differ from a started process.
     """
     request = _unwrapped(request, python)
     names = {*environ, *request.environ}
     unlike = (n for n in names if environ.get(n, "") != request.environ.get(n, ""))
-    if told := sorted(name for name in unlike if name not in HARMLESS and not name.startswith(OWN)):
-        raise UnlikeError(f"{', '.join(told)} may be read at import, and differ from the node's")
+    differing = sorted(n for n in unlike if n not in HARMLESS and not n.startswith(OWN))
+    if differing:
+        listed = ", ".join(differing)
+        raise NotForkableError(f"{listed} may be read at import, and differ from the node's")
     return request
 
 
 def _unwrapped(request: Request, python: str) -> Request:
-    """Without Ray's setup_worker.py, where all it would do is to set variables."""
+    """The request without Ray's setup_worker.py, if that would only set variables."""
     if not request.argv[0].endswith("/setup_worker.py"):
         return request
     said = next((word for word in request.argv if word.startswith(CONTEXT)), CONTEXT + "{}")
     context: dict[str, Any] = json.loads(said.removeprefix(CONTEXT))
     variables: dict[str, str] = context.pop("env_vars", {})
     if context.pop("py_executable", python) != python or any(context.values()):
-        raise UnlikeError("the runtime environment has more than variables")
+        raise NotForkableError("the runtime environment has more than variables")
     if any("$" in value for value in variables.values()):
-        raise UnlikeError("the runtime environment's variables refer to others")
+        raise NotForkableError("the runtime environment's variables refer to others")
     argv = [word for word in request.argv[1:] if not word.startswith((CONTEXT, LANGUAGE))]
     return replace(request, argv=tuple(argv), environ={**request.environ, **variables})

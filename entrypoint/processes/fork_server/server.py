@@ -28,7 +28,8 @@ from functools import partial
 from pathlib import Path
 
 from entrypoint.processes.fork_server import child, proc_view
-from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
+from entrypoint.processes.fork_server.child import ForkTask
+from entrypoint.processes.fork_server.protocol import NotForkableError, Request, forkable
 
 DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
@@ -44,14 +45,14 @@ MOST_BYTES = 2**20
 PATIENCE_SECONDS = 5.0
 """For a shim that has connected."""
 
-Callback = Callable[[], child.Errand | None]
+Callback = Callable[[], ForkTask | None]
 
 
 def main() -> int:
     directory, parent, module = sys.argv[1:4]
     end_with(int(parent))
     listener = listen(Path(directory) / "socket")
-    environ = {name: value for name, value in os.environ.items() if name != proc_view.ROOM}
+    environ = {name: value for name, value in os.environ.items() if name != proc_view.PADDING}
     try:
         state = f"ready after {preload(module):.1f} s"
         check_fit()
@@ -118,20 +119,20 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._watch(listener, self._accept)
 
-    def serve(self) -> child.Errand:
-        """Returns in each child, with its errand, and never in the server."""
+    def serve(self) -> ForkTask:
+        """Returns in each child, with its task, and never in the server."""
         while True:
             for key, _ in self._selector.select():
                 if self._selector.get_map().get(key.fd) is not key:
                     continue  # its process and its shim ended at the same time
                 act: Callback = key.data
-                if (errand := act()) is not None:
-                    return errand
+                if (task := act()) is not None:
+                    return task
 
     def _watch(self, file: socket.socket | int, act: Callback) -> None:
         self._selector.register(file, selectors.EVENT_READ, act)
 
-    def _accept(self) -> child.Errand | None:
+    def _accept(self) -> ForkTask | None:
         shim, _ = self._listener.accept()
         files: list[int] = []
         try:
@@ -140,11 +141,11 @@ class Server:
             if not text:
                 shim.sendall(self._state.encode())
                 return None
-            request = admitted(Request.read(text), self._environ, sys.executable)
+            request = forkable(Request.read(text), self._environ, sys.executable)
             shim.sendall(b"yes")
             if shim.recv(3) == b"go!":
                 return self._fork(request, shim, files)
-        except UnlikeError as error:
+        except NotForkableError as error:
             print(f"not forked: {error}", flush=True)
             shim.sendall(f"no, because {error}".encode())
         except (OSError, ValueError, KeyError) as error:
@@ -154,7 +155,7 @@ class Server:
                 os.close(file)
         return None
 
-    def _fork(self, request: Request, shim: socket.socket, files: list[int]) -> child.Errand | None:
+    def _fork(self, request: Request, shim: socket.socket, files: list[int]) -> ForkTask | None:
         pid_of_shim, _, _ = PEER.unpack(
             shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
         )
@@ -163,7 +164,7 @@ class Server:
             kept = tuple(map(os.dup, files))
             shim.close()
             self._close()
-            return child.Errand(request, pid_of_shim, kept)
+            return ForkTask(request, pid_of_shim, kept)
         process = os.pidfd_open(pid)
         self._watch(process, partial(self._ended, process, shim))
         self._watch(shim, partial(self._left, process, shim))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from entrypoint.run.flight_record.record import TRAINING, Report
+from entrypoint.run.flight_record.record import TRAINING, FlightRecord
 from entrypoint.run.flight_record.text import duration
 
 COLOURS = ("#2e7d32", "#1565c0", "#ef6c00", "#6a1b9a", "#c62828", "#00838f", "#9e9d24", "#5d4037")
@@ -21,7 +21,7 @@ code { word-break: break-word }
 """
 
 
-def page(record: Report, name: str) -> str:
+def page(record: FlightRecord, name: str) -> str:
     title = escape(f"{name}: {record.outcome}")
     return "\n".join(
         [
@@ -43,7 +43,7 @@ def page(record: Report, name: str) -> str:
     )
 
 
-def _time(record: Report) -> Iterable[str]:
+def _time(record: FlightRecord) -> Iterable[str]:
     total = sum(record.seconds.values()) or 1.0
     uses = sorted(record.seconds.items(), key=lambda use: (use[0] != TRAINING, -use[1]))
     painted = [(use, spent, COLOURS[i % len(COLOURS)]) for i, (use, spent) in enumerate(uses)]
@@ -60,7 +60,7 @@ def _time(record: Report) -> Iterable[str]:
     yield "</table>"
 
 
-def _failures(record: Report) -> Iterable[str]:
+def _failures(record: FlightRecord) -> Iterable[str]:
     if not record.failures:
         yield "<p>None.</p>"
         return
@@ -77,7 +77,7 @@ def _failures(record: Report) -> Iterable[str]:
     yield "</table>"
 
 
-def _repairs(record: Report) -> Iterable[str]:
+def _repairs(record: FlightRecord) -> Iterable[str]:
     if not record.repairs:
         yield "<p>Nothing.</p>"
         return
@@ -87,7 +87,7 @@ def _repairs(record: Report) -> Iterable[str]:
     yield "</table>"
 
 
-def _attempts(record: Report) -> Iterable[str]:
+def _attempts(record: FlightRecord) -> Iterable[str]:
     yield _head("attempt", "began", "lasted", "from step", "steps", "ended")
     for one in record.attempts:
         lasted, numbers = duration(one.seconds), (one.resumed_from, one.steps)

@@ -1,4 +1,4 @@
-"""A run's flight record, read from its journal alone: attempts, failures, and where time went."""
+"""A run's flight record, made from its journal alone: attempts, failures, and use of time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USES = {
     "decision": "roll call",
     "outcome": "end of the job",
 }
-"""What the time before an event was spent on. Events of other kinds happen meanwhile."""
+"""Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
 HEAD_LOST = "head_lost"
 ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
@@ -38,19 +38,19 @@ REPAIRS = (
     "rank-replaced",
     "reward-server",
 )
-"""Kinds of events that tell of a loss that ended no attempt."""
+"""Kinds of events that record a loss that ended no attempt."""
 FINISHED = ("step", "step-found")
-"""Kinds of events that tell of a finished step."""
+"""Kinds of events that record a finished step."""
 GOES_BACK = ("resume", "rank-replaced")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     place: int
-    """Its number in the journal: which of two events came first, whatever the clocks said."""
+    """The event's number in the journal, which orders events whatever the clocks say."""
     at: datetime
     elapsed: float
-    """Seconds since the run began, all heads' time together."""
+    """Seconds since the run began, the time of all heads together."""
     kind: str
     attempt: int | None
     sentence: str
@@ -61,19 +61,19 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptRecord:
     number: int
     at: str
     seconds: float
     resumed_from: int
     steps: int
-    """Finished by it, those that a later attempt did again included."""
+    """Steps that it finished, with those that a later attempt repeated."""
     ending: str
     """finished, stopped, more workers, the class of its failure, or running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailureRecord:
     attempt: int | None
     at: str
     failure: str
@@ -82,16 +82,16 @@ class Failure:
     """resume, replace, shrink, stop, or start: a new head."""
     decision: str
     noticed_seconds: float
-    """From the last sign of life to the moment when the failure was known."""
+    """Seconds from the last sign of life until the failure was known."""
     recovery_seconds: float | None
-    """From then to the next finished step; None where there was none."""
+    """Seconds from then to the next finished step; None if there was none."""
     steps_lost: int
     """Finished steps that no checkpoint held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """What was lost and mended while the attempt went on."""
+class RepairRecord:
+    """A loss that was repaired while the attempt went on."""
 
     attempt: int | None
     at: str
@@ -100,7 +100,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class FlightRecord:
     began: str
     ended: str
     outcome: str
@@ -108,22 +108,25 @@ class Report:
     sentence: str
     wall_seconds: float
     steps: int
-    """That the run has at its end."""
+    """Steps that the run has at its end."""
     effective_time_ratio: float
-    """Time of the steps that count over wall time."""
+    """Share of the wall time that went into steps that count."""
     seconds: Mapping[str, float]
-    """What the wall time was spent on, the longest first."""
-    attempts: Sequence[Attempt]
-    failures: Sequence[Failure]
-    repairs: Sequence[Repair]
+    """Use of the wall time to its seconds, the longest first."""
+    attempts: Sequence[AttemptRecord]
+    failures: Sequence[FailureRecord]
+    repairs: Sequence[RepairRecord]
 
 
 class NothingToReportError(ValueError):
     """The journal has no events."""
 
 
-def read(rows: Iterable[Mapping[str, Any]]) -> Report:
-    """Pure. `rows`: the journal's events, oldest first. Raises NothingToReportError."""
+def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
+    """Pure. The flight record of `rows`, the journal's events, oldest first.
+
+    Raises NothingToReportError if no row is an event.
+    """
     whole = _events(rows)
     events = [event for event in whole if event.kind in USES]
     if not events:
@@ -131,7 +134,7 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Report:
     first, last = events[0], events[-1]
     wall = last.seconds_after(first)
     seconds = _seconds(events, _taken_back(whole))
-    return Report(
+    return FlightRecord(
         began=first.at.isoformat(),
         ended=last.at.isoformat(),
         outcome=str(last.details["outcome"]) if last.kind == "outcome" else "running",
@@ -143,18 +146,23 @@ def read(rows: Iterable[Mapping[str, Any]]) -> Report:
         attempts=_attempts(events),
         failures=_failures(events),
         repairs=[
-            Repair(attempt=one.attempt, at=one.at.isoformat(), kind=one.kind, sentence=one.sentence)
-            for one in whole
-            if one.kind in REPAIRS
+            RepairRecord(
+                attempt=event.attempt,
+                at=event.at.isoformat(),
+                kind=event.kind,
+                sentence=event.sentence,
+            )
+            for event in whole
+            if event.kind in REPAIRS
         ],
     )
 
 
 def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Each row that is an event: the file may have been damaged.
+    """The rows that are events: the file may be damaged.
 
-    Time is summed up between the events that it is spent on: a clock that was set back, or that of
-    a later head which is behind, takes none away.
+    Time is summed between events. So a clock that was set back, or the slow clock of a later head,
+    subtracts nothing.
     """
     found: list[Event] = []
     elapsed, before = 0.0, None
@@ -173,13 +181,13 @@ def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def _steps(whole: Sequence[Event]) -> int:
-    """The last one that was finished or gone back to, which need not be the highest."""
-    made = (one.details["step"] for one in reversed(whole) if one.kind in (*FINISHED, *GOES_BACK))
-    return next(made, 0)
+    """The step that was finished or rolled back to last, which need not be the highest."""
+    kinds = (*FINISHED, *GOES_BACK)
+    return next((event.details["step"] for event in reversed(whole) if event.kind in kinds), 0)
 
 
 def _taken_back(whole: Sequence[Event]) -> frozenset[int]:
-    """The places of the steps that the run went on from before later."""
+    """The places of the steps that a later rollback undid."""
     places: set[int] = set()
     lowest = math.inf
     for event in reversed(whole):
@@ -208,15 +216,15 @@ def _uses(before: Event, event: Event, taken_back: frozenset[int]) -> dict[str, 
     return {USES[event.kind]: seconds}
 
 
-def _attempts(events: Sequence[Event]) -> list[Attempt]:
+def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
     starts = [index for index, event in enumerate(events) if event.kind == "attempt"]
-    made: list[Attempt] = []
+    made: list[AttemptRecord] = []
     for index, until in pairwise([*starts, len(events)]):
         start, rest = events[index], events[index + 1 : until]
         ends = [event for event in rest if event.kind in ENDS or _grows(event)]
         last = ends[0] if ends else (rest[-1] if rest else start)
         made.append(
-            Attempt(
+            AttemptRecord(
                 number=start.attempt or len(made) + 1,
                 at=start.at.isoformat(),
                 seconds=round(last.seconds_after(start), 3),
@@ -229,7 +237,7 @@ def _attempts(events: Sequence[Event]) -> list[Attempt]:
 
 
 def _grows(event: Event) -> bool:
-    """Whether an attempt was ended to go on with more workers: no failure."""
+    """Whether the attempt was ended to continue with more workers, which is no failure."""
     return event.kind == "decision" and event.details.get("answer") == GROW
 
 
@@ -241,7 +249,7 @@ def _ending(event: Event) -> str:
     return str(event.details["failure" if event.kind == "failure" else "outcome"])
 
 
-def _failures(events: Sequence[Event]) -> list[Failure]:
+def _failures(events: Sequence[Event]) -> list[FailureRecord]:
     found = []
     attempt: int | None = None
     for index, event in enumerate(events):
@@ -254,15 +262,15 @@ def _failures(events: Sequence[Event]) -> list[Failure]:
     return found
 
 
-def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> Failure:
+def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> FailureRecord:
     """`before`: the events of the attempt that failed, from its start."""
-    steps = [one.details["step"] for one in before if one.kind in FINISHED]
-    next_step = next((one for one in after if one.kind == "step"), None)
-    resumed = next((one for one in after if one.kind == "resume"), None)
-    decision = next((one for one in after if one.kind in ("decision", "outcome")), event)
+    steps = [done.details["step"] for done in before if done.kind in FINISHED]
+    next_step = next((later for later in after if later.kind == "step"), None)
+    resumed = next((later for later in after if later.kind == "resume"), None)
+    decision = next((later for later in after if later.kind in ("decision", "outcome")), event)
     silent = event.seconds_after(before[-1])
     head_lost = event.kind == "start"
-    return Failure(
+    return FailureRecord(
         attempt=before[0].attempt,
         at=event.at.isoformat(),
         failure=HEAD_LOST if head_lost else str(event.details["failure"]),

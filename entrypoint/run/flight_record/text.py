@@ -1,13 +1,13 @@
-"""A flight record in sentences."""
+"""Puts a flight record into sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from entrypoint.run.flight_record.record import TRAINING, Failure, Report
+from entrypoint.run.flight_record.record import TRAINING, FailureRecord, FlightRecord
 
 
-def lines(record: Report) -> Iterator[str]:
+def lines(record: FlightRecord) -> Iterator[str]:
     yield f"{record.outcome}: {record.sentence}"
     yield (
         f"{counted(record.steps, 'step')} in {duration(record.wall_seconds)}, "
@@ -25,10 +25,10 @@ def lines(record: Report) -> Iterator[str]:
             share = spent / record.wall_seconds if record.wall_seconds else 0.0
             yield f"  {share:6.1%}  {use}, {duration(spent)}"
     yield "attempts:"
-    for one in record.attempts:
+    for attempt in record.attempts:
         yield (
-            f"  {one.number}: from step {one.resumed_from}, {counted(one.steps, 'step')} "
-            f"in {duration(one.seconds)}: {one.ending}"
+            f"  {attempt.number}: from step {attempt.resumed_from}, "
+            f"{counted(attempt.steps, 'step')} in {duration(attempt.seconds)}: {attempt.ending}"
         )
     if record.failures:
         yield "failures:"
@@ -40,7 +40,7 @@ def lines(record: Report) -> Iterator[str]:
             yield f"  {repair.at} attempt {repair.attempt}: {repair.sentence}"
 
 
-def _failure(failure: Failure) -> Iterator[str]:
+def _failure(failure: FailureRecord) -> Iterator[str]:
     yield f"  {failure.at} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
     yield f"    {failure.answer}: {failure.decision}"
     back = (

@@ -44,7 +44,7 @@ def told(world: World) -> list[tuple[int | None, str, int]]:
 def test_the_report_of_a_command_has_its_steps_and_its_effective_time(tmp_path: Path) -> None:
     world = World(tmp_path, tells(FINISHED, range(13)))
     assert world.lives().name == "finished"
-    record = report.read(world.journal.events())
+    record = report.from_journal(world.journal.events())
     assert record.steps == 12
     assert [one.steps for one in record.attempts] == [12]
     assert record.effective_time_ratio > 0.2
@@ -57,7 +57,7 @@ def test_steps_that_a_later_attempt_does_again_do_not_count(
     dies, ends = tells(DIED, range(1, 7), checkpoint=3), tells(FINISHED, range(4, 11))
     world = World(tmp_path, dies, ends)
     assert world.lives().name == "finished"
-    record = report.read(world.journal.events())
+    record = report.from_journal(world.journal.events())
     assert record.steps == 10
     assert [one.steps for one in record.attempts] == [6, 7]
     assert [one.steps_lost for one in record.failures] == [3]

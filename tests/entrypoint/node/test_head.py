@@ -137,7 +137,7 @@ def test_a_run_is_finished_for_the_command_that_finished_it(
     ray = run.root / "ray"
     ray.write_text("#!/bin/sh\nexec sleep 60\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "ray_program", lambda: str(ray))
+    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
     monkeypatch.setattr(head.HeadRay, "wait_ready", lambda self: None)
     led: list[str] = []
 

@@ -15,6 +15,7 @@ from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import Alive, alive_nodes
 from entrypoint.processes.inbox import Inbox, RayFailedError
+from entrypoint.processes.programs import beside_interpreter
 
 ADDRESS = "10.0.0.2"
 
@@ -146,7 +147,7 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
     ray = tmp_path / "ray"
     ray.write_text(f"#!/bin/sh\ncat <<'END'\n{TAKEN}END\nexit 1\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "ray_program", lambda: str(ray))
+    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
     given = settings(
         ROLLCALL_RUN_DIR=str(tmp_path),
         ROLLCALL_NODE_NAME=f"taken-{os.getpid()}",
@@ -163,8 +164,8 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:
-    assert Path(ray_node.ray_program()).name == "ray"
-    assert Path(ray_node.ray_program()).is_absolute()
+    assert Path(beside_interpreter("ray")).name == "ray"
+    assert Path(beside_interpreter("ray")).is_absolute()
 
 
 @pytest.mark.parametrize(

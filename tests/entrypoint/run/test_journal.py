@@ -119,7 +119,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     (failed,) = journal.events("failure")
     assert failed["sentence"] == f"unknown: 401: bearer {MASK}"
     assert failed["details"] == {"failure": "unknown", "seen": [{"by": f"401: bearer {MASK}"}]}
-    assert SECRET not in html.page(report.read(journal.events()), "a run")
+    assert SECRET not in html.page(report.from_journal(journal.events()), "a run")
 
 
 def test_the_driver_masks_what_its_environment_keeps_secret(

@@ -26,6 +26,7 @@ from entrypoint.job.failures.hang import (
 )
 from entrypoint.processes import process, stacks
 from entrypoint.processes.process import Process
+from entrypoint.processes.programs import beside_interpreter
 
 PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 
@@ -280,7 +281,7 @@ def test_the_stacks_of_a_nodes_processes_are_kept_or_why_they_cannot_be(
     assert stacks.collect(settings, path) == 1
     text = path.read_text()
     assert f"=== {child.pid} {sys.executable} -c" in text
-    if f"{stacks._py_spy()} cannot start" in text:
+    if f"{beside_interpreter('py-spy')} cannot start" in text:
         assert "threads, in the kernel it waits in" in text
     else:
         assert "waits_for_ever (<string>:4)" in text
@@ -320,7 +321,7 @@ def test_a_reader_of_stacks_that_hangs_itself_is_ended(
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(stacks, "_py_spy", lambda: str(program))
+    monkeypatch.setattr(stacks, "beside_interpreter", lambda _: str(program))
     monkeypatch.setattr(stacks, "EACH_SECONDS", 0.2)
     began = time.monotonic()
     assert stacks.collect(settings, tmp_path / "stacks.txt") == 1

@@ -22,7 +22,7 @@ from contract import private_dir
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim
-from entrypoint.processes.fork_server.protocol import Request, UnlikeError, admitted
+from entrypoint.processes.fork_server.protocol import NotForkableError, Request, forkable
 from entrypoint.processes.process import NODE_MARK, find_marked
 from tests.support.waiting import eventually
 
@@ -111,10 +111,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def serve(home: Path, env: dict[str, str], module: str) -> subprocess.Popen[str]:
-    argv = [str(home), str(os.getpid()), module, proc_view.room(client.TITLE_BYTES)]
+    argv = [str(home), str(os.getpid()), module, proc_view.padding(client.TITLE_BYTES)]
+    padding = {proc_view.PADDING: proc_view.padding(client.PADDING_BYTES)}
     return subprocess.Popen(
         [sys.executable, "-m", "entrypoint.processes.fork_server.server", *argv],
-        env=env | {NODE_MARK: "the server's", proc_view.ROOM: proc_view.room(client.ROOM_BYTES)},
+        env=env | {NODE_MARK: "the server's"} | padding,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -373,15 +374,15 @@ def test_what_differs_must_be_read_by_nothing_before_the_fork(
     own: dict[str, str], fits: bool
 ) -> None:
     if fits:
-        assert admitted(ASKED, own, "python") == ASKED
+        assert forkable(ASKED, own, "python") == ASKED
     else:
-        with pytest.raises(UnlikeError, match="may be read at import"):
-            admitted(ASKED, own, "python")
+        with pytest.raises(NotForkableError, match="may be read at import"):
+            forkable(ASKED, own, "python")
 
 
 def test_variables_of_a_runtime_environment_are_set_without_the_program_that_sets_them() -> None:
     asked = wrapped(env_vars={"RAY_worker_niceness": "0"}, py_executable="python", java_jars=[])
-    request = admitted(asked, {"A": "1"}, "python")
+    request = forkable(asked, {"A": "1"}, "python")
     assert request.argv == ("/r/default_worker.py", "--x")
     assert request.environ == {"A": "1", "RAY_worker_niceness": "0"}
 
@@ -396,5 +397,5 @@ def test_variables_of_a_runtime_environment_are_set_without_the_program_that_set
     ],
 )
 def test_any_other_runtime_environment_is_set_up_by_ray(context: dict[str, Any]) -> None:
-    with pytest.raises(UnlikeError):
-        admitted(wrapped(**context), {"A": "1"}, "python")
+    with pytest.raises(NotForkableError):
+        forkable(wrapped(**context), {"A": "1"}, "python")

@@ -17,7 +17,7 @@ from entrypoint.commands import report as report_command
 from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
-from entrypoint.run.flight_record.record import Report
+from entrypoint.run.flight_record.record import FlightRecord
 from tests.support.flight_events import Clock
 from tests.support.repository import DATA
 
@@ -26,12 +26,12 @@ FOUR_FAULTS = DATA / "journals/four-faults.jsonl"
 
 
 @pytest.fixture(scope="module")
-def recorded() -> Report:
-    return report.read(read_events(FOUR_FAULTS))
+def recorded() -> FlightRecord:
+    return report.from_journal(read_events(FOUR_FAULTS))
 
 
 def test_every_fault_of_a_real_run_is_there_once_with_its_class_and_answer(
-    recorded: Report,
+    recorded: FlightRecord,
 ) -> None:
     assert [(one.failure, one.answer) for one in recorded.failures] == [
         ("unknown", "resume"),
@@ -45,7 +45,9 @@ def test_every_fault_of_a_real_run_is_there_once_with_its_class_and_answer(
     assert recorded.outcome == "finished"
 
 
-def test_noticing_recovery_and_lost_steps_are_measured_for_each_fault(recorded: Report) -> None:
+def test_noticing_recovery_and_lost_steps_are_measured_for_each_fault(
+    recorded: FlightRecord,
+) -> None:
     for one in recorded.failures:
         assert 0 < one.noticed_seconds < 15
         assert one.recovery_seconds is not None
@@ -54,7 +56,7 @@ def test_noticing_recovery_and_lost_steps_are_measured_for_each_fault(recorded: 
     assert recorded.failures[1].noticed_seconds > 5  # ROLLCALL_HANG_TIMEOUT was 5 s
 
 
-def test_attempts_add_up_to_the_steps_of_the_run(recorded: Report) -> None:
+def test_attempts_add_up_to_the_steps_of_the_run(recorded: FlightRecord) -> None:
     assert [one.number for one in recorded.attempts] == [1, 2, 3, 4, 5]
     assert [one.ending for one in recorded.attempts] == [
         *("unknown", "hang", "node_lost", "head_lost", "finished")
@@ -63,7 +65,7 @@ def test_attempts_add_up_to_the_steps_of_the_run(recorded: Report) -> None:
     assert sum(one.steps for one in recorded.attempts) == recorded.steps + lost
 
 
-def test_all_of_the_wall_time_was_spent_on_something(recorded: Report) -> None:
+def test_all_of_the_wall_time_was_spent_on_something(recorded: FlightRecord) -> None:
     assert sum(recorded.seconds.values()) == pytest.approx(recorded.wall_seconds, abs=0.05)
     assert recorded.effective_time_ratio == pytest.approx(
         recorded.seconds["training"] / recorded.wall_seconds, abs=1e-4
@@ -100,7 +102,7 @@ def test_an_attempt_that_ended_for_more_workers_is_no_failure() -> None:
     clock.then(1, "resume", 2, step=1)
     clock.then(1, "step", 2, step=2)
     clock.then(1, "outcome", 2, outcome="finished")
-    told = report.read(clock.rows)
+    told = report.from_journal(clock.rows)
     assert [one.ending for one in told.attempts] == ["more workers", "finished"]
     assert told.failures == []
 
@@ -111,12 +113,12 @@ def test_a_step_that_a_lost_rank_took_with_it_is_training_only_once() -> None:
     clock.steps(1, 1, 2)
     clock.then(5, "rank-replaced", 1, step=1)
     clock.steps(1, 2, 3)
-    record = report.read(clock.rows)
+    record = report.from_journal(clock.rows)
     assert (record.seconds["training"], record.seconds["steps done again"]) == (305, 100)
 
 
 def test_time_goes_to_what_it_was_spent_on() -> None:
-    record = report.read(fails_once().rows)
+    record = report.from_journal(fails_once().rows)
     assert record.seconds == {
         "training": 400,
         "steps done again": 100,
@@ -142,13 +144,13 @@ def test_an_attempt_that_dies_before_its_first_step_loses_none_again() -> None:
     clock.then(1, "failure", 3, failure="unknown", silent_seconds=0)
     clock.begins(4, from_step=4)
     clock.steps(4, 5)
-    assert [one.steps_lost for one in report.read(clock.rows).failures] == [1, 0, 0]
+    assert [one.steps_lost for one in report.from_journal(clock.rows).failures] == [1, 0, 0]
 
 
 def test_a_run_that_goes_on_is_running_and_its_last_failure_has_no_recovery_yet() -> None:
     clock = fails_once()
     until_failure = [row["kind"] for row in clock.rows].index("decision")
-    record = report.read(clock.rows[:until_failure])
+    record = report.from_journal(clock.rows[:until_failure])
     assert record.outcome == "running"
     assert record.failures[0].recovery_seconds is None
     assert "no step since" in "\n".join(report_text.lines(record))
@@ -158,7 +160,7 @@ def test_a_failure_that_ended_the_run_is_answered_by_its_outcome() -> None:
     clock = fails_once()
     del clock.rows[[row["kind"] for row in clock.rows].index("decision") :]
     clock.then(0, "outcome", outcome="failed")
-    (failure,) = report.read(clock.rows).failures
+    (failure,) = report.from_journal(clock.rows).failures
     assert (failure.answer, failure.decision) == ("stop", "outcome!")
 
 
@@ -171,7 +173,7 @@ def test_the_days_between_a_stop_and_the_next_start_are_without_a_head_and_no_fa
     clock.then(86_400, "start")
     clock.begins(2, from_step=1)
     clock.steps(2, 2)
-    record = report.read(clock.rows)
+    record = report.from_journal(clock.rows)
     assert record.seconds["no head"] == 86_400
     assert record.failures == []
 
@@ -180,13 +182,13 @@ def test_a_clock_that_is_set_back_takes_no_time_away() -> None:
     clock = fails_once()
     clock.at -= timedelta(hours=1)
     clock.then(0, "step", 2, step=5)
-    assert min(report.read(clock.rows).seconds.values()) >= 0
+    assert min(report.from_journal(clock.rows).seconds.values()) >= 0
 
 
 def test_what_others_wrote_into_the_journal_is_passed_over() -> None:
     rows = fails_once().rows
     odd: list[Any] = [{}, 7, {"at": "noon", "kind": "step"}, {**rows[0], "kind": "check-in"}]
-    assert report.read([*odd, *rows]) == report.read(rows)
+    assert report.from_journal([*odd, *rows]) == report.from_journal(rows)
 
 
 def journal(run: Path, rows: list[dict[str, Any]]) -> Path:
@@ -213,10 +215,10 @@ def test_a_torn_last_line_is_passed_over_and_the_next_event_is_whole(tmp_path: P
     path = run / "journal.jsonl"
     with path.open("a") as file:
         file.write('{"at": "2026-01-01T00:1')
-    before = report.read(read_events(path))
+    before = report.from_journal(read_events(path))
     assert before.steps == 4
     append_event(path, "outcome", "the job has finished", {"outcome": "finished"})
-    assert report.read(read_events(path)).outcome == "finished"
+    assert report.from_journal(read_events(path)).outcome == "finished"
 
 
 def test_no_run_and_a_run_without_events_are_told_apart(
@@ -265,12 +267,12 @@ class _Page(HTMLParser):
 
 
 def test_the_page_is_well_formed_needs_nothing_else_and_runs_nothing_that_a_log_said(
-    recorded: Report,
+    recorded: FlightRecord,
 ) -> None:
     clock = fails_once()
     (failure,) = (row for row in clock.rows if row["kind"] == "failure")
     failure["sentence"] = "node_lost: <script>alert(1)</script>"
-    for record in (recorded, report.read(clock.rows)):
+    for record in (recorded, report.from_journal(clock.rows)):
         page = _Page()
         page.feed(html.page(record, "a <run>"))
         assert (page.open, page.links) == ([], [])
@@ -305,7 +307,7 @@ def test_a_long_run_is_read_in_no_time() -> None:
         yield from clock.rows
 
     began = datetime.now(UTC)
-    record = report.read(month())
+    record = report.from_journal(month())
     assert (datetime.now(UTC) - began).total_seconds() < 3
     assert (record.steps, len(record.failures)) == (10_001, 100)
     assert [one.steps_lost for one in record.failures] == [1] * 99 + [0]
@@ -314,7 +316,7 @@ def test_a_long_run_is_read_in_no_time() -> None:
 def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> None:
     clock = fails_once()
     clock.then(1, "rank-replaced", 2, step=4)
-    told = report.read(clock.rows)
+    told = report.from_journal(clock.rows)
     assert [(one.attempt, one.kind) for one in told.repairs] == [(2, "rank-replaced")]
     assert len(told.failures) == 1
     assert told.outcome == "finished"
@@ -329,6 +331,6 @@ def test_a_run_that_never_came_to_an_attempt_has_a_record(
     clock.then(0, "start")
     clock.then(9, "refused")
     clock.then(1800, "outcome", outcome="failed", exit_code=69)
-    made = report.read(clock.rows)
+    made = report.from_journal(clock.rows)
     assert (made.attempts, made.failures, made.outcome) == ([], [], "failed")
     assert any("failed" in line for line in report_text.lines(made))

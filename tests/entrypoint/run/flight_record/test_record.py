@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from entrypoint.run.flight_record import record as report
-from entrypoint.run.flight_record.record import Report
+from entrypoint.run.flight_record.record import FlightRecord
 from tests.support.flight_events import Clock
 
 
-def adds_up(record: Report) -> bool:
+def adds_up(record: FlightRecord) -> bool:
     whole = sum(record.seconds.values()) == pytest.approx(record.wall_seconds, abs=0.01)
     return whole and 0 <= record.effective_time_ratio <= 1
 
@@ -40,7 +40,7 @@ def test_a_clock_that_was_set_back_makes_no_run_more_effective_than_it_was() -> 
     clock.begins(2, from_step=6)
     clock.steps(2, 7)
     clock.then(1, "outcome", outcome="finished")
-    record = report.read(clock.rows)
+    record = report.from_journal(clock.rows)
     assert adds_up(record)
     assert record.wall_seconds == 30 + 600 + 9 + 30 + 100 + 1
     assert record.effective_time_ratio == round(700 / 770, 4)
@@ -49,7 +49,7 @@ def test_a_clock_that_was_set_back_makes_no_run_more_effective_than_it_was() -> 
 
 @pytest.mark.parametrize("clock_is_behind", [0, 7200])
 def test_a_run_that_went_back_has_the_steps_from_there_on_alone(clock_is_behind: float) -> None:
-    record = report.read(goes_back(clock_is_behind).rows)
+    record = report.from_journal(goes_back(clock_is_behind).rows)
     assert adds_up(record)
     assert record.steps == 55
     assert record.failures[0].steps_lost == 50
@@ -59,11 +59,11 @@ def test_a_run_that_went_back_has_the_steps_from_there_on_alone(clock_is_behind:
 def test_lost_steps_are_no_training_though_the_next_heads_clock_is_behind(
     clock_is_behind: float,
 ) -> None:
-    record = report.read(goes_back(clock_is_behind).rows)
+    record = report.from_journal(goes_back(clock_is_behind).rows)
     assert (record.seconds["training"], record.seconds["steps done again"]) == (550, 500)
 
 
 def test_a_run_that_was_to_go_on_and_made_no_step_has_those_that_it_went_back_to() -> None:
     rows = goes_back(0).rows
     until = max(index for index, row in enumerate(rows) if row["kind"] == "resume")
-    assert report.read(rows[: until + 1]).steps == 50
+    assert report.from_journal(rows[: until + 1]).steps == 50
