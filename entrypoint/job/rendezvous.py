@@ -65,7 +65,7 @@ class Rendezvous:
     """With fewer workers than this at the roll's deadline, the run does not start."""
     job: Settings = field(init=False)
     """The settings, with a job that fits the present nodes."""
-    present: tuple[str, ...] | None = None
+    present: tuple[str, ...] | None = field(init=False, default=None)
     """The workers of the last roll; None before this head's first roll."""
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""

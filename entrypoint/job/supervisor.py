@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from entrypoint.run import errors
 log = logging.getLogger(__name__)
 
 PROBE_BYTES = 2**20
+ACKNOWLEDGE_SECONDS = 5.0
+"""How long the head waits until all workers have received the outcome."""
 NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP)
 
 
@@ -214,3 +217,58 @@ class Supervisor:
         """Return the newest step that the nodes were known to hold; 0 if they held none."""
         progress = self.run.progress()
         return (progress.in_memory if progress else None) or 0
+
+
+def conclude(outcome: Outcome, run: RunContext, seconds: float) -> ExitCode:
+    """Record the outcome and announce it to every worker; return the exit code of all nodes.
+
+    `seconds`: how long the run has taken.
+
+    If storage does not take the outcome, the workers are told all the same: they would wait for a
+    head that does not come. Raises SupersededError: then a later head has the workers.
+    """
+    try:
+        record(outcome, run, seconds)
+    except OSError as error:
+        outcome = _unrecorded(outcome, errors.describe(error))
+        log.error("%s", outcome.sentence)
+    run.control.announce(outcome.name, outcome.exit_code)
+    run.control.wait_until_acknowledged(ACKNOWLEDGE_SECONDS)
+    return outcome.exit_code
+
+
+def _unrecorded(outcome: Outcome, why: str) -> Outcome:
+    """Return the outcome of a run whose outcome could not be recorded.
+
+    A success becomes 73, so that a restart finishes the run. A failure keeps its own code, which
+    says more than 73.
+    """
+    sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
+    if outcome.exit_code == ExitCode.FINISHED:
+        return Outcome("failed", ExitCode.RUN_DIR, sentence)
+    return replace(outcome, sentence=sentence)
+
+
+def record(outcome: Outcome, run: RunContext, seconds: float) -> None:
+    """Write result.json and the journal's last event. Raises OSError and SupersededError."""
+    lease.check(run.journal.claim)
+    progress = run.progress()
+    row = {
+        "outcome": outcome.name,
+        "exit_code": int(outcome.exit_code),
+        "attempts": run.journal.attempts(),
+        "steps": progress.step if progress else 0,
+        "reward_first": progress.reward_first if progress else None,
+        "reward_last": progress.reward if progress else None,
+        "eval_before": progress.eval_before if progress else None,
+        "eval_after": progress.eval if progress else None,
+        "wall_seconds": round(seconds, 1),
+    }
+    write_atomically(run.files.result, json.dumps(row, indent=1) + "\n")
+    run.journal.record(
+        "outcome",
+        outcome.sentence,
+        outcome=outcome.name,
+        exit_code=int(outcome.exit_code),
+        command=resume_check.fingerprint(run.settings),
+    )

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from dataclasses import replace
 from functools import partial
 
 from contract import lease as fence
 from contract.fd_store import Custody
-from contract.run_dir import ExitCode, RunFiles, write_atomically
+from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
-from entrypoint.job import run_identity
+from entrypoint.job import run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import resume_check
 from entrypoint.job.ray_jobs import JobClient
@@ -41,8 +39,6 @@ from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
 
 log = logging.getLogger(__name__)
-
-TELL_WORKERS_SECONDS = 5.0
 
 
 def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
@@ -131,44 +127,13 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         collective = CollectiveCheck(settings, ray, env)
         rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
         try:
-            supervisor = Supervisor(run, rendezvous, jobs)
             cluster.wait_ready()
-            outcome = supervisor.supervise()
+            outcome = Supervisor(run, rendezvous, jobs).supervise()
         except Exception as error:
             outcome = Outcome.of_error(error, settings.run_dir)
-        code = tell_end(outcome, run, time.monotonic() - began)
+        code = supervisor.conclude(outcome, run, time.monotonic() - began)
         memory.save(files.kept, settings.node_name)
         return code
-
-
-def tell_end(outcome: Outcome, run: RunContext, seconds: float) -> int:
-    """Record the outcome and announce it to every worker; return the exit code of all nodes.
-
-    `seconds`: how long the run has taken.
-
-    If storage does not take the outcome, the workers are told all the same: they would wait for a
-    head that does not come. Raises SupersededError: then a later head has the workers.
-    """
-    try:
-        _conclude(outcome, run, seconds)
-    except OSError as error:
-        outcome = _unwritten(outcome, errors.describe(error))
-        log.error("%s", outcome.sentence)
-    run.control.announce(outcome.name, outcome.exit_code)
-    run.control.wait_until_acknowledged(TELL_WORKERS_SECONDS)
-    return outcome.exit_code
-
-
-def _unwritten(outcome: Outcome, why: str) -> Outcome:
-    """Return the outcome of a run whose outcome could not be recorded.
-
-    A success becomes 73, so that a restart finishes the run. A failure keeps its own code, which
-    says more than 73.
-    """
-    sentence = f"{outcome.sentence}; the outcome cannot be written down ({why})"
-    if outcome.exit_code == ExitCode.FINISHED:
-        return Outcome("failed", ExitCode.RUN_DIR, sentence)
-    return replace(outcome, sentence=sentence)
 
 
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:
@@ -188,28 +153,3 @@ def _start_sentence(role: Head) -> str:
         return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
     noun = "worker" if role.expected_workers == 1 else "workers"
     return f"this is the head; it waits for {role.expected_workers} {noun}"
-
-
-def _conclude(outcome: Outcome, run: RunContext, seconds: float) -> None:
-    """Write result.json and the journal's last event. Raises OSError, SupersededError."""
-    fence.check(run.journal.claim)
-    progress = run.progress()
-    row = {
-        "outcome": outcome.name,
-        "exit_code": int(outcome.exit_code),
-        "attempts": run.journal.attempts(),
-        "steps": progress.step if progress else 0,
-        "reward_first": progress.reward_first if progress else None,
-        "reward_last": progress.reward if progress else None,
-        "eval_before": progress.eval_before if progress else None,
-        "eval_after": progress.eval if progress else None,
-        "wall_seconds": round(seconds, 1),
-    }
-    write_atomically(run.files.result, json.dumps(row, indent=1) + "\n")
-    run.journal.record(
-        "outcome",
-        outcome.sentence,
-        outcome=outcome.name,
-        exit_code=int(outcome.exit_code),
-        command=resume_check.fingerprint(run.settings),
-    )

@@ -21,10 +21,9 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.supervisor import Outcome
+from entrypoint.job.supervisor import Outcome, conclude
 from entrypoint.net import wait
 from entrypoint.node import worker
-from entrypoint.node.head import tell_end
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
 from entrypoint.run import reads
 from entrypoint.run.journal import Journal
@@ -82,10 +81,10 @@ def test_workers_are_told_an_outcome_that_cannot_be_written_down(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lose_the_mount(head.run)
-    assert tell_end(outcome, context(head, journal), 1.0) == outcome.exit_code
+    assert conclude(outcome, context(head, journal), 1.0) == outcome.exit_code
     eventually(lambda: told == [HeadSaid(outcome.name, outcome.exit_code)])
     (sentence,) = [
-        record.message for record in caplog.records if record.name == "entrypoint.node.head"
+        record.message for record in caplog.records if record.name == "entrypoint.job.supervisor"
     ]
     assert sentence.startswith(f"{outcome.sentence}; the outcome cannot be written down (")
     assert sentence.endswith("Stale file handle)")
@@ -96,7 +95,7 @@ def test_a_run_whose_end_is_on_no_record_is_finished_on_no_node(
 ) -> None:
     lose_the_mount(head.run)
     outcome = Outcome("finished", ExitCode.FINISHED, "the job has finished")
-    assert tell_end(outcome, context(head, journal), 1.0) == ExitCode.RUN_DIR
+    assert conclude(outcome, context(head, journal), 1.0) == ExitCode.RUN_DIR
     eventually(lambda: told == [HeadSaid("failed", ExitCode.RUN_DIR)])
 
 
@@ -106,7 +105,7 @@ def test_workers_of_a_head_that_was_superseded_are_told_nothing(
     (head.run.leases / "2").write_text("{}")
     outcome = Outcome("stopped", ExitCode.STOPPED, "taken over")
     with pytest.raises(SupersededError):
-        tell_end(outcome, context(head, journal), 1.0)
+        conclude(outcome, context(head, journal), 1.0)
     assert told == []
     assert head.control.state()["outcome"] is None
 

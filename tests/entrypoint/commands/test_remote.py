@@ -15,10 +15,10 @@ from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import remote
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job import supervisor
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.node import head
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head
@@ -42,7 +42,7 @@ def lived(run: RunFiles, *outcomes: Outcome | None) -> None:
         Progress(step=24).write(run.progress)
         if outcome:
             context = RunContext(settings(run), RECIPE, journal, NO_CONTROL, Inbox())
-            head._conclude(outcome, context, 60.0)
+            supervisor.record(outcome, context, 60.0)
 
 
 def settings(run: RunFiles, port: int = 9) -> Settings:
