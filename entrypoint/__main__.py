@@ -58,7 +58,7 @@ def _up(settings: Settings) -> int:
     from entrypoint import console
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
-    from entrypoint.node import head, worker
+    from entrypoint.node import head, unfit, worker
     from entrypoint.preflight.run import run_checks
     from entrypoint.preflight.show import failed_names, show_report
     from entrypoint.processes.inbox import Inbox
@@ -80,7 +80,7 @@ def _up(settings: Settings) -> int:
         console.log.error(failed, failed_names(report))
         if isinstance(role, Worker):
             reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
-            worker.tell_unfit(settings, reasons)
+            unfit.report(settings, reasons)
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))

@@ -8,18 +8,15 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
@@ -29,46 +26,22 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from contract import lease
-from contract.journal import event_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import connections, metrics, storage_proof
 from entrypoint.cluster.auth import BearerToken
+from entrypoint.cluster.event_stream import follow
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
+from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import StorageReads
 
 log = logging.getLogger(__name__)
 
-EVENTS_POLL_SECONDS = 0.5
 CLOSE_SECONDS = 1.0
 """Time for open requests to end when the head ends."""
-
-
-class RollObserver(Protocol):
-    """Learns what the nodes tell the head. The first four may block; the last two must not."""
-
-    def checked_in(self, info: NodeInfo) -> None:
-        """A node has checked in, or has joined Ray."""
-        ...
-
-    def refused(self, info: NodeInfo, reason: str) -> None: ...
-
-    def rejoined(self, info: NodeInfo) -> None:
-        """A node that had joined checks in again: what ran on it is over."""
-        ...
-
-    def differs(self, sentence: str) -> None:
-        """The nodes differ from one another, in what `sentence` says."""
-        ...
-
-    def leaving(self, worker: str, why: str) -> None:
-        """A worker's machine is about to be taken away."""
-        ...
-
-    def stop_requested(self, why: str) -> None: ...
 
 
 class ControlServer:
@@ -337,33 +310,10 @@ class ControlServer:
             gone.cancel()
 
     async def _events(self, request: Request) -> Response:
-        return EventSourceResponse(self._follow_journal())
-
-    async def _follow_journal(self) -> AsyncIterator[dict[str, str]]:
-        offset = 0
-        while True:
-            last = self._closing.is_set()  # before the read: the outcome is in the journal by then
-            try:
-                lines = await self._reads.ask(partial(_whole_lines, self._run.journal, offset))
-            except OSError:  # not there yet, or not to be read now
-                lines = []
-            for line in lines:
-                offset += len(line)
-                if event := event_of(line):
-                    yield {"data": json.dumps(event)}
-            if last:
-                return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), EVENTS_POLL_SECONDS)
+        return EventSourceResponse(follow(self._run.journal, self._reads, self._closing))
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(metrics.text(await self._reads.ask(self.state)))
-
-
-def _whole_lines(journal: Path, offset: int) -> list[bytes]:
-    with journal.open("rb") as file:
-        file.seek(offset)
-        return [line for line in file if line.endswith(b"\n")]
 
 
 async def _body(request: Request, most: int) -> bytes:

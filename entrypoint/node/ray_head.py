@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+import httpx
+
 from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.net.http import direct
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import RayNode
@@ -17,6 +20,9 @@ from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
+
+MOST_NODES = 10_000
+"""The most nodes that Ray's dashboard returns in one answer; its default is 100."""
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class HeadRay:
         self._node.wait_ready(self._answers, self.inbox.stop)
 
     def alive(self) -> set[str]:
-        return {node.address for node in ray_node.alive_nodes(self.dashboard, self.token)}
+        return {node.address for node in alive_nodes(self.dashboard, self.token)}
 
     def mark_dead(self, name: str, why: str) -> bool:
         """Have Ray mark its nodes of this name dead at once. Returns whether there were any.
@@ -65,7 +71,7 @@ class HeadRay:
         If that fails, Ray finds out by its own health checks later.
         """
         try:
-            nodes = ray_node.alive_nodes(self.dashboard, self.token)
+            nodes = alive_nodes(self.dashboard, self.token)
             if not (dead := [node.id for node in nodes if node.name == name]):
                 return False
             declaring = process.Process(
@@ -107,3 +113,29 @@ def _warn(declaring: process.Process, why: str) -> None:
     except OSError as error:  # of its log
         last_words = str(error)
     log.warning("Ray is not told that %s: %s", why, last_words)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A node that Ray lists as alive."""
+
+    id: str
+    name: str
+    address: str
+
+
+def alive_nodes(dashboard: str, token: str) -> list[Alive]:
+    """Return the nodes that Ray lists as alive. Raises NotYetError if Ray does not answer."""
+    alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
+    try:
+        with httpx.Client(transport=direct(), timeout=10) as http:
+            answer = http.get(
+                f"{dashboard}/api/v0/nodes",
+                params={**alive, "limit": MOST_NODES},
+                headers={"Authorization": f"Bearer {token}"},
+            )
+        answer.raise_for_status()
+        rows = answer.json()["data"]["result"]["result"]
+        return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None

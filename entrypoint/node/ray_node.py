@@ -11,10 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from contract import fd_store, private_dir
 from contract.run_dir import RunFiles
@@ -23,7 +20,6 @@ from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain
 from entrypoint.net import wait
-from entrypoint.net.http import direct
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_files
 from entrypoint.processes import process
@@ -44,8 +40,6 @@ imports, which a fork need not do."""
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 """Start of a traceback's line that names the error."""
 LONGEST_WORDS = 600
-MOST_NODES = 10_000
-"""The most nodes that Ray's dashboard returns in one answer; its default is 100."""
 
 
 class RayNode:
@@ -253,32 +247,6 @@ def last_words(text: str) -> str:
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
     return words[:LONGEST_WORDS] or "it said nothing"
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """A node that Ray lists as alive."""
-
-    id: str
-    name: str
-    address: str
-
-
-def alive_nodes(dashboard: str, token: str) -> list[Alive]:
-    """Return the nodes that Ray lists as alive. Raises NotYetError if Ray does not answer."""
-    alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
-    try:
-        with httpx.Client(transport=direct(), timeout=10) as http:
-            answer = http.get(
-                f"{dashboard}/api/v0/nodes",
-                params={**alive, "limit": MOST_NODES},
-                headers={"Authorization": f"Bearer {token}"},
-            )
-        answer.raise_for_status()
-        rows = answer.json()["data"]["result"]["result"]
-        return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None
 
 
 def remove_stale(mark: str) -> None:

@@ -21,7 +21,7 @@ from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.machine.inventory import collective_variables, inventory, versions
-from entrypoint.net import dns, sockets, wait
+from entrypoint.net import sockets, wait
 from entrypoint.node import ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.ray_node import RayNode
@@ -47,8 +47,6 @@ T = TypeVar("T")
 
 LIFE = uuid.uuid4().hex
 """Identifies this process."""
-LONGEST_SENTENCE = 2000
-"""Characters of each failed check that are sent to the head."""
 TRIES = 5
 """After this many failures of Ray in a row, the worker gives up."""
 LONGEST_PAUSE_SECONDS = 0.3
@@ -83,28 +81,6 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
     except OSError as error:
         log.error("%s", errors.describe(error))
         return errors.exit_code(error, settings.run_dir)
-
-
-def tell_unfit(settings: Settings, sentences: tuple[str, ...]) -> None:
-    """Tell the head, if it answers, why this node does not join: the roll then says so."""
-    token = run_token.for_client(settings)
-    if token is None:
-        return
-    try:
-        host = dns.resolve(_head(settings).value)
-        sockets.connect(host, settings.control_port)
-        client = ControlClient(host, settings.control_port, token)
-        address = address_of.worker_address(settings, host)
-        client.check_in(
-            NodeInfo(
-                node=settings.node_name,
-                address=address,
-                versions={},
-                unfit=[" ".join(sentence.split())[:LONGEST_SENTENCE] for sentence in sentences],
-            )
-        )
-    except (wait.NotYetError, WrongTokenError, RefusedError) as error:
-        log.info("told the head: %s", error)
 
 
 def _head(settings: Settings) -> Sourced:

@@ -18,7 +18,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.job import attempt
 from entrypoint.job.failures.policy import Replace
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.node import ray_node
+from entrypoint.node import ray_head
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayEnded, StopAsked
 from tests.support.waiting import eventually
@@ -74,8 +74,8 @@ def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) ->
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadRay:
     """Whose Ray knows a node of the name a."""
-    known = [ray_node.Alive("01ab", "a", "127.0.0.3")]
-    monkeypatch.setattr(ray_node, "alive_nodes", lambda dashboard, token: known)
+    known = [ray_head.Alive("01ab", "a", "127.0.0.3")]
+    monkeypatch.setattr(ray_head, "alive_nodes", lambda dashboard, token: known)
     settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
     me = NodeInfo(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})
     return HeadRay(settings, me, TOKEN, Inbox())

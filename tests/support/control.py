@@ -16,7 +16,8 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.server import ControlServer, RollObserver
+from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.server import ControlServer
 from entrypoint.net.port_block import PortBlock
 from tests.support.waiting import eventually
 

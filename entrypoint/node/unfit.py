@@ -1,0 +1,40 @@
+"""Reports a worker that fails its preflight checks to the head."""
+
+from __future__ import annotations
+
+import logging
+
+from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.config.role import head_address
+from entrypoint.config.settings import Settings
+from entrypoint.machine import address as address_of
+from entrypoint.net import dns, sockets, wait
+from entrypoint.run import token as run_token
+
+log = logging.getLogger(__name__)
+
+LONGEST_SENTENCE = 2000
+"""Characters of each failed check that are sent to the head."""
+
+
+def report(settings: Settings, sentences: tuple[str, ...]) -> None:
+    """Tell the head, if it answers, why this node does not join: the roll then says so."""
+    token, head = run_token.for_client(settings), head_address(settings)
+    if token is None or head is None:
+        return
+    try:
+        host = dns.resolve(head.value)
+        sockets.connect(host, settings.control_port)
+        client = ControlClient(host, settings.control_port, token)
+        address = address_of.worker_address(settings, host)
+        client.check_in(
+            NodeInfo(
+                node=settings.node_name,
+                address=address,
+                versions={},
+                unfit=[" ".join(sentence.split())[:LONGEST_SENTENCE] for sentence in sentences],
+            )
+        )
+    except (wait.NotYetError, WrongTokenError, RefusedError) as error:
+        log.info("told the head: %s", error)
