@@ -1,21 +1,11 @@
-"""When a silent run is hung, where it stood then, and whether a new attempt begins rightly."""
+"""When a silent run counts as hung."""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import psutil
 import pytest
 
-from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
+from contract.progress import Phase, Progress
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings
-from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
     SHORTEST_SECONDS,
@@ -24,9 +14,6 @@ from entrypoint.job.failures.hang import (
     given_timeout,
     limit,
 )
-from entrypoint.processes import process, stacks
-from entrypoint.processes.process import Process
-from entrypoint.processes.programs import beside_interpreter
 
 PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 
@@ -173,159 +160,3 @@ def test_a_given_time_counts_steps_alone() -> None:
         run.phase = Phase(1, 9, PARTS[int(run.now) % 5])
         run.after(1)
     assert run.after(1) == "no step for 31 s"
-
-
-def test_a_phase_is_written_over_in_place_and_a_torn_one_is_none(tmp_path: Path) -> None:
-    path = tmp_path / ".phase"
-    assert Phase.read(path) is None
-    file = PhaseFile(path)
-    for step in (9, 10, 123_456):
-        file.write(Phase(3, step, "checkpoint"))
-        assert Phase.read(path) == Phase(3, step, "checkpoint")
-        assert path.stat().st_size == PHASE_BYTES
-    file.close()
-    path.write_text(path.read_text()[:20])
-    assert Phase.read(path) is None
-
-
-def test_a_phase_costs_no_more_than_a_tenth_of_a_millisecond(tmp_path: Path) -> None:
-    file = PhaseFile(tmp_path / ".phase")
-    rounds = []
-    for _ in range(10):  # others run meanwhile: in the best of them this one was not interrupted
-        began = time.perf_counter()
-        for step in range(20):
-            file.write(Phase(1, step, "generate"))
-        rounds.append((time.perf_counter() - began) / 20)
-    assert min(rounds) < 1e-4
-    file.close()
-
-
-def event(kind: str, step: int) -> dict[str, Any]:
-    return {"kind": kind, "details": {"step": step}}
-
-
-@pytest.mark.parametrize(
-    ("resume_from", "events", "first", "told"),
-    [
-        (0, [], 1, None),
-        (40, [], 43, None),  # no journal of its own; it is looked at now and then
-        (40, [], 40, None),  # it says again where it is
-        (40, [event("resume", 40), event("step", 41), event("step", 42)], 42, None),
-        (40, [event("resume", 40)], 41, None),
-        (40, [event("checkpoint-skipped", 40), event("resume", 30), event("step", 31)], 31, None),
-        (0, [event("resume", 7), event("step", 8)], 8, None),  # from a directory of its own
-        (40, [event("restore", 57), event("resume", 57), event("step", 58)], 58, None),
-        (
-            40,
-            [event("restore", 56), event("resume", 57), event("step", 58)],
-            58,
-            "it was to go on after step 40, and went on after step 57",
-        ),
-        (40, [], 1, "it was to go on after step 40, and its first step was step 1"),
-        (
-            40,
-            [event("resume", 0), event("step", 1)],
-            1,
-            "it was to go on after step 40, and went on after step 0",
-        ),
-        (
-            40,
-            [event("resume", 40), event("step", 1)],
-            1,
-            "it was to go on after step 40, and its first step was step 1",
-        ),
-        (
-            40,
-            [event("resume", 40), event("step", 43)],
-            43,
-            "it was to go on after step 40, and its first step was step 43",
-        ),
-    ],
-)
-def test_an_attempt_that_begins_elsewhere_than_at_its_checkpoint_is_named(
-    resume_from: int, events: list[dict[str, Any]], first: int, told: str | None
-) -> None:
-    assert resume_check.mismatch(resume_from, events, first) == told
-
-
-@pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[tuple[Settings, Process]]:
-    """A node with one process that waits for ever, in a function of that name."""
-    settings = read_settings(
-        {
-            "ROLLCALL_RUN_DIR": str(tmp_path),
-            "ROLLCALL_NODE_NAME": f"stuck-{os.getpid()}",
-            "ROLLCALL_RAY_TEMP_DIR": "/tmp/stacks",
-        }
-    )
-    code = (
-        "import time\n"
-        "def waits_for_ever():\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
-        "waits_for_ever()"
-    )
-    env = {**os.environ, process.NODE_MARK: settings.node_mark}
-    child = Process("stuck", [sys.executable, "-c", code], env=env, log_to=tmp_path / "said")
-    while "ready" not in child.tail():
-        time.sleep(0.02)
-    yield settings, child
-    child.stop(grace=0.1)
-
-
-def test_the_stacks_of_a_nodes_processes_are_kept_or_why_they_cannot_be(
-    stuck: tuple[Settings, Process], tmp_path: Path
-) -> None:
-    settings, child = stuck
-    path = tmp_path / "stacks.txt"
-    assert stacks.collect(settings, path) == 1
-    text = path.read_text()
-    assert f"=== {child.pid} {sys.executable} -c" in text
-    if f"{beside_interpreter('py-spy')} cannot start" in text:
-        assert "threads, in the kernel it waits in" in text
-    else:
-        assert "waits_for_ever (<string>:4)" in text
-
-
-def test_a_frozen_process_is_read_too(stuck: tuple[Settings, Process], tmp_path: Path) -> None:
-    settings, child = stuck
-    psutil.Process(child.pid).suspend()
-    stacks.collect(settings, tmp_path / "stacks.txt")
-    text = (tmp_path / "stacks.txt").read_text()
-    assert "waits_for_ever (<string>:4)" in text or "stopped, 1 threads" in text
-
-
-@pytest.mark.parametrize(
-    ("program", "asked"),
-    [("_private/workers/default_worker.py", True), ("_private/log_monitor.py", False)],
-)
-def test_a_worker_of_rays_is_asked_even_without_a_title_and_a_helper_is_not(
-    stuck: tuple[Settings, Process], tmp_path: Path, program: str, asked: bool
-) -> None:
-    settings, _ = stuck
-    path = tmp_path / "site-packages" / "ray" / program
-    path.parent.mkdir(parents=True)
-    path.write_text("import time\ntime.sleep(60)")
-    env = {**os.environ, process.NODE_MARK: settings.node_mark}
-    child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=tmp_path / "said too")
-    try:
-        assert (child.pid in [one.pid for one in stacks._of_the_job(settings)]) is asked
-    finally:
-        child.stop(grace=0.1)
-
-
-def test_a_reader_of_stacks_that_hangs_itself_is_ended(
-    stuck: tuple[Settings, Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, _ = stuck
-    program = tmp_path / "py-spy"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(stacks, "beside_interpreter", lambda _: str(program))
-    monkeypatch.setattr(stacks, "EACH_SECONDS", 0.2)
-    began = time.monotonic()
-    assert stacks.collect(settings, tmp_path / "stacks.txt") == 1
-    assert time.monotonic() - began < 10
-    text = (tmp_path / "stacks.txt").read_text()
-    assert "did not end within 0.2 s" in text
-    assert "threads, in the kernel it waits in" in text

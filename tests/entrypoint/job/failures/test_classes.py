@@ -1,0 +1,173 @@
+"""The evidence of an attempt gives its class of failure.
+
+The evidence in tests/data/failures is what programs really printed, with its source.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from contract.run_dir import ExitCode
+from entrypoint.job.failures.classes import (
+    BESIDE_THE_DRIVER,
+    AttemptResult,
+    Evidence,
+    FailureClass,
+    Hung,
+    StopRequested,
+    WrongStart,
+    classify,
+    describe,
+    find_evidence,
+)
+from entrypoint.job.failures.log_patterns import PATTERNS, EvidenceLog
+from tests.support.repository import DATA
+
+F = FailureClass
+RECORDED = sorted((DATA / "failures").glob("*.toml"))
+
+
+def recorded() -> list[Any]:
+    return [
+        pytest.param(case, id=f"{path.stem}: {case['name']}")
+        for path in RECORDED
+        for case in tomllib.loads(path.read_text())["case"]
+    ]
+
+
+def result_of(case: dict[str, Any]) -> AttemptResult:
+    """As the supervisor sees it, line by line."""
+    step = case.get("step", 0)
+    evidence = EvidenceLog(lambda: step)
+    for line in case["log"].splitlines():
+        evidence.read(line)
+    for node, kills in case.get("oom_kills", {}).items():
+        evidence.add_oom_kills(node, kills)
+    message = case.get("message", case["log"])
+    if case.get("error_type") in BESIDE_THE_DRIVER:
+        evidence.read_ray_message(message)
+    return AttemptResult(
+        status="FAILED",
+        exit_code=case.get("exit_code"),
+        error_type=case.get("error_type"),
+        message=message,
+        last_error=evidence.last_error,
+        evidence=evidence.at(step + case.get("steps_later", 0)),
+        step=step,
+    )
+
+
+@pytest.mark.parametrize("case", recorded())
+def test_recorded_evidence_gets_its_class(case: dict[str, Any]) -> None:
+    result = result_of(case)
+    failure = classify(result)
+    assert failure == case["expected"], case["source"]
+    if "evidence" in case:
+        assert case["evidence"] in describe(result, failure)
+    if "address" in case:
+        told = find_evidence(result, failure)
+        assert told is not None
+        assert told.address == case["address"]
+
+
+def test_every_class_that_a_log_can_show_is_met_by_recorded_evidence() -> None:
+    cases = [case.values[0] for case in recorded()]
+    assert set(PATTERNS) <= {case["expected"] for case in cases}
+    assert all(case["source"] for case in cases)
+
+
+def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> None:
+    evidence = EvidenceLog(lambda: 0)
+    evidence.read(
+        "\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory"
+    )
+    result = AttemptResult(status="FAILED", exit_code=1, evidence=evidence.at(0))
+    assert describe(result, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[36m(PolicyActor pid=7, ip=10.0.0.2)\x1b[0m FileNotFoundError: relayed",
+        "\x1b[33m(raylet)\x1b[0m [2026-11-23 04:00:00,001 E 7 7] node_manager.cc:1: died",
+        "2026-11-23 04:00:00,123\tWARNING worker.py:2062 -- A worker died",
+        "2026-11-23 04:00:00,123\tERROR worker.py:421 -- Unhandled error",
+        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:224: UserWarning: 1 leaked",
+        "  warnings.warn('resource_tracker: 1 leaked'",
+        "[W1123 04:00:00.1 ProcessGroupNCCL.cpp:1479] destroy_process_group() was not called",
+        "warning: --flash_attn has no effect on a CPU",
+        "WARNING 11-23 04:00:00 [engine.py:1] slow",
+        "wandb: Synced 5 files",
+        "\x1b[2K\x1b[1A",
+        "",
+    ],
+)
+def test_what_is_said_after_a_drivers_error_is_not_taken_for_it(line: str) -> None:
+    evidence = EvidenceLog(lambda: 0)
+    evidence.read("\x1b[31mthe saved cursor belongs to other prompts than a.jsonl\x1b[0m")
+    evidence.read(line)
+    result = AttemptResult(
+        status="FAILED",
+        exit_code=ExitCode.USAGE,
+        message=line,
+        last_error=evidence.last_error,
+        evidence=evidence.at(0),
+    )
+    assert classify(result) is F.USAGE
+    assert describe(result, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("result", "failure"),
+    [
+        (AttemptResult(status="SUCCEEDED", exit_code=0), F.FINISHED),
+        (AttemptResult(status="STOPPED", cause=StopRequested("SIGTERM")), F.PREEMPTED),
+        (AttemptResult(status="STOPPED", cause=Hung("no step for 700 s")), F.HANG),
+        # Nobody waits for a GPU that is gone.
+        (
+            AttemptResult(
+                status="STOPPED", cause=Hung("none"), evidence=(Evidence(F.GPU_FAULT, "a"),)
+            ),
+            F.GPU_FAULT,
+        ),
+        (
+            AttemptResult(
+                status="STOPPED", cause=Hung("none"), evidence=(Evidence(F.HOST_OOM, "a"),)
+            ),
+            F.HANG,
+        ),
+        (AttemptResult(status="STOPPED", cause=WrongStart("it began at 1")), F.WRONG_START),
+        (AttemptResult(status="FAILED", exit_code=ExitCode.USAGE), F.USAGE),
+        (AttemptResult(status="FAILED", exit_code=1, lost_nodes=("b is silent",)), F.NODE_LOST),
+        (
+            AttemptResult(
+                status="FAILED",
+                exit_code=1,
+                evidence=(Evidence(F.NODE_LOST, "a"), Evidence(F.GPU_OOM, "b")),
+            ),
+            F.GPU_OOM,
+        ),
+        (AttemptResult(status="LOST"), F.NODE_LOST),
+        # A node that went away takes imports and collectives down with it: it explains more.
+        (
+            AttemptResult(
+                status="FAILED",
+                exit_code=1,
+                evidence=(Evidence(F.USAGE, "a"), Evidence(F.COLLECTIVE, "b")),
+                lost_nodes=("b",),
+            ),
+            F.NODE_LOST,
+        ),
+    ],
+)
+def test_every_result_has_one_class(result: AttemptResult, failure: F) -> None:
+    assert classify(result) is failure
+
+
+def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
+    seen = Evidence(F.UNKNOWN, "died"), Evidence(F.HOST_OOM, "w1 was out of memory")
+    result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), evidence=seen)
+    assert describe(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"

@@ -1,0 +1,117 @@
+"""What the supervisor does after a failure: resume, replace a worker, or stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.run_dir import ExitCode
+from entrypoint.job.failures.classes import FailureClass as F
+from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
+
+HELD = "or a later one that the nodes hold in memory"
+
+
+def history(
+    attempts_without_progress: int = 0, same_class: int = 1, max_restarts: int = 3
+) -> History:
+    return History(attempts_without_progress, same_class, max_restarts)
+
+
+def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row() -> None:
+    budget = RestartBudget(max_restarts=3)
+    seen = [
+        budget.after(failure, progressed=progressed)
+        for failure, progressed in (
+            (F.UNKNOWN, False),
+            (F.UNKNOWN, False),
+            (F.GPU_OOM, True),
+            (F.GPU_OOM, False),
+        )
+    ]
+    assert [(one.attempts_without_progress, one.same_class) for one in seen] == [
+        (1, 1),
+        (2, 2),
+        (0, 1),
+        (1, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (F.FINISHED, ExitCode.FINISHED),
+        (F.PREEMPTED, ExitCode.STOPPED),
+        (F.USAGE, ExitCode.USAGE),
+        (F.WRONG_START, ExitCode.JOB_FAILED),
+    ],
+)
+def test_what_another_try_cannot_change_stops_at_once(failure: F, code: ExitCode) -> None:
+    decision = decide(failure, history(), from_step=5)
+    assert isinstance(decision, Stop)
+    assert decision.exit_code == code
+
+
+@pytest.mark.parametrize(
+    "failure", [F.NODE_LOST, F.UNKNOWN, F.SERVICE, F.HANG, F.COLLECTIVE, F.GPU_FAULT, F.STORAGE]
+)
+def test_progress_renews_the_budget_however_many_failures_there_were(failure: F) -> None:
+    decision = decide(failure, history(attempts_without_progress=0, same_class=99), from_step=7)
+    assert isinstance(decision, Resume)
+    assert "from step 7" in decision.sentence
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "in_memory", "told"),
+    [
+        (0, 0, "the job died: starting again from the beginning"),
+        (40, 0, "the job died: resuming from step 40"),
+        (40, 42, f"the job died: resuming from step 42 {HELD}, else step 40"),
+        (0, 2, f"the job died: resuming from step 2 {HELD}, else the beginning"),
+        (45, 44, "the job died: resuming from step 45"),
+    ],
+)
+def test_the_sentence_tells_of_the_newest_of_what_disk_and_memory_hold(
+    on_disk: int, in_memory: int, told: str
+) -> None:
+    assert decide(F.UNKNOWN, history(), on_disk, in_memory=in_memory).sentence == told
+
+
+def test_restarts_without_progress_end_when_the_budget_is_spent() -> None:
+    assert isinstance(decide(F.UNKNOWN, history(attempts_without_progress=3), 0), Resume)
+    decision = decide(F.UNKNOWN, history(attempts_without_progress=4), 0)
+    assert isinstance(decision, Stop)
+    assert decision.exit_code == ExitCode.JOB_FAILED
+    assert "ROLLCALL_MAX_RESTARTS" in decision.sentence
+
+
+def test_no_restart_at_all_where_none_is_allowed() -> None:
+    assert isinstance(
+        decide(F.UNKNOWN, history(attempts_without_progress=1, max_restarts=0), 0), Stop
+    )
+
+
+def test_out_of_memory_resumes_once_with_advice_then_stops() -> None:
+    first = decide(F.GPU_OOM, history(attempts_without_progress=1), 3)
+    assert isinstance(first, Resume)
+    assert "--micro_train_batch_size" in first.sentence
+    second = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 3)
+    assert isinstance(second, Stop)
+
+
+def test_a_lost_node_is_not_backed_off_from_since_the_roll_is_waited_for_anyway() -> None:
+    decision = decide(F.NODE_LOST, history(attempts_without_progress=2), 3)
+    assert isinstance(decision, Resume)
+    assert not decision.delayed
+
+
+def test_a_worker_whose_gpu_failed_is_replaced_and_an_unknown_one_is_not_guessed() -> None:
+    decision = decide(F.GPU_FAULT, history(attempts_without_progress=1), 3, node="worker-2")
+    assert isinstance(decision, Replace)
+    assert decision.worker == "worker-2"
+    assert isinstance(decide(F.GPU_FAULT, history(attempts_without_progress=1), 3), Resume)
+
+
+def test_storage_beyond_the_budget_ends_with_73() -> None:
+    beyond = decide(F.STORAGE, history(attempts_without_progress=4), 3)
+    assert isinstance(beyond, Stop)
+    assert beyond.exit_code == ExitCode.RUN_DIR
