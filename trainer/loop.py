@@ -29,7 +29,7 @@ from trainer.metrics.recorder import Recorder, Stopwatch
 from trainer.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.rollout import rewards
 from trainer.rollout.async_rollout import AsyncRollouts
-from trainer.rollout.generate import Rollouts
+from trainer.rollout.generate import Generator
 from trainer.rollout.prompts import Data
 from trainer.rollout.source import RolloutSource
 from trainer.rollout.sync_rollout import SyncRollouts
@@ -312,7 +312,7 @@ class _Run:
     def _evaluate(self, state: LoopState) -> LoopState:
         run = state.run
         k = self.config.eval_n_samples_per_prompt
-        generator = Rollouts.of(self.config, self.team.engines)
+        generator = Generator.of(self.config, self.team.engines)
         written = generator.held_out(self.data.held_out, k, self.config.eval_temperature)
         evaluation = Evaluation.of(rewards.score(self.reward, written), k)
         self.keeping.settle()
@@ -342,12 +342,12 @@ def _rollouts(
 ) -> RolloutSource:
     """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
     found = resume.pending_rollouts(config, beginning)
-    generator = Rollouts.of(config, team.engines)
+    generator = Generator.of(config, team.engines)
     if not config.async_train:
         return SyncRollouts(config, generator, data.stream, reward)
     rollouts = AsyncRollouts(config, generator, data.stream, reward, beginning.run.step)
     if found:
-        rollouts.go_on(found)
+        rollouts.resume(found)
     return rollouts
 
 

@@ -22,10 +22,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.support.ray_nodes import cluster_at
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.types import LostWorkerError, Request, Sampling
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

@@ -23,9 +23,10 @@ from tests.support.tiny_run import Tiny
 from trainer.algorithms.losses import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.restarts import Patience
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Request, Sampling, TrainingError
 from trainer.weight_sync import update

@@ -24,12 +24,13 @@ from tests.support.vllm import settings as engine_settings
 from trainer.algorithms.losses import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, Pool
 from trainer.config.options.parallelism import Sharding
 from trainer.rollout.engine import Engine
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.vllm_engine import VLLMEngine
 from trainer.weight_sync import shared_memory, update
 from trainer.workers.policy import PolicyActor

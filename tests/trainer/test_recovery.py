@@ -14,11 +14,11 @@ from tests.support.engines import settings
 from tests.support.learners import policy
 from tests.support.lost_calls import Dead
 from tests.support.tiny_run import Tiny
-from trainer.cluster.restarts import RestartBudget
+from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.config.options.logging import MOST_REPAIRS
 from trainer.recovery import roles_to_restart
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     BeyondRepairError,

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 from contract import lease
@@ -23,6 +22,7 @@ from contract.manifest import Written
 from trainer.checkpoint import writer
 from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.writer import DriverState, RunState
+from trainer.cluster.background import in_background
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
 from trainer.rollout.rollout_state import PendingRollouts
@@ -110,7 +110,7 @@ class Keeping:
         driver = DriverState(state, _dumped(pending()))
         self._copy(step)
         self._peers.begin(driver, self._team.learners)
-        self._handing = _in_background(lambda: self._hand_over(step))
+        self._handing = in_background("hand-over", lambda: self._hand_over(step))
 
     def settle(self) -> None:
         """Wait until the step that was made last is finished. Raises what a rank's death raises."""
@@ -238,18 +238,3 @@ class Keeping:
 
 def _dumped(pending: PendingRollouts | None) -> bytes | None:
     return pending.dump() if pending else None
-
-
-def _in_background(work: Callable[[], None]) -> Future[None]:
-    """In a thread that nobody waits for as the process ends."""
-    outcome: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-            outcome.set_result(None)
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=run, name="hand-over", daemon=True).start()
-    return outcome

@@ -1,11 +1,12 @@
-"""How often a run restarts a lost process before the attempt fails."""
+"""How long a run waits for its processes, and how often it restarts a lost process."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from trainer.config.options.logging import MOST_REPAIRS
-from trainer.types import BeyondRepairError, TrainingError
+from trainer.types import BeyondRepairError, LostWorkerError, TrainingError
 
 
 class RestartBudget:
@@ -35,3 +36,23 @@ class RestartBudget:
         if step > self._newest_step:
             self._newest_step = step
             self._used.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the driver waits for the processes of a run, in seconds."""
+
+    start: float = 1800.0
+    """Until a process has loaded its model."""
+    part: float = 120.0
+    """For one part of the weights, or for one change of state."""
+    life: float = 120.0
+    """For an answer that the process lives, also while it computes."""
+    restart_eagerly: bool = True
+    """Restart a lost engine immediately. False when its GPU is shared: restart the engine at the
+    next weight update and wait for it."""
+
+
+def silent(name: str, role: str, how: str) -> LostWorkerError:
+    """Returns the error of a process that did not answer. `how`: "for ..." or "within ..."."""
+    return LostWorkerError(f"{name} did not answer {how}", role, f"it did not answer {how}")

@@ -1,14 +1,14 @@
-"""Rollouts ahead of training: engines write and rewards come while policy and critic learn.
+"""Asynchronous rollouts: engines write and rewards come while policy and critic train.
 
-    engines    write partial rollouts of the groups that `staleness.room` lets begin; new weights
-               come between two slices of their work
+    engines    write partial rollouts of the groups that `staleness.capacity` lets begin; new
+               weights come between two slices of their work
     rewards    score a group when the last of its completions is written
-    the loop   takes a step's groups in `step`, which keeps the others at work while it waits;
+    the loop   takes a step's groups in `step`, which keeps the engines busy while it waits;
                `meanwhile` does so in a thread while the loop waits for the models, and leaves the
                loss of a process to the next `step`
 
-Outside of `meanwhile` there is no thread: weights, evaluations and checkpoints meet engines at
-rest.
+No thread runs outside of `meanwhile`. Engines are therefore at rest during weight updates,
+evaluations and checkpoints.
 """
 
 from __future__ import annotations
@@ -17,33 +17,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 
-import numpy as np
-
 from env.prompts import PromptStream
 from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
-from trainer.rollout import dynamic_sampling, rewards, staleness
+from trainer.rollout import dynamic_sampling, rewards, rollout_state, staleness
 from trainer.rollout.dispatcher import EngineDispatcher
-from trainer.rollout.generate import Rollouts
+from trainer.rollout.generate import Generator
 from trainer.rollout.outages import ROLE
-from trainer.rollout.rewards import Scoring
+from trainer.rollout.rewards import BackgroundScoring
 from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
 from trainer.rollout.source import StepRollouts
-from trainer.rollout.staleness import Begun, Pace, Position
-from trainer.types import (
-    FinishedRollout,
-    LostWorkerError,
-    Metrics,
-    PartialRollout,
-    Sample,
-    TrainingError,
-)
+from trainer.rollout.staleness import GroupCounts, GroupStatus, StalenessLimits
+from trainer.types import FinishedRollout, LostWorkerError, Metrics, PartialRollout
 
-A_LOOK = 0.02
-"""Seconds that a look at what has come may wait for something."""
-KEPT = 4
-"""Batches that were given and may be asked for again: snapshots are a step or two behind."""
+WAIT_SECONDS = 0.02
+"""Longest wait for a completion or a score before the next look at the others."""
+KEPT_STEPS = 4
+"""Steps whose groups are kept for a repetition: snapshots are one or two steps behind."""
 
 
 class AsyncRollouts:
@@ -52,46 +43,46 @@ class AsyncRollouts:
     def __init__(
         self,
         config: Config,
-        rollouts: Rollouts,
+        generator: Generator,
         stream: PromptStream,
         reward: RewardFunction,
         step: int,
     ) -> None:
-        """`step`: how many are finished."""
+        """`step`: the number of finished steps."""
         self._config = config
-        self._rollouts = rollouts
+        self._generator = generator
         self._stream = stream
-        self._pace = Pace(
+        self._limits = StalenessLimits(
             max_staleness=config.max_staleness,
             batch=config.rollout_batch_size,
             total_steps=config.total_steps(len(stream)),
         )
-        # A slice has as long as ranks have: see `actors.liveness`.
+        # An engine has as long for a slice as a rank for an answer: see `GroupHeartbeat`.
         self._dispatcher = EngineDispatcher(
-            rollouts.engines, rollouts.sampling, config.dist_timeout / 3
+            generator.engines, generator.sampling, config.dist_timeout / 3
         )
-        self._scoring = Scoring(reward)
+        self._scoring = BackgroundScoring(reward)
         self._groups: dict[int, PromptGroup] = {}
-        """All that are alive, in the order in which they were begun."""
+        """Groups in no step yet, by number, in the order in which they began."""
         self._prompts: list[Prompt] = []
-        """To be dealt before those of the stream."""
-        self._numbers = 0
-        self._refused = 0
-        """Groups without a signal, since the last batch."""
+        """Prompts to deal before those of the stream."""
+        self._next_number = 0
+        self._filtered = 0
+        """Groups without a signal, since the last step was taken."""
         self._version = self._newest = self._taken = step
+        """`_newest`: the highest version with which a group alive began."""
         self._published = False
-        """Whether engines were given the weights of `_version`; they start with --pretrain's.
-        `_newest` is the highest version that any group alive was begun with."""
+        """Whether engines have the weights of `_version`; they start with those of --pretrain."""
         self._given: dict[int, list[PromptGroup]] = {}
-        """What the trainer was given last: of each step."""
+        """Step → its groups, for the newest steps."""
         self._lost: LostWorkerError | None = None
-        """What `meanwhile` has left to the next `step`."""
+        """The loss that `meanwhile` has left to the next `step`."""
 
     def step(self, step: int) -> StepRollouts:
-        """The samples of `step`, in the order in which their prompts were dealt.
+        """Returns the samples of `step`, in the order in which their prompts were dealt.
 
-        Raises TrainingError where none could be scored, LostWorkerError where no engine is left or
-        a process was lost in the last `meanwhile`, and what the reward function raises.
+        Raises TrainingError if none could be scored, LostWorkerError if no engine is left or the
+        last `meanwhile` lost a process, and what the reward function raises.
         """
         if lost := self._lost:
             self._lost = None
@@ -99,48 +90,52 @@ class AsyncRollouts:
         while (chosen := self._chosen(step)) is None:
             if self._dispatcher.stalled:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
-            if not self._look():
+            if not self._advance():
                 self._wait()
         given = [self._groups.pop(number) for number in chosen]
-        self._given = {n: self._given[n] for n in list(self._given)[1 - KEPT :]} | {step: given}
+        kept = list(self._given)[1 - KEPT_STEPS :]
+        self._given = {number: self._given[number] for number in kept} | {step: given}
         samples = [sample for group in given for sample in group.samples]
         rewards.require_one(samples)
-        metrics = self._metrics(samples, step)
-        self._taken, self._refused = step, 0
-        return StepRollouts(
-            written=[(sample.prompt, sample.completion) for sample in samples],
-            samples=samples,
-            phase="wait",
-            metrics=metrics,
-        )
+        written = [(sample.prompt, sample.completion) for sample in samples]
+        metrics = staleness.metrics([c for _, c in written], step, self._limits.max_staleness)
+        metrics |= self._filter_metrics()
+        self._taken, self._filtered = step, 0
+        return StepRollouts(written=written, samples=samples, phase="wait", metrics=metrics)
+
+    def _filter_metrics(self) -> Metrics:
+        if not self._config.dynamic_filtering:
+            return {}
+        drawn = self._limits.batch + self._filtered
+        return {"dynamic_filtering_pass_rate": self._limits.batch / drawn}
 
     @property
     def oldest(self) -> int:
-        """The first step that can be the newest again."""
+        """The first step that `go_back` can return to."""
         return self._taken - len(self._given)
 
     def go_back(self, run: RunState) -> None:
         """Roll back to the step of `run`. Later steps are trained again, on the same samples."""
-        again = [self._given.pop(taken) for taken in list(self._given) if taken > run.step]
-        back = {group.number: group for groups in again for group in groups}
+        repeated = [self._given.pop(step) for step in list(self._given) if step > run.step]
+        back = {group.number: group for groups in repeated for group in groups}
         self._groups = back | self._groups
         self._taken = min(self._taken, run.step)
-        self._lost = None  # it is back by now, or is missed again
+        self._lost = None  # the process is back by now, or its loss is noticed again
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:
-        """Rollouts go on while the block runs. Raises at its end what they raised.
+        """Continue rollouts in a thread while the block runs. Raises their error at its end.
 
-        The loss of a process is left to the next `step`: at the end of the block learners have
-        made the step's update, which its repair would have them make again.
+        The loss of a process waits for the next `step`. At the end of the block the learners have
+        made the update, and recovery now would make them repeat the update.
         """
         over, failures = Event(), list[BaseException]()
 
         def work() -> None:
             try:
                 while not over.is_set():
-                    if not self._look():
-                        over.wait(A_LOOK)
+                    if not self._advance():
+                        over.wait(WAIT_SECONDS)
             except BaseException as error:
                 failures.append(error)
 
@@ -153,105 +148,95 @@ class AsyncRollouts:
             thread.join()
             for failure in failures:
                 if not isinstance(failure, LostWorkerError):
-                    raise failure  # also where the block lost a process: no repair is enough
+                    raise failure  # also if the block lost a process: recovery cannot help
                 self._lost = failure
-        self._written(self._dispatcher.settle())
+        self._add_finished(self._dispatcher.settle())
 
     @contextmanager
     def new_weights(self, version: int) -> Iterator[None]:
         """The block gives the engines the weights of `version`.
 
-        Without --partial_rollout each completion that was begun is written to its end before; but
-        one that a checkpoint holds, after the checkpoint's weights have come.
+        Without --partial_rollout, engines first finish every completion that they have begun. The
+        exception is a completion from a checkpoint: the checkpoint's weights must come before it.
         """
-        whole = self._published and not self._behind and not self._config.partial_rollout
-        while whole and self._dispatcher.busy:
-            self._written(self._dispatcher.work(A_LOOK))
-        self._written(self._dispatcher.settle())
+        finish = self._published and not self._repeating and not self._config.partial_rollout
+        while finish and self._dispatcher.busy:
+            self._add_finished(self._dispatcher.work(WAIT_SECONDS))
+        self._add_finished(self._dispatcher.settle())
         yield
         self._version, self._published = version, True
         self._newest = max(self._newest, version)
 
     @property
-    def _behind(self) -> bool:
-        """Whether lost steps are done again, of the samples that they had.
+    def _repeating(self) -> bool:
+        """Whether lost steps are repeated, on the samples that they had.
 
-        Engines rest meanwhile: groups that newer weights began would be written by older ones, and
-        be too old in the steps that have room for them.
+        Engines rest meanwhile. Groups that newer weights began would be finished by older weights,
+        and be too old for the steps that have room for them.
         """
         return self._version < self._newest
 
     def pending(self) -> PendingRollouts:
-        """All that is drawn from the stream and in no step yet."""
+        """Returns all prompts that were dealt and are in no step yet, with their rollouts."""
         for partial in self._dispatcher.partials():
-            group, place = partial.key
-            self._groups[group].partials[place] = partial
+            number, index = partial.key
+            self._groups[number].partials[index] = partial
         return PendingRollouts(
-            settings=self._settings, groups=list(self._groups.values()), prompts=self._prompts
+            settings=rollout_state.settings_of(self._config),
+            groups=list(self._groups.values()),
+            prompts=self._prompts,
         )
 
-    def go_on(self, found: PendingRollouts) -> None:
-        """Take up what a checkpoint holds.
+    def resume(self, found: PendingRollouts) -> None:
+        """Continue the pending rollouts of a checkpoint.
 
-        What was written under other settings, or may be too old for those of now, is forgotten:
-        its prompts are dealt again, before any other.
+        If the sampling flags differ, or the rollouts may be too old for --max_staleness, only the
+        prompts are kept, and are dealt before all others.
         """
-        same = {**found.settings, "max_staleness": 0} == {**self._settings, "max_staleness": 0}
-        if not same or found.settings["max_staleness"] > self._pace.max_staleness:
+        old, new = dict(found.settings), rollout_state.settings_of(self._config)
+        allowed = old.pop("max_staleness") <= new.pop("max_staleness")
+        if old != new or not allowed:
             self._prompts = [*(group.prompt for group in found.groups), *found.prompts]
             return
         self._prompts = list(found.prompts)
         self._groups = {group.number: group for group in found.groups}
-        self._numbers = max(self._groups, default=-1) + 1
+        self._next_number = max(self._groups, default=-1) + 1
         self._newest = max([self._version, *(group.version for group in found.groups)])
-        under_way = [list(g.partials.values()) for g in found.groups if g.partials]
-        self._dispatcher.give(under_way)
+        unfinished = [list(g.partials.values()) for g in found.groups if g.partials]
+        self._dispatcher.give(unfinished)
         self._scoring.give([g for g in found.groups if not g.partials and g.scores is None])
 
-    @property
-    def _settings(self) -> dict[str, float]:
-        c = self._config
-        return {
-            "max_staleness": c.max_staleness,
-            "rollout_batch_size": c.rollout_batch_size,
-            "n_samples_per_prompt": c.n_samples_per_prompt,
-            "generate_max_len": c.generate_max_len,
-            "prompt_max_len": c.prompt_max_len,
-            "temperature": c.temperature,
-            "top_p": c.top_p,
-        }
-
-    def _look(self) -> bool:
-        """Begin what may be begun, and receive what has come. Whether anything did."""
-        begun, ended = 0, list[FinishedRollout]()
-        if not self._behind:
+    def _advance(self) -> bool:
+        """Begin new groups and take what has come. Returns whether anything happened."""
+        begun, finished = 0, list[FinishedRollout]()
+        if not self._repeating:
             begun = self._begin()
-            ended = self._dispatcher.work(0.0)
-        self._written(ended)
+            finished = self._dispatcher.work(0.0)
+        self._add_finished(finished)
         scored = self._scoring.work()
         for group in scored:
-            self._judge(group)
-        return bool(begun or ended or scored)
+            self._filter(group)
+        return bool(begun or finished or scored)
 
     def _wait(self) -> None:
         if self._dispatcher.busy:
-            assert not self._behind, "a step that is done again lacks a sample"
-            self._written(self._dispatcher.work(A_LOOK))
+            assert not self._repeating, "a repeated step lacks a sample"
+            self._add_finished(self._dispatcher.work(WAIT_SECONDS))
         else:
             assert self._scoring.busy, "a step waits, and nothing is under way"
-            self._scoring.wait(A_LOOK)
+            self._scoring.wait(WAIT_SECONDS)
 
     def _begin(self) -> int:
         ready = sum(group.scores is not None for group in self._groups.values())
-        position = Position(
+        counts = GroupCounts(
             finished=self._version,
             taken=self._taken,
             ready=ready,
             under_way=len(self._groups) - ready,
         )
-        count = staleness.room(self._pace, position)
+        count = staleness.capacity(self._limits, counts)
         if count:
-            first = self._taken * self._pace.batch + position.alive
+            first = self._taken * self._limits.batch + counts.alive
             groups = [self._group(first + n, prompt) for n, prompt in enumerate(self._deal(count))]
             self._groups |= {group.number: group for group in groups}
             self._dispatcher.give([list(group.partials.values()) for group in groups])
@@ -263,31 +248,32 @@ class AsyncRollouts:
         return [*kept, *(self._stream.next_batch(missing) if missing else [])]
 
     def _group(self, position: int, prompt: Prompt) -> PromptGroup:
-        """`position`: how many come before it in the steps of the run, as far as is known yet.
+        """`position`: the number of prompts before this one, over all steps of the run.
 
-        Seeds are those that the synchronous loop gives a prompt at this place of its step.
+        The seeds are those that synchronous rollouts give the prompt at this place of its step.
         """
-        number, self._numbers = self._numbers, self._numbers + 1
-        step, place = divmod(position, self._pace.batch)
-        seeds = self._rollouts.seeds(step + 1, place, prompt)
+        number, self._next_number = self._next_number, self._next_number + 1
+        step, place = divmod(position, self._limits.batch)
+        seeds = self._generator.seeds(step + 1, place, prompt)
         partials = {
-            n: PartialRollout((number, n), prompt.text, seed) for n, seed in enumerate(seeds)
+            index: PartialRollout((number, index), prompt.text, seed)
+            for index, seed in enumerate(seeds)
         }
         return PromptGroup(number=number, prompt=prompt, version=self._version, partials=partials)
 
-    def _written(self, ended: Sequence[FinishedRollout]) -> None:
-        whole = []
-        for one in ended:
-            number, place = one.key
+    def _add_finished(self, finished: Sequence[FinishedRollout]) -> None:
+        complete = []
+        for rollout in finished:
+            number, index = rollout.key
             group = self._groups[number]
-            del group.partials[place]
-            group.completions[place] = one.completion
+            del group.partials[index]
+            group.completions[index] = rollout.completion
             if not group.partials:
-                whole.append(group)
-        self._scoring.give(whole)
+                complete.append(group)
+        self._scoring.give(complete)
 
-    def _judge(self, group: PromptGroup) -> None:
-        """A group without a signal makes room for another."""
+    def _filter(self, group: PromptGroup) -> None:
+        """Drop a group without a signal: another group takes its place."""
         config = self._config
         if not config.dynamic_filtering:
             return
@@ -295,31 +281,14 @@ class AsyncRollouts:
         if dynamic_sampling.with_signal(group.samples, config.n_samples_per_prompt, bounds):
             return
         del self._groups[group.number]
-        self._refused += 1
+        self._filtered += 1
         ready = sum(group.scores is not None for group in self._groups.values())
-        if self._refused >= dynamic_sampling.ROUNDS * self._pace.batch:
-            raise dynamic_sampling.hopeless(self._refused + ready, ready, self._pace.batch, bounds)
+        needed = self._limits.batch
+        if self._filtered >= dynamic_sampling.ROUNDS * needed:
+            raise dynamic_sampling.hopeless(self._filtered + ready, ready, needed, bounds)
 
     def _chosen(self, step: int) -> list[int] | None:
         numbers = list(self._groups)
-        groups = [Begun(g.version, g.scores is not None) for g in self._groups.values()]
-        places = staleness.choose(self._pace, step, groups)
-        return None if places is None else [numbers[place] for place in places]
-
-    def _metrics(self, samples: Sequence[Sample], step: int) -> Metrics:
-        completions = [sample.completion for sample in samples]
-        ages = [step - 1 - completion.version for completion in completions]
-        if max(ages) > self._pace.max_staleness:
-            raise TrainingError(
-                f"a sample is {max(ages)} versions old; --max_staleness {self._pace.max_staleness}"
-            )
-        older = np.concatenate([c.versions[c.actions] < step - 1 for c in completions])
-        metrics = {
-            "staleness": float(np.mean(ages)),
-            "staleness_max": float(max(ages)),
-            "older_tokens": float(older.mean()),
-        }
-        if self._config.dynamic_filtering:
-            drawn = self._pace.batch + self._refused
-            metrics["dynamic_filtering_pass_rate"] = self._pace.batch / drawn
-        return metrics
+        groups = [GroupStatus(g.version, g.scores is not None) for g in self._groups.values()]
+        chosen = staleness.select(self._limits, step, groups)
+        return None if chosen is None else [numbers[index] for index in chosen]

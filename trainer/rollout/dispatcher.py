@@ -1,7 +1,7 @@
-"""Engines at work on partial rollouts: who has which, and what has ended.
+"""Gives partial rollouts to engines in slices of time, and takes the finished completions.
 
-Each engine is asked for a slice of work at a time, so that other weights, or a question, can come
-between two. What an engine no longer knows of is given to it again; a lost one's, to another.
+Between two slices an engine can take new weights, or answer a call. If an engine no longer has a
+rollout, the dispatcher sends the rollout again. Rollouts of a lost engine go to another engine.
 """
 
 from __future__ import annotations
@@ -13,46 +13,48 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from trainer.cluster.heartbeat import Heartbeat
+from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine import Engine
-from trainer.rollout.engine_pool import EnginePool, silent
-from trainer.rollout.staleness import levelled
+from trainer.rollout.engine_pool import EnginePool
+from trainer.rollout.outages import ROLE
+from trainer.rollout.staleness import balance
 from trainer.types import FinishedRollout, Key, PartialRollout, Sampling, SliceResult
 
 SLICE = 0.1
-"""Seconds of work that an engine is asked for at a time."""
+"""Seconds of one slice of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A slice of work under way."""
+    """A slice that an engine is writing."""
 
-    writing: Pending[SliceResult]
+    pending: Pending[SliceResult]
     heartbeat: Heartbeat
     since: float = field(default_factory=time.monotonic)
-    """A monotonic clock's seconds."""
+    """Time of a monotonic clock, in seconds."""
 
 
 @dataclass(slots=True)
 class _Queue:
     """One engine's partial rollouts."""
 
-    has: dict[Key, PartialRollout] = field(default_factory=dict)
-    """As the driver knows them."""
+    rollouts: dict[Key, PartialRollout] = field(default_factory=dict)
+    """The rollouts with the tokens that the driver knows."""
     acknowledged: set[Key] = field(default_factory=set)
     """Keys the engine has acknowledged; the rest are still to be sent."""
     call: _Call | None = None
 
-    def take(self, writing: SliceResult) -> list[FinishedRollout]:
-        for one in writing.ended:
-            self.has.pop(one.key, None)
-        self.acknowledged = set(writing.left)
-        return writing.ended
+    def take(self, result: SliceResult) -> list[FinishedRollout]:
+        for finished in result.ended:
+            self.rollouts.pop(finished.key, None)
+        self.acknowledged = set(result.left)
+        return result.ended
 
 
 class EngineDispatcher:
     def __init__(self, engines: EnginePool, sampling: Sampling, patience: float) -> None:
-        """`patience`: seconds that an engine may take beyond a slice of work."""
+        """`patience`: seconds that an engine may take longer than its slice."""
         self._engines = engines
         self._sampling = sampling
         self._patience = patience
@@ -62,11 +64,11 @@ class EngineDispatcher:
 
     @property
     def busy(self) -> bool:
-        return any(queue.has for queue in self._queues)
+        return any(queue.rollouts for queue in self._queues)
 
     @property
     def stalled(self) -> bool:
-        """Whether nothing goes on before an engine is replaced."""
+        """Whether rollouts wait until an engine is replaced."""
         return bool(self._waiting) and not self._engines.present
 
     def give(self, groups: Sequence[Sequence[PartialRollout]]) -> None:
@@ -76,32 +78,33 @@ class EngineDispatcher:
             self._waiting += groups
             return
         groups, self._waiting = [*self._waiting, *groups], []
-        loads = [len(queue.has) for queue in queues]
+        loads = [len(queue.rollouts) for queue in queues]
         rows = max((len(group) for group in groups), default=1)
         waiting = iter(groups)
-        for queue, count in zip(queues, levelled(loads, rows, len(groups)), strict=True):
+        for queue, count in zip(queues, balance(loads, rows, len(groups)), strict=True):
             for group in islice(waiting, count):
-                queue.has |= {partial.key: partial for partial in group}
+                queue.rollouts |= {partial.key: partial for partial in group}
 
     def work(self, seconds: float) -> list[FinishedRollout]:
-        """Keep all engines busy. What has ended; waits for that at most `seconds`."""
+        """Keep all engines busy. Returns what has finished, after a wait of at most `seconds`."""
         for number, queue in enumerate(self._queues):
-            if queue.has and not queue.call and number not in self._engines.present:
+            if queue.rollouts and not queue.call and number not in self._engines.present:
                 self._pass_on(number)
         if self._waiting:
             self.give([])
         self._send()
-        calls = [queue.call.writing for queue in self._queues if queue.call]
+        calls = [queue.call.pending for queue in self._queues if queue.call]
         if calls and not any(call.ready(0) for call in calls):
             calls[0].ready(seconds)
-        return [ended for number in self._answered() for ended in self._receive(number)]
+        return [finished for number in self._answered() for finished in self._receive(number)]
 
     def settle(self) -> list[FinishedRollout]:
-        """Let every slice come to its end, and send no other."""
-        ended = []
+        """Wait until every slice has ended, and send no other. Returns what has finished."""
+        finished = []
         while any(queue.call for queue in self._queues):
-            ended += [one for who in self._answered(SLICE) for one in self._receive(who)]
-        return ended
+            for number in self._answered(SLICE):
+                finished += self._receive(number)
+        return finished
 
     def partials(self) -> list[PartialRollout]:
         """Returns all partial rollouts as they stand. Call `settle` first."""
@@ -115,8 +118,10 @@ class EngineDispatcher:
         )
         for number, partials in answers.items():
             queue = self._queues[number]
-            queue.has |= {partial.key: partial for partial in partials if partial.key in queue.has}
-        known = [partial for queue in self._queues for partial in queue.has.values()]
+            queue.rollouts |= {
+                partial.key: partial for partial in partials if partial.key in queue.rollouts
+            }
+        known = [partial for queue in self._queues for partial in queue.rollouts.values()]
         for number in asked.keys() - answers.keys():
             self._pass_on(number)
         return [*known, *(partial for group in self._waiting for partial in group)]
@@ -124,21 +129,23 @@ class EngineDispatcher:
     def _send(self) -> None:
         for number in self._engines.present:
             queue = self._queues[number]
-            if queue.has and not queue.call:
+            if queue.rollouts and not queue.call:
                 new = [
-                    partial for key, partial in queue.has.items() if key not in queue.acknowledged
+                    partial
+                    for key, partial in queue.rollouts.items()
+                    if key not in queue.acknowledged
                 ]
-                writing = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
-                queue.call = _Call(writing, self._engines.heartbeat(number))
+                pending = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
+                queue.call = _Call(pending, self._engines.heartbeat(number))
 
     def _answered(self, seconds: float = 0.0) -> Iterator[int]:
-        """Who has come to the end of a slice, or is lost."""
+        """Yields each engine whose slice has ended, or that is lost."""
         for number, queue in enumerate(self._queues):
-            if queue.call and (queue.call.writing.ready(seconds) or self._overdue(queue.call)):
+            if queue.call and (queue.call.pending.ready(seconds) or self._overdue(queue.call)):
                 yield number
 
     def _overdue(self, call: _Call) -> str | None:
-        """How it did not answer, where it is waited for no longer."""
+        """Returns how the engine failed to answer; None if the driver still waits for it."""
         if (seconds := call.heartbeat.silence()) > self._engines.patience.life:
             return f"for {seconds:.0f} s"
         if time.monotonic() - call.since > SLICE + self._patience:
@@ -146,26 +153,27 @@ class EngineDispatcher:
         return None
 
     def _receive(self, number: int) -> list[FinishedRollout]:
-        """What came of a slice; the partial rollouts of an engine that is lost are passed on."""
+        """Returns what finished in a slice. Other engines get the rollouts of a lost engine."""
         queue = self._queues[number]
         assert queue.call is not None
         call = queue.call
-        if not call.writing.ready(0):
+        if not call.pending.ready(0):
             if not (how := self._overdue(call)):
-                return []  # it lives after all
-            self._engines.lose(number, silent(number, how), len(queue.has))
+                return []  # the engine lives after all
+            error = silent(f"{ROLE}-{number}", ROLE, how)
+            self._engines.lose(number, error, len(queue.rollouts))
         queue.call = None
-        answers = self._engines.answers({number: call.writing}, 0, "writing", len(queue.has))
+        answers = self._engines.answers({number: call.pending}, 0, "writing", len(queue.rollouts))
         if number in answers:
             return queue.take(answers[number])
         self._pass_on(number)
         return []
 
     def _pass_on(self, number: int) -> None:
-        """Others write the partial rollouts, from where they are known here."""
+        """Give the rollouts to other engines, with the tokens that the driver knows."""
         queue = self._queues[number]
         groups: dict[int, list[PartialRollout]] = defaultdict(list)
-        for partial in queue.has.values():
+        for partial in queue.rollouts.values():
             groups[partial.key[0]].append(partial)
-        queue.has, queue.acknowledged, queue.call = {}, set(), None
+        queue.rollouts, queue.acknowledged, queue.call = {}, set(), None
         self.give(list(groups.values()))

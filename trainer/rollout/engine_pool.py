@@ -1,9 +1,9 @@
 """The rollout engines of a run, also while some of them are missing.
 
-An engine that has died, or no longer answers, is killed and started anew. Until the new one has the
-policy's weights, those that are left do its work, the share that it was at included: a share that
-is written as a whole is the same to the bit whoever writes it. One that no node has a place for is
-left out, and taken back once there is a place again; for that nobody waits.
+The pool kills an engine that died or does not answer, and restarts it. Until the new engine has the
+policy's weights, the other engines do its work. They also repeat the share of prompts that it was
+writing: a share is one batch, so its completions are the same to the bit on any engine. If no node
+has room for an engine, the run continues without it, and takes it back when a node has room.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from contract.journal import Tell, aloud, attempt_number
 from contract.progress import Phase, PhaseFile
 from trainer.cluster.heartbeat import Heartbeat
-from trainer.cluster.restarts import RestartBudget
+from trainer.cluster.restarts import Patience, RestartBudget, silent
 from trainer.cluster.worker_group import POLL_SECONDS, Pending, WorkerGroup
 from trainer.rollout.engine import Engine
-from trainer.rollout.outages import ROLE, Loss, returned
+from trainer.rollout.outages import ROLE, EngineOutage, returned
 from trainer.types import (
     BeyondRepairError,
     Completion,
@@ -35,32 +35,28 @@ from trainer.types import (
 
 T = TypeVar("T")
 E = TypeVar("E")
-"""What the engines are known to be, beyond Engine."""
+"""The type of the engines, beyond Engine."""
 P = ParamSpec("P")
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long who takes part in a run may take; seconds."""
-
-    start: float = 1800.0
-    """To load a model."""
-    part: float = 120.0
-    """For one part of the weights, or to change the state."""
-    life: float = 120.0
-    """To say that it lives, also while it computes."""
-    restart_eagerly: bool = True
-    """Restart a lost engine immediately. False when its GPU is shared: restart the engine at the
-    next weight update and wait for it."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """What an engine is at."""
+    """The share that an engine writes."""
 
     share: int
     pending: Pending[list[Completion]]
     heartbeat: Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What the driver waits for, and until when."""
+
+    what: str
+    seconds: float
+    until: float
+    """Time of a monotonic clock, in seconds."""
+    blame: Callable[[int], None]
 
 
 class EnginePool:
@@ -70,43 +66,45 @@ class EnginePool:
         *,
         tell: Tell = aloud,
         phase: PhaseFile | None = None,
-        patience: Patience = Patience(),
+        patience: Patience | None = None,
         restarts: RestartBudget | None = None,
     ) -> None:
         """`phase`: gets a sign of life before training waits for an engine to load its model."""
-        self.patience = patience
+        self.patience = patience or Patience()
         self._phase = phase
         self._restarts = restarts or RestartBudget()
         self._group: WorkerGroup[Any] = group
         self._tell = tell
-        self._missing: dict[int, Loss] = {}
-        self._joining: dict[int, Loss] = {}
-        """Replaced, and being given their first weights."""
-        self._left_out: dict[int, Loss] = {}
-        """Those that no place was found for; `started` once there is one."""
+        self._missing: dict[int, EngineOutage] = {}
+        self._joining: dict[int, EngineOutage] = {}
+        """Engines that have restarted and are getting their first weights."""
+        self._left_out: dict[int, EngineOutage] = {}
+        """Engines that no node had room for."""
         self._served: set[int] = set()
-        """Those that have had weights."""
+        """Engines that have had weights."""
 
     def __len__(self) -> int:
-        """How many there are when none is missing."""
+        """Returns the number of engines, missing ones included."""
         return len(self._group)
 
     @property
     def present(self) -> list[int]:
-        """The engines that have weights, or are to get them now."""
+        """The engines that have weights, or are getting them now."""
         gone = self._missing.keys() | self._left_out.keys()
         return [worker for worker in range(len(self._group)) if worker not in gone]
 
     @property
     def shares(self) -> int:
-        """Into how many shares a step's prompts are cut, whoever is missing at the moment."""
+        """The number of shares of a step's prompts. A missing engine does not change it."""
         return len(self._group) - len(self._left_out)
 
     def ask(
         self, method: Callable[Concatenate[E, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> dict[int, Pending[T]]:
-        """The same call on every engine that is present."""
-        return {one: self._group.send(one, method, *args, **kwargs) for one in self.present}
+        """Call every engine that is present."""
+        return {
+            engine: self._group.send(engine, method, *args, **kwargs) for engine in self.present
+        }
 
     def send(
         self,
@@ -118,7 +116,7 @@ class EnginePool:
         return self._group.send(worker, method, *args, **kwargs)
 
     def alive(self, worker: int) -> Pending[None]:
-        """Answered by its process, however busy the engine is."""
+        """Ask the engine's process for an answer, which it gives however busy the engine is."""
         return self._group.alive(worker)
 
     def heartbeat(self, worker: int) -> Heartbeat:
@@ -132,55 +130,48 @@ class EnginePool:
         remade: int = 0,
         blame: Callable[[int], None] = lambda worker: None,
     ) -> dict[int, T]:
-        """The outcomes of those who answer in time; the others are missing from then on.
+        """Returns the answers that come in time. The other engines are missing from then on.
 
-        `remade`: samples that are begun anew where one is lost. `blame` is asked about one that is
-        late or has failed: it raises where another is at fault.
+        `remade`: samples that must be written again if an engine is lost. `blame` gets each engine
+        that is late or failed, and raises if another process is at fault.
         """
-        found, until = {}, time.monotonic() + seconds
+        found = {}
+        wait = _Wait(what, seconds, time.monotonic() + seconds, blame)
         for worker, pending in asked.items():
             if worker not in self.present:
                 continue
             try:
-                left = max(0.0, until - time.monotonic())
-                found[worker] = self._answer(worker, pending, left, seconds, what, blame)
+                found[worker] = self._answer(worker, pending, wait)
             except (LostWorkerError, EngineFailedError) as error:
                 if isinstance(error, LostWorkerError) and error.role != ROLE:
                     raise
                 self.lose(worker, error, remade)
         return found
 
-    def _answer(
-        self,
-        worker: int,
-        pending: Pending[T],
-        left: float,
-        seconds: float,
-        what: str,
-        blame: Callable[[int], None],
-    ) -> T:
-        heartbeat, until = self.heartbeat(worker), time.monotonic() + left
+    def _answer(self, worker: int, pending: Pending[T], wait: _Wait) -> T:
+        heartbeat, name = self.heartbeat(worker), f"{ROLE}-{worker}"
+        left = max(0.0, wait.until - time.monotonic())
         while not pending.ready(min(POLL_SECONDS, left)):
             if (silence := heartbeat.silence()) > self.patience.life:
-                raise silent(worker, f"for {silence:.0f} s: {what}")
-            left = max(0.0, until - time.monotonic())
+                raise silent(name, ROLE, f"for {silence:.0f} s: {wait.what}")
+            left = max(0.0, wait.until - time.monotonic())
             if not left:
-                blame(worker)
-                raise silent(worker, f"within {seconds:g} s: {what}")
+                wait.blame(worker)
+                raise silent(name, ROLE, f"within {wait.seconds:g} s: {wait.what}")
         try:
             return pending.result()
         except TrainingError:
             raise
         except Exception:
-            blame(worker)
+            wait.blame(worker)
             raise
 
     def generate(
         self, shares: Sequence[Sequence[Request]], sampling: Sampling
     ) -> list[list[Completion]]:
-        """The completions of each share, one share at a time on each engine.
+        """Returns the completions of each share. An engine writes one share at a time.
 
-        Raises LostWorkerError where no engine is left that has weights.
+        Raises LostWorkerError if no engine with weights is left.
         """
         todo = deque(range(len(shares)))
         works: dict[int, _Work] = {}
@@ -188,34 +179,30 @@ class EnginePool:
         while len(written) < len(shares):
             for worker in self.present:
                 if todo and worker not in works:
-                    works[worker] = self._begin(worker, todo.popleft(), shares, sampling)
+                    share = todo.popleft()
+                    pending = self._group.send(worker, Engine.generate, shares[share], sampling)
+                    works[worker] = _Work(share, pending, self.heartbeat(worker))
             if not works:
                 raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
             self._group.wait_any([work.pending for work in works.values()], POLL_SECONDS)
             for worker, work in list(works.items()):
                 try:
-                    outcome = self._outcome(worker, work)
+                    completions = self._completions(worker, work)
                 except (LostWorkerError, EngineFailedError) as error:
                     todo.append(works.pop(worker).share)
                     samples = sum(len(request.seeds) for request in shares[work.share])
                     self.lose(worker, error, samples)
                 else:
-                    if outcome is not None:
-                        written[works.pop(worker).share] = outcome
+                    if completions is not None:
+                        written[works.pop(worker).share] = completions
         return [written[number] for number in range(len(shares))]
 
-    def _begin(
-        self, worker: int, share: int, shares: Sequence[Sequence[Request]], sampling: Sampling
-    ) -> _Work:
-        pending = self._group.send(worker, Engine.generate, shares[share], sampling)
-        return _Work(share, pending, self.heartbeat(worker))
-
-    def _outcome(self, worker: int, work: _Work) -> list[Completion] | None:
-        """None while it is at work."""
+    def _completions(self, worker: int, work: _Work) -> list[Completion] | None:
+        """Returns None while the engine writes."""
         if work.pending.ready(0):
             return work.pending.result()
         if (seconds := work.heartbeat.silence()) > self.patience.life:
-            raise silent(worker, f"for {seconds:.0f} s")
+            raise silent(f"{ROLE}-{worker}", ROLE, f"for {seconds:.0f} s")
         return None
 
     def welcome(self, version: int) -> None:
@@ -224,21 +211,21 @@ class EnginePool:
         Waits for an engine if it starts only now, or if no other engine is left. Raises
         BeyondRepairError if that takes too long.
         """
-        for worker, loss in list(self._missing.items()):
-            if not loss.started or self._group.node_lost(worker):
-                self._start(worker, loss)
+        for worker, outage in list(self._missing.items()):
+            if not outage.restarting or self._group.node_lost(worker):
+                self._restart(worker, outage)
         for worker in self.present:
             if worker not in self._served:
-                self._await(worker, version)
+                self._wait_started(worker, version)
         if not (self.patience.restart_eagerly and self.present):
             for worker in list(self._missing):
-                self._await(worker, version)
+                self._wait_started(worker, version)
         up = [worker for worker in self._missing if self._group.has_started(worker, 0)]
         self._joining = {worker: self._missing.pop(worker) for worker in up}
         back = returned(self._left_out, self._group)
         self._joining |= {worker: self._left_out.pop(worker) for worker in back}
 
-    def _await(self, worker: int, version: int) -> None:
+    def _wait_started(self, worker: int, version: int) -> None:
         """Wait until the engine has started, or failed to start."""
         if self._phase and not self._group.has_started(worker, 0):
             self._phase.write(Phase(attempt_number(), version + 1, "repair"))
@@ -248,70 +235,64 @@ class EnginePool:
                 seconds = f"{self.patience.start:g} s"
                 raise BeyondRepairError(f"{ROLE}-{worker} does not start within {seconds}")
             if self._group.node_lost(worker):
-                loss = self._missing.get(worker) or self._lost(worker)
-                self._start(worker, loss)
+                self._restart(worker, self._outage_of_node(worker))
 
-    def _lost(self, worker: int) -> Loss:
-        why = LostWorkerError(f"the node of {ROLE}-{worker} is lost", ROLE, "its node was lost")
-        loss = self._missing[worker] = Loss(time.monotonic(), why)
-        return loss
+    def _outage_of_node(self, worker: int) -> EngineOutage:
+        error = LostWorkerError(f"the node of {ROLE}-{worker} is lost", ROLE, "its node was lost")
+        return self._missing.setdefault(worker, EngineOutage(time.monotonic(), error))
 
     def committed(self) -> None:
-        """Everyone present has the newest weights."""
+        """All present engines have the newest weights."""
         self._served = set(self.present)
-        for worker, loss in self._joining.items():
-            if worker not in self.present:
-                continue
-            seconds = time.monotonic() - loss.at
-            if loss.left_out:
-                engines = f"{self.shares} of {len(self._group)}"
-                self._tell(
-                    "engine-returned",
-                    loss.returned(worker, seconds, engines),
-                    engine=worker,
-                    engines=self.shares,
-                    seconds=round(seconds, 3),
-                )
-            else:
-                self._tell(
-                    "engine-replaced",
-                    loss.replaced(worker, seconds),
-                    engine=worker,
-                    seconds=round(seconds, 3),
-                    samples=loss.remade,
-                )
+        for worker, outage in self._joining.items():
+            if worker in self.present:
+                self._tell_return(worker, outage)
         self._joining = {}
 
-    def lose(self, worker: int, why: TrainingError, remade: int = 0) -> None:
-        """It is missing from now on; `remade`: the samples that it was at."""
-        loss = self._missing[worker] = Loss(time.monotonic(), why, remade)
-        if earlier := self._joining.pop(worker, None):  # it was lost before it was of any use
-            loss.at, loss.remade = earlier.at, earlier.remade + remade
-        print(f"{ROLE}-{worker} is lost ({loss.how}).", flush=True)
+    def _tell_return(self, worker: int, outage: EngineOutage) -> None:
+        seconds = time.monotonic() - outage.at
+        if not outage.left_out:
+            self._tell(
+                "engine-replaced",
+                outage.replaced(worker, seconds),
+                engine=worker,
+                seconds=round(seconds, 3),
+                samples=outage.remade,
+            )
+            return
+        self._tell(
+            "engine-returned",
+            outage.returned(worker, seconds, f"{self.shares} of {len(self._group)}"),
+            engine=worker,
+            engines=self.shares,
+            seconds=round(seconds, 3),
+        )
+
+    def lose(self, worker: int, error: TrainingError, remade: int = 0) -> None:
+        """The engine is missing from now on. `remade`: the samples that it was writing."""
+        outage = self._missing[worker] = EngineOutage(time.monotonic(), error, remade)
+        if earlier := self._joining.pop(worker, None):  # lost again before it wrote anything
+            outage.at, outage.remade = earlier.at, earlier.remade + remade
+        print(f"{ROLE}-{worker} is lost ({outage.how}).", flush=True)
         if self.patience.restart_eagerly:
-            self._start(worker, loss)
+            self._restart(worker, outage)
         else:
             self._group.kill([worker])
 
-    def _start(self, worker: int, loss: Loss) -> None:
-        self._restarts.use(f"{ROLE}-{worker}", loss.why)
+    def _restart(self, worker: int, outage: EngineOutage) -> None:
+        self._restarts.use(f"{ROLE}-{worker}", outage.error)
         try:
             self._group.restart([worker])
-            loss.started = True
+            outage.restarting = True
         except NoSeatError as error:
-            loss.left_out, loss.started = True, False
+            outage.left_out, outage.restarting = True, False
             self._left_out[worker] = self._missing.pop(worker)
             if not self.shares:
-                raise BeyondRepairError(f"no engine is left: {loss.why}; {error}") from None
+                raise BeyondRepairError(f"no engine is left: {outage.error}; {error}") from None
             self._tell(
                 "engine-left-out",
-                f"{ROLE}-{worker} was lost ({loss.how}) and cannot be replaced: {error}. "
+                f"{ROLE}-{worker} was lost ({outage.how}) and cannot be replaced: {error}. "
                 f"The run goes on with {self.shares} of {len(self._group)} engines.",
                 engine=worker,
                 engines=self.shares,
             )
-
-
-def silent(worker: int, how: str) -> LostWorkerError:
-    sentence = f"{ROLE}-{worker} did not answer {how}"
-    return LostWorkerError(sentence, ROLE, f"it did not answer {how}")

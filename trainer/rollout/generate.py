@@ -1,4 +1,4 @@
-"""Prompts → completions."""
+"""Generation in batches: prompts → completions, of synchronous rollouts and of evaluations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainer.types import Completion, Request, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
-    """Completions from a group of engines, the same however many engines share the work."""
+class Generator:
+    """Has the engines write completions. The number of engines does not change the result."""
 
     engines: EnginePool
     sampling: Sampling
@@ -24,7 +24,7 @@ class Rollouts:
     seed: int
 
     @classmethod
-    def of(cls, config: Config, engines: EnginePool) -> Rollouts:
+    def of(cls, config: Config, engines: EnginePool) -> Generator:
         sampling = Sampling(
             max_new_tokens=config.generate_max_len,
             temperature=config.temperature,
@@ -35,21 +35,21 @@ class Rollouts:
     def generate(
         self, prompts: Sequence[Prompt], step: int, place: int = 0
     ) -> list[tuple[Prompt, Completion]]:
-        """`samples_per_prompt` completions of each prompt, side by side.
+        """Returns `samples_per_prompt` completions of each prompt, next to each other.
 
-        `place`: of the first prompt among those of the step.
+        `place`: the index of the first prompt in the step.
         """
         seeds = [self.seeds(step, at, prompt) for at, prompt in enumerate(prompts, place)]
         return self._decode(prompts, seeds, self.sampling)
 
     def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[int, ...]:
-        """Of the completions of a prompt, at one place of a step."""
+        """Returns the seeds of a prompt's completions, for its index `place` in the step."""
         return self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
 
     def held_out(
         self, prompts: Sequence[Prompt], count: int, temperature: float
     ) -> list[tuple[Prompt, Completion]]:
-        """`count` completions of each prompt, the same whenever the weights are the same."""
+        """Returns `count` completions of each prompt. Equal weights give equal completions."""
         seeds = [
             self._seeds("held-out", 0, place, prompt, count) for place, prompt in enumerate(prompts)
         ]
@@ -62,13 +62,13 @@ class Rollouts:
         cut = np.array_split(np.arange(len(requests)), self.engines.shares)
         shares = [[requests[i] for i in share] for share in cut if len(share)]
         written = self.engines.generate(shares, sampling)
-        completions = [completion for part in written for completion in part]
+        completions = [completion for share in written for completion in share]
         repeated = [p for p, some in zip(prompts, seeds, strict=True) for _ in some]
         return list(zip(repeated, completions, strict=True))
 
     def _seeds(
         self, purpose: str, step: int, place: int, prompt: Prompt, count: int
     ) -> tuple[int, ...]:
-        """Of its own for each completion, also where a prompt comes twice in a step."""
+        """Returns a different seed for each completion, also if a step has a prompt twice."""
         at = (step, place, prompt.index)
         return tuple(derive(self.seed, purpose, *at, number) for number in range(count))

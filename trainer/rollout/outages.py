@@ -1,4 +1,4 @@
-"""Engines that are missing: since when and why; and those that no place was found for."""
+"""Outages of rollout engines: since when an engine is missing and why, and when it comes back."""
 
 from __future__ import annotations
 
@@ -13,45 +13,44 @@ ROLE = "engine"
 
 
 @dataclass(slots=True)
-class Loss:
+class EngineOutage:
     """An engine that is missing."""
 
     at: float
-    """When it was noticed; a monotonic clock's seconds."""
-    why: TrainingError
+    """Time of a monotonic clock, in seconds, at which the driver noticed the outage."""
+    error: TrainingError
     remade: int = 0
-    """Samples that it was at."""
-    started: bool = False
-    """Whether the new one is on its way."""
+    """Samples that the engine was writing."""
+    restarting: bool = False
     left_out: bool = False
-    """Whether no place was found for it at first."""
+    """No node had room for the engine at first."""
 
     @property
     def how(self) -> str:
-        return self.why.how if isinstance(self.why, LostWorkerError) else str(self.why)
+        return self.error.how if isinstance(self.error, LostWorkerError) else str(self.error)
 
     def replaced(self, worker: int, seconds: float) -> str:
         return (
             f"{ROLE}-{worker} was replaced {seconds:.1f} s after it was lost ({self.how}); "
-            f"{self.remade} samples were made anew."
+            f"{self.remade} samples were made again."
         )
 
     def returned(self, worker: int, seconds: float, engines: str) -> str:
-        """`engines`: how many there are again, as in 2 of 3."""
+        """`engines`: how many there are now, for example "2 of 3"."""
         return (
-            f"{ROLE}-{worker} is back {seconds:.1f} s after it was lost ({self.how}), as there is "
-            f"a place for it again: the run goes on with {engines} engines."
+            f"{ROLE}-{worker} is back {seconds:.1f} s after it was lost ({self.how}), because a "
+            f"node has room for it again: the run continues with {engines} engines."
         )
 
 
-def returned(left_out: dict[int, Loss], group: WorkerGroup[Any]) -> list[int]:
-    """Those left out that have started again; where a place is found, one begins to."""
-    for worker, loss in left_out.items():
-        if loss.started and group.node_lost(worker):
-            loss.started = False
-        if not loss.started and group.try_reserve(worker):
-            with suppress(NoSeatError):  # it was lost again just now
+def returned(left_out: dict[int, EngineOutage], group: WorkerGroup[Any]) -> list[int]:
+    """Restart each engine that a node has room for now. Returns the engines that have started."""
+    for worker, outage in left_out.items():
+        if outage.restarting and group.node_lost(worker):
+            outage.restarting = False
+        if not outage.restarting and group.try_reserve(worker):
+            with suppress(NoSeatError):  # the room was lost again just now
                 group.restart([worker])
-                loss.started = True
-    started = [worker for worker, loss in left_out.items() if loss.started]
-    return [worker for worker in started if group.has_started(worker, 0)]
+                outage.restarting = True
+    restarting = [worker for worker, outage in left_out.items() if outage.restarting]
+    return [worker for worker in restarting if group.has_started(worker, 0)]

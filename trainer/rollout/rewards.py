@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from threading import Thread
 
 import numpy as np
 
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
+from trainer.cluster.background import in_background
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.reward_models import Combine
@@ -19,14 +19,14 @@ from trainer.workers.protocols import RewardModel
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
-    """Completions with their scores. Raises TrainingError where no single one could be scored."""
+    """Returns completions with their scores. Raises TrainingError if none could be scored."""
     samples = scored(reward, written)
     require_one(samples)
     return samples
 
 
 def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
-    """Completions with their scores, be it that none could be scored."""
+    """Returns completions with their scores, also if none could be scored."""
     return [
         Sample(prompt, completion, score)
         for (prompt, completion), score in zip(written, scores(reward, written), strict=True)
@@ -34,7 +34,7 @@ def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]])
 
 
 def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:
-    """What the reward function says of each completion."""
+    """Returns the reward function's score of each completion."""
     return reward(
         [
             RewardRequest(prompt.text + completion.text, prompt.text, prompt.label, prompt.messages)
@@ -44,7 +44,7 @@ def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]])
 
 
 def require_one(samples: Sequence[Sample]) -> None:
-    """Raises TrainingError where no single one could be scored."""
+    """Raises TrainingError if no completion could be scored."""
     if not any(sample.score.ok for sample in samples):
         raise TrainingError(
             f"none of {len(samples)} completions could be scored: {samples[0].score.error}"
@@ -52,7 +52,7 @@ def require_one(samples: Sequence[Sample]) -> None:
 
 
 def rewards_of(samples: Sequence[Sample]) -> FloatArray:
-    """[B] rewards; NaN where scoring failed. Raises TrainingError for one that is not finite."""
+    """[B] rewards; NaN if scoring failed. Raises TrainingError for an infinite or NaN reward."""
     for sample in samples:
         if sample.score.ok and not np.isfinite(sample.score.reward):
             raise TrainingError(
@@ -65,9 +65,9 @@ def rewards_of(samples: Sequence[Sample]) -> FloatArray:
 def shaped(
     config: Config, samples: Sequence[Sample], moments: RunningMoments
 ) -> tuple[FloatArray, RunningMoments]:
-    """[B] rewards, normalised and with length penalties as the flags say; the moments after them.
+    """Returns [B] rewards after normalisation and length penalties, and the new moments.
 
-    Raises TrainingError for a reward that is not finite.
+    Raises TrainingError for an infinite or NaN reward.
     """
     rewards = rewards_of(samples)
     if config.normalize_reward:
@@ -84,10 +84,16 @@ def shaped(
     return penalties.apply(rewards, lengths, finished), moments
 
 
-class Scoring:
+class BackgroundScoring:
+    """Scores finished groups in background threads while engines write other groups.
+
+    If the reward function allows only one call at a time, the next call gets all groups that came
+    meanwhile. A user's Python function is an example.
+    """
+
     def __init__(self, reward: RewardFunction) -> None:
         self._reward = reward
-        self._at_once: int = getattr(reward, "concurrency", 1)
+        self._concurrency: int = getattr(reward, "concurrency", 1)
         self._waiting: list[PromptGroup] = []
         self._calls: dict[Future[list[Score]], list[PromptGroup]] = {}
 
@@ -96,53 +102,41 @@ class Scoring:
         return bool(self._waiting or self._calls)
 
     def give(self, groups: list[PromptGroup]) -> None:
-        """Groups that are written; each is scored in one call."""
+        """Queue finished groups. One call scores a whole group."""
         self._waiting += groups
 
     def work(self) -> list[PromptGroup]:
-        """Groups whose scores have come.
+        """Returns the groups whose scores have come.
 
-        Raises what the reward function raised; its groups wait to be scored again.
+        Raises what the reward function raised; the groups of that call wait to be scored again.
         """
-        if self._waiting and len(self._calls) < self._at_once:
+        if self._waiting and len(self._calls) < self._concurrency:
             groups, self._waiting = self._waiting, []
             written = [(group.prompt, c) for group in groups for c in group.written]
-            self._calls[_begun(lambda: scores(self._reward, written))] = groups
+            call = in_background("reward", lambda: scores(self._reward, written))
+            self._calls[call] = groups
         done = [call for call in self._calls if call.done()]
         return [group for call in done for group in self._scored(call)]
 
     def wait(self, seconds: float) -> None:
-        """Until a call is over, at most so long."""
+        """Wait until a call ends, at most `seconds`."""
         wait(self._calls, seconds, FIRST_COMPLETED)
 
     def _scored(self, call: Future[list[Score]]) -> list[PromptGroup]:
         groups = self._calls.pop(call)
         if call.exception():
-            self._waiting += groups  # no one else has them, and the run may go on
-        scores = iter(call.result())
+            self._waiting += groups  # the run may recover, and the groups are nowhere else
+        found = iter(call.result())
         for group in groups:
-            group.scores = [next(scores) for _ in group.completions]
+            group.scores = [next(found) for _ in group.completions]
         return groups
 
 
-def _begun(call: Callable[[], list[Score]]) -> Future[list[Score]]:
-    outcome: Future[list[Score]] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=run, name="reward", daemon=True).start()
-    return outcome
-
-
 class ModelReward:
-    """A RewardFunction that asks a group of reward models, each process for a share of the samples.
+    """A RewardFunction of reward models. Each process of the group scores a share of the samples.
 
-    With several models a sample's reward is `combine` of theirs, in the flag's order; one that any
-    of them cannot score is failed.
+    With several models, `combine` makes one reward of theirs, in the order of the flag. If a model
+    cannot score a sample, the sample's score is failed.
     """
 
     def __init__(self, group: WorkerGroup[RewardModel], combine: Combine) -> None:
@@ -155,9 +149,9 @@ class ModelReward:
             self._group.send(worker, RewardModel.score, requests[start : start + share])
             for worker, start in enumerate(range(0, len(requests), share))
         ]
-        return [self._one(scores) for part in pending for scores in part.result()]
+        return [self._combined(scores) for answer in pending for scores in answer.result()]
 
-    def _one(self, scores: Sequence[Score]) -> Score:
+    def _combined(self, scores: Sequence[Score]) -> Score:
         if failed := next((score for score in scores if not score.ok), None):
             return failed
         rewards = [score.reward for score in scores]

@@ -1,4 +1,4 @@
-"""Rollouts that no step was made of yet, and their form on disk."""
+"""Pending rollouts: rollouts that are in no step yet, and their format in a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env.types import Prompt, Score, ScoreStatus
+from trainer.config.config import Config
 from trainer.types import Completion, PartialRollout, Sample
 
 FILE = "in_flight.npz"
-"""In a checkpoint."""
+"""Name of the file in a checkpoint."""
 ARRAYS = ("tokens", "actions", "log_probs", "versions")
 
 
@@ -24,22 +25,22 @@ class PromptGroup:
     """All samples of one prompt, keyed by their index in the group."""
 
     number: int
-    """Id of the group for engines; no two living groups share one."""
+    """Id of the group for engines, unique among living groups."""
     prompt: Prompt
     version: int
-    """Of the engines when it was begun: no token is older."""
+    """Version of the engines' weights when the group began: no token is older."""
     partials: dict[int, PartialRollout] = field(default_factory=dict)
     completions: dict[int, Completion] = field(default_factory=dict)
     scores: list[Score] | None = None
-    """In the order of the places; None: not known yet."""
+    """By index in the group; None before they are known."""
 
     @property
     def written(self) -> list[Completion]:
-        return [self.completions[place] for place in sorted(self.completions)]
+        return [self.completions[index] for index in sorted(self.completions)]
 
     @property
     def samples(self) -> list[Sample]:
-        """Once it is scored."""
+        """Only for a scored group."""
         assert self.scores is not None
         pairs = zip(self.written, self.scores, strict=True)
         return [Sample(self.prompt, completion, score) for completion, score in pairs]
@@ -50,40 +51,53 @@ class PendingRollouts:
     settings: Mapping[str, float]
     """Sampling flags of these rollouts; under others the prompts are sampled again."""
     groups: list[PromptGroup]
-    """In the order in which they were begun."""
+    """In the order in which they began."""
     prompts: list[Prompt] = field(default_factory=list)
     """Prompts that the stream has dealt and that are in no group."""
 
     def dump(self) -> bytes:
-        """As an npz archive of numbers and JSON."""
+        """Returns an npz archive of arrays and JSON."""
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in ARRAYS}
-        told = {
+        header = {
             "settings": dict(self.settings),
             "prompts": [asdict(prompt) for prompt in self.prompts],
-            "groups": [_told(group, pieces) for group in self.groups],
+            "groups": [_described(group, pieces) for group in self.groups],
         }
         lengths = np.array([len(piece) for piece in pieces["tokens"]], dtype=np.int64)
         joined = {name: np.concatenate(parts) for name, parts in pieces.items() if parts}
         file = io.BytesIO()
-        np.savez_compressed(file, told=np.array(json.dumps(told)), lengths=lengths, **joined)
+        np.savez_compressed(file, told=np.array(json.dumps(header)), lengths=lengths, **joined)
         return file.getvalue()
 
     @classmethod
     def parse(cls, content: bytes) -> PendingRollouts:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            told = json.loads(str(file["told"]))
+            header = json.loads(str(file["told"]))
             cuts = np.cumsum(file["lengths"])[:-1]
             columns = {name: np.split(file[name], cuts) for name in ARRAYS if name in file}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return cls(
-            settings=told["settings"],
-            groups=[_group(one, rows) for one in told["groups"]],
-            prompts=[Prompt(**prompt) for prompt in told["prompts"]],
+            settings=header["settings"],
+            groups=[_group(row, rows) for row in header["groups"]],
+            prompts=[Prompt(**prompt) for prompt in header["prompts"]],
         )
 
 
-def _told(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
-    """A group without its arrays; appends those to `pieces`, partial rollouts first."""
+def settings_of(config: Config) -> dict[str, float]:
+    """Returns the flags that pending rollouts depend on."""
+    return {
+        "max_staleness": config.max_staleness,
+        "rollout_batch_size": config.rollout_batch_size,
+        "n_samples_per_prompt": config.n_samples_per_prompt,
+        "generate_max_len": config.generate_max_len,
+        "prompt_max_len": config.prompt_max_len,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+    }
+
+
+def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dict[str, Any]:
+    """Returns a group without arrays; appends its arrays to `pieces`, partial rollouts first."""
     parts: list[PartialRollout | Completion] = [
         *group.partials.values(),
         *group.completions.values(),
@@ -98,27 +112,29 @@ def _told(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dict[str
         "number": group.number,
         "prompt": asdict(group.prompt),
         "version": group.version,
-        "seeds": {place: partial.seed for place, partial in group.partials.items()},
-        "texts": {place: c.text for place, c in group.completions.items()},
+        "seeds": {index: partial.seed for index, partial in group.partials.items()},
+        "texts": {index: c.text for index, c in group.completions.items()},
         "finished": [c.finished for c in group.completions.values()],
         "scores": None if group.scores is None else [asdict(score) for score in group.scores],
     }
 
 
-def _group(told: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
-    """Takes its arrays from the front of `rows`."""
-    prompt, number = Prompt(**told["prompt"]), told["number"]
-    group = PromptGroup(number=number, prompt=prompt, version=told["version"])
-    for place, seed in told["seeds"].items():
-        row = rows.pop(0)
+def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
+    """Returns a group; takes its arrays from the front of `rows`."""
+    prompt, number = Prompt(**described["prompt"]), described["number"]
+    group = PromptGroup(number=number, prompt=prompt, version=described["version"])
+    for text_index, seed in described["seeds"].items():
+        row, index = rows.pop(0), int(text_index)
         del row["actions"]
-        group.partials[int(place)] = PartialRollout((number, int(place)), prompt.text, seed, **row)
-    for (place, text), finished in zip(told["texts"].items(), told["finished"], strict=True):
-        group.completions[int(place)] = Completion(text=text, finished=finished, **rows.pop(0))
-    if told["scores"] is not None:
-        group.scores = [_score(score) for score in told["scores"]]
+        group.partials[index] = PartialRollout((number, index), prompt.text, seed, **row)
+    texts = described["texts"].items()
+    for (text_index, text), finished in zip(texts, described["finished"], strict=True):
+        completion = Completion(text=text, finished=finished, **rows.pop(0))
+        group.completions[int(text_index)] = completion
+    if described["scores"] is not None:
+        group.scores = [_score(score) for score in described["scores"]]
     return group
 
 
-def _score(told: dict[str, Any]) -> Score:
-    return Score(**told | {"status": ScoreStatus(told["status"])})
+def _score(row: dict[str, Any]) -> Score:
+    return Score(**row | {"status": ScoreStatus(row["status"])})

@@ -1,14 +1,14 @@
-"""Pure: how far rollouts may be ahead of training, and which of them a step is made of.
+"""Pure: how many rollouts may begin ahead of training, and which rollouts a step trains on.
 
-Version v of the policy is that after v finished steps. Step k trains version k − 1, so a sample
-that version v began is k − 1 − v versions old there: its staleness. With at most S allowed, a group
-(the completions of one prompt) that v began must be in step v + S + 1 or before.
+Version v of the policy is the policy after v finished steps. Step k trains version k − 1. A sample
+that version v began is therefore k − 1 − v versions old in step k: that is its staleness. If S is
+the most that is allowed, a group (the completions of one prompt) of version v must be in step
+v + S + 1 or before.
 
-So many groups are begun that this can always be kept (AReaL, Fu et al. 2025, equation 3): all that
-were ever begun by version v, without those that a filter took out, fit into the first v + S + 1
-steps. No more than a step's worth is due in any step then, and none is ever thrown away for its
-age. With S = 0 a step's groups begin when the last step has ended, and end before it begins: the
-synchronous loop.
+The limit on groups that begin keeps this always possible (AReaL, Fu et al. 2025, equation 3). All
+groups begun by version v, without those that a filter removed, fit into the first v + S + 1 steps.
+So no step has more than its number of groups due, and no group is discarded for its age. With S = 0
+the groups of a step begin after the step before has ended, as with synchronous rollouts.
 """
 
 from __future__ import annotations
@@ -18,68 +18,87 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.types import Completion, Metrics, TrainingError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class StalenessLimits:
     max_staleness: int
     batch: int
-    """Groups of a step."""
+    """Groups of one step."""
     total_steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class GroupCounts:
+    """How far the rollouts are."""
+
     finished: int
-    """Steps that are behind the weights with which engines write: their version."""
+    """Finished steps behind the engines' weights: the version of those weights."""
     taken: int
-    """Steps whose samples the trainer was given."""
+    """Steps whose samples the trainer has taken."""
     ready: int
-    """Groups that are scored, and in no step yet."""
+    """Scored groups that are in no step yet."""
     under_way: int
-    """Groups that are written or scored."""
+    """Groups that engines still write, or that are not scored yet."""
 
     @property
     def alive(self) -> int:
         return self.ready + self.under_way
 
 
-def room(pace: Pace, at: Position) -> int:
-    """How many groups may be begun now."""
-    if pace.max_staleness == 0 and at.under_way:
-        return 0  # all of a step begin together, also those that take the place of others
-    last = min(at.finished + pace.max_staleness + 1, pace.total_steps)
-    return max(0, (last - at.taken) * pace.batch - at.alive)
+def capacity(limits: StalenessLimits, counts: GroupCounts) -> int:
+    """Returns how many groups may begin now."""
+    if limits.max_staleness == 0 and counts.under_way:
+        return 0  # the groups of a step begin together, also those that replace filtered ones
+    last = min(counts.finished + limits.max_staleness + 1, limits.total_steps)
+    return max(0, (last - counts.taken) * limits.batch - counts.alive)
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A group, as far as its place in a step depends on it."""
+class GroupStatus:
+    """What the choice of a step's groups depends on."""
 
     version: int
-    """That of the engines when it was begun."""
+    """Version of the engines' weights when the group began."""
     ready: bool
 
 
-def choose(pace: Pace, step: int, groups: Sequence[Begun]) -> list[int] | None:
-    """The groups of `step`, out of those alive in the order in which they were begun; None: wait.
+def select(limits: StalenessLimits, step: int, groups: Sequence[GroupStatus]) -> list[int] | None:
+    """Returns the indices of the groups of `step`; None if the step must wait.
 
-    Whatever would be too old in the next step is among them; the first of those that are ready
-    fill up the rest.
+    `groups`: all groups alive, in the order in which they began. Groups that would be too old in
+    the next step come first. The first of the other ready groups fill the step.
     """
-    is_due = [group.version + pace.max_staleness + 1 <= step for group in groups]
-    due = [n for n, now in enumerate(is_due) if now]
+    is_due = [group.version + limits.max_staleness + 1 <= step for group in groups]
+    due = [index for index, now in enumerate(is_due) if now]
     others = [n for n, now in enumerate(is_due) if not now and groups[n].ready]
-    chosen = sorted([*due, *others[: max(0, pace.batch - len(due))]])
-    if len(chosen) < pace.batch or not all(groups[n].ready for n in chosen):
+    chosen = sorted([*due, *others[: max(0, limits.batch - len(due))]])
+    if len(chosen) < limits.batch or not all(groups[n].ready for n in chosen):
         return None
     return chosen
 
 
-def levelled(loads: Sequence[int], each: int, count: int) -> list[int]:
-    """How many of `count` loads of `each` every engine gets, so that all have the most equal."""
+def balance(loads: Sequence[int], each: int, count: int) -> list[int]:
+    """Returns how many of `count` loads of size `each` every engine gets, to keep loads equal."""
     total, given = np.array(loads), [0] * len(loads)
     for _ in range(count):
         least = int(total.argmin())
         total[least] += each
         given[least] += 1
     return given
+
+
+def metrics(completions: Sequence[Completion], step: int, max_staleness: int) -> Metrics:
+    """Returns how old the samples of `step` are. Raises TrainingError if one is too old."""
+    ages = [step - 1 - completion.version for completion in completions]
+    if max(ages) > max_staleness:
+        raise TrainingError(
+            f"a sample is {max(ages)} versions old; --max_staleness {max_staleness}"
+        )
+    older = np.concatenate([c.versions[c.actions] < step - 1 for c in completions])
+    return {
+        "staleness": float(np.mean(ages)),
+        "staleness_max": float(max(ages)),
+        "older_tokens": float(older.mean()),
+    }

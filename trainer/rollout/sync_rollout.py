@@ -10,7 +10,7 @@ from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.rollout import dynamic_sampling, rewards
-from trainer.rollout.generate import Rollouts
+from trainer.rollout.generate import Generator
 from trainer.rollout.source import StepRollouts
 from trainer.types import Completion
 
@@ -20,7 +20,7 @@ class SyncRollouts:
     """A RolloutSource that holds nothing between two steps but the cursor of the prompt stream."""
 
     config: Config
-    rollouts: Rollouts
+    generator: Generator
     stream: PromptStream
     reward: RewardFunction
 
@@ -50,7 +50,7 @@ class SyncRollouts:
     def _written(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
         """Returns completions of the last `missing` prompts of the step."""
         place = self.config.rollout_batch_size - missing
-        return self.rollouts.generate(self.stream.next_batch(missing), step, place)
+        return self.generator.generate(self.stream.next_batch(missing), step, place)
 
     def meanwhile(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from trainer.cluster.restarts import Patience, silent
 from trainer.cluster.shared_memory import Parcel, Part
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.rollout.engine import Engine, GPUEngine
-from trainer.rollout.engine_pool import EnginePool, Patience, silent
+from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError
 from trainer.weight_sync import choose
 from trainer.workers.protocols import Policy
@@ -161,7 +162,8 @@ class ByBroadcast(_FromGPUs):
             except BrokenGroupError:
                 pass  # it waited in vain, and could leave
         for engine, how in choose.blamed(late).items():
-            why = silent(engine, f"within {self._journey.patience.part:g} s: {place}")
+            how_long = f"within {self._journey.patience.part:g} s: {place}"
+            why = silent(f"engine-{engine}", "engine", how_long)
             engines.lose(engine, EngineFailedError(f"it {how}: {place}") if how else why)
 
 

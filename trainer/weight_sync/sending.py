@@ -10,17 +10,16 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib import import_module
 from socket import socket
-from threading import Thread
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from trainer.cluster import tcp_stream
+from trainer.cluster.background import in_background
 from trainer.cluster.shared_memory import Lent, Part
 from trainer.models import lora, zero3
 from trainer.types import BrokenGroupError, TrainingError
@@ -213,15 +212,7 @@ def within(seconds: float, act: Callable[[], T], missing: str) -> T:
 
     It goes on in a thread, for nothing can interrupt NCCL but the end of its communicator.
     """
-    outcome = Future[T]()
-
-    def work() -> None:
-        try:
-            outcome.set_result(act())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=work, name="weights", daemon=True).start()
+    outcome = in_background("weights", act)
     try:
         return outcome.result(seconds)
     except TimeoutError:

@@ -11,13 +11,13 @@ from contract.progress import PhaseFile
 from trainer.algorithms import batching
 from trainer.algorithms.importance_sampling import CorrectionSettings
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
-from trainer.cluster.restarts import RestartBudget
+from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
 from trainer.models.settings import ModelSettings, RewardSettings
 from trainer.rollout.engine import EngineSettings
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.types import LostWorkerError, Measured, Metrics
 from trainer.workers.protocols import Critic, Learner, Policy, Reference, RewardModel
 from trainer.workers.settings import LearnerSettings

@@ -23,7 +23,7 @@ from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
-from trainer.rollout.generate import Rollouts
+from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.rollout.rollout_state import FILE, PendingRollouts
 from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
@@ -232,7 +232,7 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
 def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
     config = tiny.config(run, **AHEAD, max_staleness=2)
     engines = EnginePool(LocalWorkerGroup([HFEngine(settings(tiny))]))
-    rollouts = Rollouts.of(config, engines)
+    rollouts = Generator.of(config, engines)
     return AsyncRollouts(config, rollouts, prompts.load(config).stream, reward, step=0)
 
 

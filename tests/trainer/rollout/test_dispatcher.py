@@ -12,10 +12,11 @@ from tests.support.engines import TEXTS, settings
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
+from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import FinishedRollout, LostWorkerError, PartialRollout, Sampling
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rollout.staleness import Begun, Pace, Position, choose, levelled, room
+from trainer.rollout.staleness import (
+    GroupCounts,
+    GroupStatus,
+    StalenessLimits,
+    balance,
+    capacity,
+    select,
+)
 
 
 @given(
@@ -29,19 +36,19 @@ def test_every_step_gets_its_groups_in_time(
 ) -> None:
     """Groups end in any order, some without a signal, while the trainer is quick or slow."""
     chance = random.Random(seed)
-    pace = Pace(max_staleness=max_staleness, batch=batch, total_steps=total_steps)
+    limits = StalenessLimits(max_staleness=max_staleness, batch=batch, total_steps=total_steps)
     finished = taken = begun = dropped = trained = 0
-    alive: list[Begun] = []
+    alive: list[GroupStatus] = []
     while finished < total_steps:
         ready = sum(group.ready for group in alive)
-        position = Position(
+        position = GroupCounts(
             finished=finished, taken=taken, ready=ready, under_way=len(alive) - ready
         )
-        may_begin = room(pace, position)
-        alive += [Begun(finished, False)] * may_begin
+        may_begin = capacity(limits, position)
+        alive += [GroupStatus(finished, False)] * may_begin
         begun += may_begin
         waiting = [n for n, group in enumerate(alive) if not group.ready]
-        chosen = choose(pace, taken + 1, alive) if taken == finished else None
+        chosen = select(limits, taken + 1, alive) if taken == finished else None
         if chosen is not None and (not waiting or chance.random() < impatience):
             assert len(chosen) == batch
             assert all(finished - alive[n].version <= max_staleness for n in chosen)
@@ -56,15 +63,17 @@ def test_every_step_gets_its_groups_in_time(
                 alive.pop(n)
                 dropped += 1
             else:
-                alive[n] = Begun(alive[n].version, True)
+                alive[n] = GroupStatus(alive[n].version, True)
     assert not alive
     assert begun - dropped == trained == total_steps * batch
 
 
 def test_rollouts_are_as_far_ahead_as_the_bound_lets_them() -> None:
     def begins(finished: int, taken: int, alive: int, max_staleness: int) -> int:
-        pace = Pace(max_staleness=max_staleness, batch=4, total_steps=10)
-        return room(pace, Position(finished=finished, taken=taken, ready=alive, under_way=0))
+        limits = StalenessLimits(max_staleness=max_staleness, batch=4, total_steps=10)
+        return capacity(
+            limits, GroupCounts(finished=finished, taken=taken, ready=alive, under_way=0)
+        )
 
     assert begins(0, 0, 0, max_staleness=0) == 4
     assert begins(0, 1, 0, max_staleness=0) == 0
@@ -75,13 +84,13 @@ def test_rollouts_are_as_far_ahead_as_the_bound_lets_them() -> None:
 
 
 def test_a_step_waits_for_what_is_due_and_for_nothing_else() -> None:
-    pace = Pace(max_staleness=1, batch=2, total_steps=10)
-    late, due, ready = Begun(1, False), Begun(1, True), Begun(2, True)
-    assert choose(pace, 3, [late, ready, ready]) is None
-    assert choose(pace, 3, [due, late]) is None
-    assert choose(pace, 3, [due, Begun(2, False), ready]) == [0, 2]
-    assert choose(pace, 2, [late, ready, ready]) == [1, 2]
-    assert choose(pace, 3, [ready]) is None
+    limits = StalenessLimits(max_staleness=1, batch=2, total_steps=10)
+    late, due, ready = GroupStatus(1, False), GroupStatus(1, True), GroupStatus(2, True)
+    assert select(limits, 3, [late, ready, ready]) is None
+    assert select(limits, 3, [due, late]) is None
+    assert select(limits, 3, [due, GroupStatus(2, False), ready]) == [0, 2]
+    assert select(limits, 2, [late, ready, ready]) == [1, 2]
+    assert select(limits, 3, [ready]) is None
 
 
 @pytest.mark.parametrize(
@@ -96,4 +105,4 @@ def test_a_step_waits_for_what_is_due_and_for_nothing_else() -> None:
 def test_the_engine_with_the_least_to_do_gets_the_next_group(
     loads: list[int], count: int, expected: list[int]
 ) -> None:
-    assert levelled(loads, 2, count) == expected
+    assert balance(loads, 2, count) == expected

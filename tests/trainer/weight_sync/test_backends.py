@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from tests.support.lost_calls import Never
+from trainer.cluster.restarts import Patience
 from trainer.cluster.shared_memory import Entry, Part
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending, _ThreadPending
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, NoSeatError
 from trainer.weight_sync import backends, update
 from trainer.weight_sync.choose import Meeting, Member, Seat

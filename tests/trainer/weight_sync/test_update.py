@@ -15,9 +15,10 @@ from tests.support.learners import experience, policy
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
+from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending
 from trainer.rollout import engine_pool
-from trainer.rollout.engine_pool import EnginePool, Patience
+from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import BeyondRepairError, LostWorkerError, Request, Sampling
 from trainer.weight_sync import shared_memory, update

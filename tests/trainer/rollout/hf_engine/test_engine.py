@@ -11,7 +11,7 @@ from tests.support.engines import settings, staged
 from tests.support.tiny_run import Tiny
 from trainer.cluster.worker_group import LocalLauncher
 from trainer.rollout.engine_pool import EnginePool
-from trainer.rollout.generate import Rollouts
+from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Completion, Request, Sampling, UnfitModelError
 from trainer.weight_sync.shared_memory import Outbox
@@ -35,7 +35,7 @@ def test_the_same_completions_come_from_one_engine_and_from_three(tiny: Tiny) ->
         group = LocalLauncher().launch(
             "engine", "trainer.rollout.hf_engine.engine:HFEngine", engines, settings(tiny)
         )
-        written.append(Rollouts(EnginePool(group), SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
+        written.append(Generator(EnginePool(group), SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
     assert [p.index for p, _ in written[0]] == [n for n in range(7) for _ in range(2)]
     assert all(same(a, b) for (_, a), (_, b) in zip(*written, strict=True))
 
