@@ -268,9 +268,9 @@ def measured(root: Path, case: Case) -> Row:
 
 
 def layout_of(ranks: int) -> Any:
-    from trainer.config.layout import Group, Layout, Pool
+    from trainer.config.layout import Layout, ResourcePool, RoleProcesses
 
-    return Layout((Pool(groups=(Group(role="policy", nodes=1, per_node=ranks),)),))
+    return Layout((ResourcePool(groups=(RoleProcesses(role="policy", nodes=1, per_node=ranks),)),))
 
 
 def settings_for(model: Path, case: Case) -> Any:

@@ -149,8 +149,8 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     from trainer.rollout.engine import EngineSettings
 
     pools = [
-        layout.Pool(
-            groups=(layout.Group(role=role, nodes=1, per_node=1),),
+        layout.ResourcePool(
+            groups=(layout.RoleProcesses(role=role, nodes=1, per_node=1),),
             resources={role: 1} if apart else {},
         )
         for role in ("policy", "engine")

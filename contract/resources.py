@@ -1,4 +1,4 @@
-"""What a node offers to a job."""
+"""The resources of a node, as a job can use them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What one node has."""
+class NodeResources:
+    """GPUs, CPUs and custom Ray resources of one node."""
 
     name: str
     gpus: int = 0

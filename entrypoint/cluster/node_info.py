@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class NodeInfo:
         return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory:.1f} GiB"
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> NodeResources:
         """What the node offers to a job."""
-        return Offer(
+        return NodeResources(
             name=self.node,
             gpus=int(self.inventory.get("gpus", 0)),
             cpus=self.inventory.get("cpus", 0.0),

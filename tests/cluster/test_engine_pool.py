@@ -25,7 +25,7 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
-from trainer.config.layout import Layout, Pool
+from trainer.config.layout import Layout, ResourcePool
 from trainer.rollout.engine_pool import EnginePool
 from trainer.types import LostWorkerError, Request, Sampling
 
@@ -88,8 +88,10 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Two engines and a policy, on three nodes of two CPUs each where nothing else is asked for."""
     names: str = getattr(request, "param", "abc")
     roles = {"policy": 1, "engine": 2}
-    groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
-    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    groups = [
+        layout.RoleProcesses(role=role, nodes=count, per_node=1) for role, count in roles.items()
+    ]
+    wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     with cluster_at(*[{"num_cpus": 2, "node_name": name} for name in names]) as cluster:
         launcher = RayLauncher(placement.reserve(wanted), timeout=120.0)
         group = launcher.launch("engine", f"{__name__}:Scribe", 2)

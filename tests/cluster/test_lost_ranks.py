@@ -16,7 +16,7 @@ from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
-from trainer.config.layout import Layout, Pool
+from trainer.config.layout import Layout, ResourcePool
 from trainer.types import LostWorkerError, Rank
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -48,7 +48,9 @@ class Member:
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[RayLauncher]:
-    wanted = Layout((Pool(groups=(layout.Group(role="policy", nodes=1, per_node=2),)),))
+    wanted = Layout(
+        (ResourcePool(groups=(layout.RoleProcesses(role="policy", nodes=1, per_node=2),)),)
+    )
     with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")

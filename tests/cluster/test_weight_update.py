@@ -25,7 +25,7 @@ from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
 from trainer.config import layout
-from trainer.config.layout import Layout, Pool
+from trainer.config.layout import Layout, ResourcePool
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Request, Sampling, TrainingError
@@ -46,8 +46,10 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     roles = {"policy": 1, "engine": 2}
-    groups = [layout.Group(role=role, nodes=count, per_node=1) for role, count in roles.items()]
-    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    groups = [
+        layout.RoleProcesses(role=role, nodes=count, per_node=1) for role, count in roles.items()
+    ]
+    wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     with short_directory() as directory:
         monkeypatch.setenv("RAY_TMPDIR", str(directory))
         placement.join(wanted)

@@ -27,7 +27,7 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
-from trainer.config.layout import Layout, Pool
+from trainer.config.layout import Layout, ResourcePool
 from trainer.config.options.parallelism import Sharding
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool
@@ -77,11 +77,11 @@ def started(
 ) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Engine]]]:
     """A policy of so many ranks and so many engines, apart or on the same GPUs."""
     groups = [
-        layout.Group(role="policy", nodes=1, per_node=policy),
-        layout.Group(role="engine", nodes=engines, per_node=1),
+        layout.RoleProcesses(role="policy", nodes=1, per_node=policy),
+        layout.RoleProcesses(role="engine", nodes=engines, per_node=1),
     ]
     pools = [tuple(groups)] if backend == "ipc" else [(group,) for group in groups]
-    wanted = Layout(tuple(Pool(groups=pool) for pool in pools))
+    wanted = Layout(tuple(ResourcePool(groups=pool) for pool in pools))
     own = engine_settings(model, sync_backend=backend, gpu_memory_utilization=0.3)
     made = learner(model.model, Sharding(zero_stage=stage), mixed_precision=True)
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:

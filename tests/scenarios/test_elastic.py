@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract.progress import Progress
-from contract.resources import Offer
+from contract.resources import NodeResources
 from entrypoint.job.failures.classes import (
     AttemptResult,
     FailureClass,
@@ -196,7 +196,7 @@ def test_the_job_is_given_the_largest_layout_that_fits_and_its_batches_stay(
     tmp_path: Path, job: tuple[str, ...], nodes: int, policy: int, engines: int
 ) -> None:
     settings = settings_of(tmp_path, *job)
-    offers = [Offer(name=f"n{number}", gpus=8, cpus=64) for number in range(nodes)]
+    offers = [NodeResources(name=f"n{number}", gpus=8, cpus=64) for number in range(nodes)]
     fitted = RECIPE.fitted(settings, offers)
     assert RECIPE.needs(fitted, offers) == ()
     commands = (RECIPE.command(one, None).argv for one in (settings, fitted))
@@ -211,6 +211,6 @@ def test_a_job_that_no_layout_makes_fit_stays_as_it_is_and_says_what_it_lacks(
     tmp_path: Path,
 ) -> None:
     settings = settings_of(tmp_path, *COLOCATED)
-    offers = [Offer(name="n0", gpus=4, cpus=64)]
+    offers = [NodeResources(name="n0", gpus=4, cpus=64)]
     assert RECIPE.fitted(settings, offers) == settings
     assert RECIPE.needs(settings, offers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from contract.run_dir import ExitCode
 from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobInfo
@@ -95,7 +95,7 @@ def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(
 
 def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_path: Path) -> None:
     class Needy(AnyCommand):
-        def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+        def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
             return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
 
     world = World(tmp_path, workers=1, minimum=1)

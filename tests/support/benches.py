@@ -16,7 +16,7 @@ from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
-from trainer.config.layout import Layout, Pool
+from trainer.config.layout import Layout, ResourcePool
 
 Benches = dict[int, WorkerGroup[Workbench]]
 """By the number of their ranks."""
@@ -30,8 +30,8 @@ def started() -> Iterator[Benches]:
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    groups = [layout.Group(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
-    wanted = Layout(tuple(Pool(groups=(group,)) for group in groups))
+    groups = [layout.RoleProcesses(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
+    wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {

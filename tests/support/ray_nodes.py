@@ -70,7 +70,7 @@ def land(config: Config) -> dict[str, list[tuple[str, Spot]]]:
     launcher = RayLauncher(placed, 60.0)
     groups = {
         group.role: launcher.launch(
-            group.role, "tests.support.where:Where", len(pool.seats(group.role))
+            group.role, "tests.support.where:Where", len(pool.slots_of(group.role))
         )
         for pool in placed.assignment.layout.pools
         for group in pool.groups

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer import run
-from trainer.cluster.bin_packing import assign
+from trainer.cluster.bin_packing import pack
 from trainer.config import installed, layout
 from trainer.config.config import Config
 
-CPUS = [Offer(name="here", cpus=8)]
-GPUS = [Offer(name="here", cpus=8, gpus=8)]
+CPUS = [NodeResources(name="here", cpus=8)]
+GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
 
 
-def settled(config: Config, offers: list[Offer]) -> Config:
-    return run.choose_engine(config, assign(layout.of(config), offers))
+def settled(config: Config, offers: list[NodeResources]) -> Config:
+    return run.choose_engine(config, pack(layout.of(config), offers))
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-"""Pure: a layout and the nodes that a cluster offers → where each slot goes, or what is missing.
+"""Pure: a layout and the nodes of a cluster → the node of each slot, or what is missing.
 
-The search is exact: it refuses nothing that fits. Nodes that offer the same are tried once, and a
-state of the cluster that led nowhere is not entered again, which keeps it quick for the clusters
-there are (nodes of one or two kinds).
+The search is exact: it refuses no layout that fits. Two rules keep it fast for real clusters, which
+have nodes of one or two kinds: of equal nodes only one is tried, and a state of the cluster that
+has failed once is not tried again.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.resources import Offer
-from trainer.config.layout import Layout, Pool
+from contract.resources import NodeResources
+from trainer.config.layout import Layout, ResourcePool
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
-"""CPUs of one slot without GPUs: processes share cores where there are more of them."""
+"""CPUs of one slot without GPUs. If processes outnumber cores, they share them."""
 
 Room = tuple[float, ...]
-"""What a node has left: slots, then each custom resource that the layout asks for."""
+"""Free resources of a node: slots, then each custom resource of the layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Where the slots of a layout lie."""
+    """The nodes of a layout's slots."""
 
     layout: Layout
     on_gpus: bool
     cpus: float
-    """CPUs of a slot; 0 where slots are GPUs."""
+    """CPUs of a slot; 0 if slots are GPUs."""
     nodes: Mapping[str, tuple[str, ...]]
-    """Pool → the node of each of its nodes, in their order."""
+    """Name of a pool → the names of its nodes, in order."""
     shortfalls: tuple[str, ...] = ()
-    """One sentence for each pool that has no place; where there are any, nothing may start."""
+    """One sentence for each pool that does not fit. The run may only start without shortfalls."""
     note: str = ""
-    """What was arranged otherwise than the flags say, and how to choose."""
+    """How the assignment differs from the flags, and the flags to choose otherwise."""
 
-    def node_of(self, pool: Pool, slot: int) -> str:
+    def node_of(self, pool: ResourcePool, slot: int) -> str:
         return self.nodes[pool.name][slot // pool.per_node]
 
 
-def assign(layout: Layout, offers: Sequence[Offer]) -> Assignment:
-    """A place for every slot, each on one node with its neighbours; or every shortfall."""
+def pack(layout: Layout, offers: Sequence[NodeResources]) -> Assignment:
+    """Returns a node for every slot, or every shortfall."""
     if any(offer.gpus for offer in offers):
         found = _attempt(layout, offers, None)
         return _sharing(layout, offers) or found if found.shortfalls else found
@@ -52,11 +52,11 @@ def assign(layout: Layout, offers: Sequence[Offer]) -> Assignment:
     return found
 
 
-def _sharing(layout: Layout, offers: Sequence[Offer]) -> Assignment | None:
-    """With the engines on the GPUs of a model that is never trained, where that makes it fit.
+def _sharing(layout: Layout, offers: Sequence[NodeResources]) -> Assignment | None:
+    """Put the engines on the GPUs of a frozen model. Returns None if the layout does not fit then.
 
-    The guides give every GPU to a model and count the engines besides. A frozen model leaves an
-    engine most of a GPU's memory, and is idle while the engines write.
+    OpenRLHF's guides give every GPU to a model and count the engines in addition. A frozen model
+    leaves most of a GPU's memory to an engine, and is idle while engines write.
     """
     engines = layout.pool_of("engine")
     for host in layout.pools:
@@ -74,13 +74,13 @@ def _sharing(layout: Layout, offers: Sequence[Offer]) -> Assignment | None:
     return None
 
 
-def _attempt(layout: Layout, offers: Sequence[Offer], share: float | None) -> Assignment:
-    """`share`: CPUs of a slot; None where slots are GPUs."""
+def _attempt(layout: Layout, offers: Sequence[NodeResources], share: float | None) -> Assignment:
+    """`share`: CPUs of a slot; None if slots are GPUs."""
     cluster = _Cluster.of(layout, offers, share)
     placed = cluster.place(layout.pools)
     shortfalls: list[str] = []
     if placed is None:
-        fitting: list[Pool] = []
+        fitting: list[ResourcePool] = []
         for pool in layout.pools:
             if cluster.place([*fitting, pool]) is None:
                 shortfalls.append(cluster.shortfall(pool, fitting))
@@ -101,7 +101,7 @@ def _attempt(layout: Layout, offers: Sequence[Offer], share: float | None) -> As
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Nodes that differ from each other, each of which must have `need`."""
+    """Distinct nodes, each of which must have `need`."""
 
     pool: str
     nodes: int
@@ -111,12 +111,12 @@ class _Item:
 @dataclass(frozen=True, slots=True)
 class _Cluster:
     rooms: tuple[Room, ...]
-    """Of each node, before anything is placed."""
+    """Free resources of each node before anything is placed."""
     resources: tuple[str, ...]
     share: float | None
 
     @classmethod
-    def of(cls, layout: Layout, offers: Sequence[Offer], share: float | None) -> _Cluster:
+    def of(cls, layout: Layout, offers: Sequence[NodeResources], share: float | None) -> _Cluster:
         names = tuple(sorted({name for pool in layout.pools for name in pool.resources}))
         rooms = tuple(
             (
@@ -127,8 +127,8 @@ class _Cluster:
         )
         return cls(rooms, names, share)
 
-    def place(self, pools: Sequence[Pool]) -> dict[str, list[int]] | None:
-        """Pool → the numbers of its nodes; None where they do not fit together."""
+    def place(self, pools: Sequence[ResourcePool]) -> dict[str, list[int]] | None:
+        """Returns pool → indices of its nodes; None if the pools do not fit together."""
         items = [item for pool in pools for item in self._items(pool)]
         chosen = self._search(items, 0, list(self.rooms), set())
         if chosen is None:
@@ -138,20 +138,20 @@ class _Cluster:
             placed[item.pool] += places
         return dict(placed)
 
-    def _items(self, pool: Pool) -> list[_Item]:
+    def _items(self, pool: ResourcePool) -> list[_Item]:
         need = self._need(pool)
-        if pool.apart:
+        if pool.distinct_nodes:
             return [_Item(pool.name, pool.nodes, need)]
         return [_Item(pool.name, 1, need)] * pool.nodes
 
-    def _need(self, pool: Pool) -> Room:
+    def _need(self, pool: ResourcePool) -> Room:
         each = (1.0, *(pool.resources.get(name, 0.0) for name in self.resources))
         return tuple(pool.per_node * amount for amount in each)
 
     def _search(
         self, items: Sequence[_Item], first: int, rooms: list[Room], dead: set[tuple[int, Room]]
     ) -> list[list[int]] | None:
-        """The nodes of each item from `first` on; None where there are none."""
+        """Returns the nodes of each item from `first` on; None if they do not fit."""
         if first == len(items):
             return []
         state = (first, tuple(amount for room in sorted(rooms) for amount in room))
@@ -169,7 +169,7 @@ class _Cluster:
         return None
 
     def _choices(self, item: _Item, rooms: Sequence[Room]) -> Iterator[list[int]]:
-        """Sets of nodes for an item, best first; of nodes that have the same left, the first."""
+        """Yields sets of nodes for an item, best first. Of equal nodes it takes the first ones."""
         alike: dict[Room, list[int]] = defaultdict(list)
         for place, room in enumerate(rooms):
             if all(has >= wants - 1e-9 for has, wants in zip(room, item.need, strict=True)):
@@ -183,19 +183,21 @@ class _Cluster:
             )
 
     def _cost(self, room: Room, need: Room) -> tuple[bool, float]:
-        """A resource that is not asked for is left to those who ask; GPUs are kept together,
-        CPUs spread."""
+        """Returns the cost of placing `need` on a node; lower is better.
+
+        A node with a resource that the item does not need costs more. GPUs are packed, CPUs are
+        spread."""
         pairs = zip(room[1:], need[1:], strict=True)
         spoilt = any(has > 0 and wants == 0 for has, wants in pairs)
         return spoilt, room[0] if self.share is None else -room[0]
 
-    def shortfall(self, pool: Pool, fitting: Sequence[Pool]) -> str:
-        """What `pool` wants, and what nodes have: all, or left where it would fit alone."""
+    def shortfall(self, pool: ResourcePool, fitting: Sequence[ResourcePool]) -> str:
+        """Returns what `pool` needs, and what nodes have, or have left beside the other pools."""
         together, want = ("", "wants") if len(pool.groups) == 1 else (" together", "want")
         roles = " and ".join(group.role for group in pool.groups)
         each = "1 node" if pool.nodes == 1 else f"each of {pool.nodes} nodes"
         wish = f"{roles}{together} {want} {self._amounts(self._need(pool))} on {each}"
-        if not pool.apart:
+        if not pool.distinct_nodes:
             wish = f"each of {pool.nodes} engines wants {self._amounts(self._need(pool))} on 1 node"
         if not self.rooms:
             return f"{wish}; there are no nodes"
@@ -206,7 +208,7 @@ class _Cluster:
             need = self._need(next(p for p in fitting if p.name == other))
             for place in places:
                 left[place] = _less(left[place], need)
-        others = ", ".join(one.name for one in fitting)
+        others = ", ".join(pool.name for pool in fitting)
         return f"{wish}; beside {others}, nodes have {self._list(left)} left"
 
     def _amounts(self, need: Room) -> str:
@@ -229,7 +231,7 @@ def _less(room: Room, need: Room) -> Room:
 
 
 def _splits(total: int, most: Sequence[int]) -> Iterator[list[int]]:
-    """Ways to take `total` from heaps of `most`; as many as possible of the first ones first."""
+    """Yields ways to take `total` from heaps of sizes `most`, most from the first heaps first."""
     if not most:
         if total == 0:
             yield []

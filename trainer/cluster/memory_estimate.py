@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import reward_models
-from trainer.config.layout import Layout, Pool, engine_slots
+from trainer.config.layout import Layout, ResourcePool, engine_slots
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -152,7 +152,7 @@ def of(config: Config, layout: Layout, role: str) -> Memory | None:
     sizes = [size for model in _models(config, role) if (size := read_size(model))]
     if not sizes:
         return None
-    ranks = len(layout.pool_of(role).seats(role))
+    ranks = len(layout.pool_of(role).slots_of(role))
     parts = [_one(config, role, size, ranks) for size in sizes]
     return Memory(
         weights=sum(part.weights for part in parts),
@@ -179,11 +179,11 @@ def engine_share(config: Config, layout: Layout) -> float:
     models = [group for group in pool.groups if group.role != "engine"]
     if config.vllm.gpu_memory_utilization is not None:
         return config.vllm.gpu_memory_utilization
-    beside = pool.tenants - len(models)
+    beside = pool.procs_per_slot - len(models)
     return (ENGINE_BESIDE if models else ENGINE_ALONE) / beside
 
 
-def least_gpu(config: Config, layout: Layout, pool: Pool) -> int | None:
+def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
     """Bytes that each GPU of `pool` must have at least; None where a model is not on this disk.
 
     M bytes, of which the engines take a share u: the models need what is left, (1 - u)M, in the
@@ -198,7 +198,7 @@ def least_gpu(config: Config, layout: Layout, pool: Pool) -> int | None:
     if engine is None:
         return training
     share = engine_share(config, layout)
-    beside = pool.tenants - len(known)
+    beside = pool.procs_per_slot - len(known)
     left = 1 - min(share * beside, 0.99)
     resident = sum(memory.idle for memory in known.values())
     awake = 1.0 if config.vllm.enable_sleep else left

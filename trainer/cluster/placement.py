@@ -1,7 +1,7 @@
-"""Where processes run: a bundle for each slot of the layout, on the node that the plan gives it.
+"""Reserves a bundle for each slot of the layout, on the node that the plan gives it.
 
-One placement group holds them all, so that a run gets every slot or none, and two runs never hold
-half a cluster each. Each bundle is bound to its node by Ray's label for it.
+One placement group holds all bundles: a run gets every slot or none, and two runs never hold half a
+cluster each. Ray's label of a node binds each bundle to its node.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from contract.resources import Offer
-from trainer.cluster.bin_packing import Assignment, assign
-from trainer.config.layout import Layout, Pool
+from contract.resources import NodeResources
+from trainer.cluster.bin_packing import Assignment, pack
+from trainer.config.layout import Layout, ResourcePool
 from trainer.types import TrainingError
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 120.0
-"""How long a cluster may take to give what its totals promise."""
+FREE_SECONDS = 120.0
+"""How long to wait for resources that exist but are not free yet."""
 POLL_SECONDS = 2.0
-"""How often it is looked whether the nodes of the plan still live."""
-FINEST = 10_000
-"""Ray counts resources in parts of this size."""
+"""Seconds between two checks whether the nodes of the plan still live."""
+RESOURCE_UNITS = 10_000
+"""Ray counts a resource in units of one ten-thousandth."""
 
 
 class LayoutError(Exception):
-    """The cluster cannot hold the layout; says every shortfall."""
+    """The cluster cannot hold the layout. The message has every shortfall."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What one process asks Ray for."""
+class Reservation:
+    """What one process requests from Ray."""
 
     bundles: tuple[int, ...]
-    """It lies in the first; the others are for the rest of its tensor parallel ranks."""
+    """The process is in the first; the others are for its further tensor parallel ranks."""
     fraction: float
-    """Its part of each bundle."""
+    """The process's part of each bundle, 0 to 1."""
     on_gpus: bool
     cpus: float
-    """CPUs of it, where slots are no GPUs."""
+    """CPUs of the process, if slots are not GPUs."""
     resources: dict[str, float]
-    """What each bundle holds."""
+    """Resources of each bundle."""
     node: str
-    """Ray's id of the node that all of them are on."""
+    """Ray's id of the node of all bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +60,40 @@ class Placement:
 
     assignment: Assignment
     group: Any
-    """Ray's placement group; bundles are numbered as the layout's slots, pool by pool."""
+    """Ray's placement group. Its bundles have the numbers of the layout's slots, pool by pool."""
     names: dict[str, str]
-    """Ray's id of a node → its name."""
+    """Ray's id of a node → name of the node."""
 
-    def seat(self, role: str, process: int) -> Seat:
+    def reservation(self, role: str, process: int) -> Reservation:
         layout = self.assignment.layout
         pool = layout.pool_of(role)
-        before = sum(one.slots for one in layout.pools[: layout.pools.index(pool)])
-        fraction = FINEST // pool.tenants / FINEST
-        slots = pool.seats(role)[process]
-        return Seat(
+        before = sum(earlier.slots for earlier in layout.pools[: layout.pools.index(pool)])
+        fraction = RESOURCE_UNITS // pool.procs_per_slot / RESOURCE_UNITS
+        slots = pool.slots_of(role)[process]
+        return Reservation(
             bundles=tuple(before + slot for slot in slots),
             fraction=fraction,
             on_gpus=self.assignment.on_gpus,
-            cpus=int(FINEST * self.assignment.cpus * fraction) / FINEST,
+            cpus=int(RESOURCE_UNITS * self.assignment.cpus * fraction) / RESOURCE_UNITS,
             resources=_bundle(self.assignment, pool),
             node=self.assignment.node_of(pool, slots[0]),
         )
 
     def sentences(self) -> list[str]:
-        """Who is where, one sentence for each pool, and what was arranged otherwise."""
+        """Returns the nodes of each pool, one sentence a pool, and the plan's note."""
         unit = "GPU" if self.assignment.on_gpus else "CPU slot"
-        said = []
+        sentences = []
         for pool in self.assignment.layout.pools:
             nodes = ", ".join(self.names[node] for node in self.assignment.nodes[pool.name])
             each = f"{pool.per_node} {unit}{'' if pool.per_node == 1 else 's'}"
-            said.append(f"{pool.name}: {each} on {nodes}")
-        return [*said, self.assignment.note] if self.assignment.note else said
+            sentences.append(f"{pool.name}: {each} on {nodes}")
+        return [*sentences, self.assignment.note] if self.assignment.note else sentences
 
 
 def on_each_node(placement: Placement, function: Callable[[A], T], argument: A) -> dict[str, T]:
-    """Node's name → what `function` says there; once on each node that the run uses, all at once.
+    """Call `function` once on each node of the run, in parallel. Returns node name → result.
 
-    Raises what it raises on any of them.
+    Raises what the function raises on any node.
     """
     task = ray.remote(num_cpus=0)(function)
     nodes = dict.fromkeys(node for nodes in placement.assignment.nodes.values() for node in nodes)
@@ -119,12 +119,12 @@ def join(layout: Layout) -> None:
 
 
 def reserve(layout: Layout) -> Placement:
-    """Every slot of `layout`.
+    """Reserve every slot of `layout`.
 
-    Raises LayoutError where the cluster's nodes cannot hold it, TrainingError where they could and
-    are not free. A node that dies meanwhile is planned around.
+    If a node dies meanwhile, the layout is planned again without it. Raises LayoutError if the
+    cluster cannot hold the layout, TrainingError if its resources do not become free.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + FREE_SECONDS
     while True:
         nodes = living_nodes()
         placement = _ask(layout, nodes)
@@ -139,7 +139,7 @@ def reserve(layout: Layout) -> Placement:
 
 
 def living_nodes() -> dict[str, dict[str, Any]]:
-    """Ray's id → Ray's row of each living node."""
+    """Returns the living nodes: Ray's id → Ray's row. The head comes first."""
     rows = sorted(ray.nodes(), key=lambda row: (not _leads(row), row["NodeName"], row["NodeID"]))
     return {row["NodeID"]: row for row in rows if row["Alive"]}
 
@@ -149,7 +149,7 @@ def _leads(row: dict[str, Any]) -> bool:
 
 
 def _ask(layout: Layout, nodes: dict[str, dict[str, Any]]) -> Placement:
-    found = assign(layout, [_offer(name, row["Resources"]) for name, row in nodes.items()])
+    found = pack(layout, [_resources_of(name, row["Resources"]) for name, row in nodes.items()])
     if found.shortfalls:
         raise LayoutError(
             "\n".join(["the cluster cannot hold the layout of the flags:", *found.shortfalls])
@@ -163,14 +163,14 @@ def _ask(layout: Layout, nodes: dict[str, dict[str, Any]]) -> Placement:
     return Placement(found, group, {name: row["NodeName"] for name, row in nodes.items()})
 
 
-def _bundle(found: Assignment, pool: Pool) -> dict[str, float]:
-    """What a slot of the pool holds."""
+def _bundle(found: Assignment, pool: ResourcePool) -> dict[str, float]:
+    """Returns the resources of one slot of the pool."""
     unit = {"GPU": 1.0} if found.on_gpus else {"CPU": found.cpus}
     return unit | dict(pool.resources)
 
 
-def _offer(name: str, resources: dict[str, float]) -> Offer:
-    return Offer(
+def _resources_of(name: str, resources: dict[str, float]) -> NodeResources:
+    return NodeResources(
         name=name,
         gpus=int(resources.get("GPU", 0)),
         cpus=resources.get("CPU", 0.0),
@@ -187,15 +187,15 @@ def _not_free(found: Assignment) -> str:
     wanted = found.layout.slots * (1 if found.on_gpus else found.cpus)
     return (
         f"the layout wants {wanted:g} {unit}s and fits the cluster, but {free:g} of its {total:g} "
-        f"{unit}s are free after {PATIENCE_SECONDS:g} s. End what else runs on the cluster"
+        f"{unit}s are free after {FREE_SECONDS:g} s. End what else runs on the cluster"
     )
 
 
 def job_config() -> Any:
-    """For `ray.init`: Ray puts the driver's directory first on the workers' search path, and there
-    a user's folder `trainer` or `env` would take the place of this product's.
+    """Returns a job configuration that keeps the driver's directory off the workers' search path.
 
-    Ray leaves it out of a job that comes through its client, whose directory is on another machine.
+    Ray puts that directory first, so a user's folder `trainer` or `env` would hide ours. Ray leaves
+    it out for a job of its client, whose directory is on another machine.
     """
     from ray.job_config import JobConfig
 

@@ -1,7 +1,8 @@
-"""Where each process of a run sits: in the bundles that were planned for it, or in spare ones.
+"""Reschedules processes after the loss of a node: from their planned bundles to spare bundles.
 
-Spare bundles are taken when a node is lost: on any living node that has as much free. Processes
-that shared a bundle share the spare one. Who finds none can have them asked for, and goes on.
+A spare bundle is on any living node that has the same resources free. Processes that shared a
+planned bundle share the spare bundle. If no node has room, `try_reserve` leaves a request for it,
+and the run continues meanwhile.
 """
 
 from __future__ import annotations
@@ -21,59 +22,60 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer.cluster import placement
-from trainer.cluster.placement import Placement, Seat
+from trainer.cluster.placement import Placement, Reservation
 from trainer.types import NoSeatError
 
 SPARE_SECONDS = 5.0
-"""How long what is free may take to be given; what a dead process held is free after a second."""
+"""Seconds until free resources are given. A dead process's resources are free after a second."""
 REACH_SECONDS = 2.0
+"""Timeout of a connection to a node's Ray."""
 AGAIN_SECONDS = 30.0
-"""After so long it is asked of other nodes, where some could not be reached before."""
+"""Seconds until a request is made again, because other nodes may be reachable by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a bundle is."""
+    """The node of a bundle."""
 
     group: Any
     """Ray's placement group."""
     index: int
     node: str
-    """Ray's id of it."""
+    """Ray's id of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Spare bundles that may come."""
+    """A request for spare bundles."""
 
     group: Any
     """Ray's placement group."""
     nodes: frozenset[str]
-    """Those that were alive then."""
+    """The living nodes at the time of the request."""
     at: float
-    """A monotonic clock's seconds."""
+    """Time of a monotonic clock, in seconds."""
 
 
 class Rescheduler:
     def __init__(self, planned: Placement) -> None:
         self._planned = planned
         self._moved: dict[int, _Place] = {}
-        """Bundle of the plan → the spare one in its place."""
+        """Planned bundle → the spare bundle that replaces it."""
         self._asked: dict[tuple[int, ...], _Asked] = {}
-        """Bundles of the plan → the spare ones that were asked for in their place."""
+        """Planned bundles → the request for spare bundles."""
 
     def options(self, role: str, number: int) -> dict[str, Any]:
-        """Ray's options for the actor that sits there.
+        """Returns Ray's options for the process's actor.
 
-        A tensor parallel engine on GPUs is the parent of its ranks, as Ray actors in the bundles
-        that vLLM finds in its environment, and holds no GPU itself.
+        A tensor parallel engine on GPUs holds no GPU itself. vLLM starts its ranks as Ray actors,
+        in the bundles that its environment names.
         """
-        seat = self._planned.seat(role, number)
-        places = self._places(seat)
-        parent = seat.on_gpus and len(seat.bundles) > 1
+        reserved = self._planned.reservation(role, number)
+        places = self._places(reserved)
+        parent = reserved.on_gpus and len(reserved.bundles) > 1
         options: dict[str, Any] = {
-            "num_cpus": seat.cpus,
-            "num_gpus": seat.fraction if seat.on_gpus and not parent else 0,
+            "num_cpus": reserved.cpus,
+            "num_gpus": reserved.fraction if reserved.on_gpus and not parent else 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 places[0].group,
                 placement_group_bundle_index=places[0].index,
@@ -83,95 +85,102 @@ class Rescheduler:
         if parent:
             environment = {
                 "VLLM_RAY_BUNDLE_INDICES": ",".join(str(place.index) for place in places),
-                "VLLM_RAY_PER_WORKER_GPUS": f"{seat.fraction:g}",
+                "VLLM_RAY_PER_WORKER_GPUS": f"{reserved.fraction:g}",
             }
             options["runtime_env"] = {"env_vars": environment}
         return options
 
     def node(self, role: str, number: int) -> str:
-        """The name of the node that it is on."""
+        """Returns the name of the process's node."""
         place = self._of(role, number)[0]
         return next((r["NodeName"] for r in ray.nodes() if r["NodeID"] == place.node), place.node)
 
     def node_lost(self, role: str, number: int) -> bool:
-        """Whether the node that it is on is lost."""
+        """Whether a node of the process is lost."""
         nodes, living = {place.node for place in self._of(role, number)}, placement.living_nodes()
         return not all(node in living and _reachable(living[node]) for node in nodes)
 
     def reserve(self, role: str, number: int) -> None:
-        """Take spare bundles where those that it has are lost.
+        """Move the process to spare bundles if its node is lost.
 
-        Raises NoSeatError where no living node has them free, or they were given out one by one.
+        Raises NoSeatError if no living node has room for all of its bundles together.
         """
         if not self.node_lost(role, number):
             if len({place.group.id for place in self._of(role, number)}) > 1:
-                raise NoSeatError(f"what {role}-{number} had together lies apart by now")
+                raise NoSeatError(f"the bundles of {role}-{number} are no longer on one node")
             return
-        seat = self._planned.seat(role, number)
-        for waiting in list(self._asked):  # whoever can be done without comes after this one
+        reserved = self._planned.reservation(role, number)
+        for waiting in list(self._asked):  # this process is required, those are not
             self._withdraw(waiting)
-        group = self._ask(seat)
+        group = self._ask(reserved)
         if not group.wait(SPARE_SECONDS):
             remove_placement_group(group)
-            raise NoSeatError(f"no living node has {_wanted(seat)} free for {role}-{number}")
-        self._take(seat, group)
+            raise NoSeatError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
+        self._take(reserved, group)
 
     def try_reserve(self, role: str, number: int) -> bool:
-        """Whether there is a place for it by now. Waits for nothing: what is asked for at one call
-        may be there at the next."""
+        """Returns whether a node has room for the process now.
+
+        Never waits: a request of one call may be granted at the next."""
         if not self.node_lost(role, number):
             return True
-        seat, nodes = self._planned.seat(role, number), frozenset(placement.living_nodes())
-        asked = self._asked.get(seat.bundles)
+        reserved, nodes = (
+            self._planned.reservation(role, number),
+            frozenset(placement.living_nodes()),
+        )
+        asked = self._asked.get(reserved.bundles)
         now = time.monotonic()
         if asked is None or asked.nodes != nodes or now - asked.at > AGAIN_SECONDS:
-            self._withdraw(seat.bundles)  # it was asked of others than can be reached by now
-            self._asked[seat.bundles] = _Asked(self._ask(seat), nodes, now)
+            self._withdraw(reserved.bundles)  # other nodes were reachable then
+            self._asked[reserved.bundles] = _Asked(self._ask(reserved), nodes, now)
             return False
         if placement_group_table(asked.group)["state"] != "CREATED":
             return False
-        del self._asked[seat.bundles]
-        self._take(seat, asked.group)
+        del self._asked[reserved.bundles]
+        self._take(reserved, asked.group)
         return True
 
-    def _ask(self, seat: Seat) -> Any:
-        """The placement group of spare bundles, on one of the nodes that can be reached."""
+    def _ask(self, reserved: Reservation) -> Any:
+        """Request a placement group of spare bundles on one of the reachable nodes."""
         there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
-        selector = {"ray.io/node-id": f"in({','.join(there)})"}  # a space would belong to a name
+        selector = {
+            "ray.io/node-id": f"in({','.join(there)})"
+        }  # Ray would take a space as a part of a name
         return placement_group(
-            [dict(seat.resources)] * len(seat.bundles),
+            [dict(reserved.resources)] * len(reserved.bundles),
             strategy="STRICT_PACK",
-            bundle_label_selector=[selector] * len(seat.bundles),
+            bundle_label_selector=[selector] * len(reserved.bundles),
         )
 
     def _withdraw(self, bundles: tuple[int, ...]) -> None:
         if asked := self._asked.pop(bundles, None):
             remove_placement_group(asked.group)
 
-    def _take(self, seat: Seat, group: Any) -> None:
+    def _take(self, reserved: Reservation, group: Any) -> None:
         nodes, living = placement_group_table(group)["bundles_to_node_id"], placement.living_nodes()
-        for index, bundle in enumerate(seat.bundles):
+        for index, bundle in enumerate(reserved.bundles):
             before = self._moved.get(bundle)
             if before and not (before.node in living and _reachable(living[before.node])):
-                remove_placement_group(before.group)  # Ray would give its bundles another node
+                remove_placement_group(before.group)  # else Ray moves its bundles to another node
             self._moved[bundle] = _Place(group, index, nodes[index])
 
     def _of(self, role: str, number: int) -> list[_Place]:
-        return self._places(self._planned.seat(role, number))
+        return self._places(self._planned.reservation(role, number))
 
-    def _places(self, seat: Seat) -> list[_Place]:
-        planned = (_Place(self._planned.group, bundle, seat.node) for bundle in seat.bundles)
+    def _places(self, reserved: Reservation) -> list[_Place]:
+        planned = (
+            _Place(self._planned.group, bundle, reserved.node) for bundle in reserved.bundles
+        )
         return [self._moved.get(place.index, place) for place in planned]
 
 
-def _wanted(seat: Seat) -> str:
-    count = len(seat.bundles)
-    return ", ".join(f"{n * count:g} {name}" for name, n in seat.resources.items())
+def _wanted(reserved: Reservation) -> str:
+    count = len(reserved.bundles)
+    return ", ".join(f"{n * count:g} {name}" for name, n in reserved.resources.items())
 
 
 def _reachable(row: Mapping[str, Any]) -> bool:
-    """Whether the node's Ray takes connections: the cluster as a whole learns only later that it
-    has died."""
+    """Whether the node's Ray accepts connections. Ray's list of nodes shows a death only later."""
     address = row["NodeManagerAddress"], row["NodeManagerPort"]
     try:
         socket.create_connection(address, timeout=REACH_SECONDS).close()

@@ -1,4 +1,4 @@
-"""The resources of a run, as `plan` shows them and the head checks them. Torch-free, Ray-free."""
+"""The resources that a run needs, for `rollcall plan` and for the head. Torch-free, Ray-free."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
-from trainer.cluster.bin_packing import Assignment, assign
+from trainer.cluster.bin_packing import Assignment, pack
 from trainer.config import layout
-from trainer.config.layout import Group, Pool
+from trainer.config.layout import ResourcePool, RoleProcesses
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
 
 
-def shortfalls(config: Config, offers: Sequence[Offer]) -> tuple[str, ...]:
-    """What the nodes lack for the layout of the flags, a sentence each."""
-    return assign(layout.of(config), offers).shortfalls
+def shortfalls(config: Config, offers: Sequence[NodeResources]) -> tuple[str, ...]:
+    """Returns what the nodes lack for the layout of the flags, one sentence for each shortfall."""
+    return pack(layout.of(config), offers).shortfalls
 
 
-def smaller(config: Config, offers: Sequence[Offer]) -> dict[str, int]:
-    """Flags of the largest layout with fewer nodes and engines that these nodes hold; none where
-    the config's own fits, or nothing does.
+def smaller(config: Config, offers: Sequence[NodeResources]) -> dict[str, int]:
+    """Returns the flags of the largest smaller layout that these nodes can hold.
 
-    The batches stay as they are: with fewer ranks each has more of a batch's samples, and
-    accumulates over more passes.
+    Empty if the layout of `config` fits, or if no layout does. Batch sizes stay the same: each of
+    fewer ranks gets more samples, and accumulates gradients over more passes.
     """
     if not shortfalls(config, offers):
         return {}
@@ -50,15 +49,16 @@ def _with(config: Config, flags: Mapping[str, Any]) -> Config:
 
 
 def _engines(config: Config, policy_nodes: int) -> Sequence[int]:
-    """How many engines there may be beside a policy on so many nodes: on slots of the others as
-    many for each as there were."""
+    """Returns the possible numbers of engines for a policy on `policy_nodes` nodes.
+
+    Engines that share the slots of other roles keep their number per policy node."""
     if len(layout.of(config).pool_of("engine").groups) > 1:
         return [max(1, config.vllm_num_engines * policy_nodes // config.actor_num_nodes)]
     return range(1, config.vllm_num_engines + 1)
 
 
 def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
-    """The policy on so many nodes, and each other model on as large a share of its own."""
+    """Returns the sizes with the policy on `policy_nodes`, and each model reduced by that ratio."""
     sizes = {"vllm_num_engines": engines}
     for role, prefix in layout.PREFIXES.items():
         if role != "engine":
@@ -68,12 +68,12 @@ def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
     return sizes
 
 
-def row(config: Config, offers: Sequence[Offer]) -> dict[str, Any]:
-    """Where every group of the run would lie on nodes like these, and the memory that it takes.
+def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
+    """Returns the nodes and the memory of every role on nodes like these, as JSON.
 
-    Bytes are None where a model is not on this disk.
+    Bytes are None if a model is not on this disk.
     """
-    found = assign(layout.of(config), offers)
+    found = pack(layout.of(config), offers)
     unit = "GPU" if found.on_gpus else "CPU"
     return {
         "slot": "1 GPU" if found.on_gpus else f"{found.cpus:g} CPU",
@@ -89,17 +89,19 @@ def row(config: Config, offers: Sequence[Offer]) -> dict[str, Any]:
     }
 
 
-def _group(config: Config, found: Assignment, pool: Pool, group: Group) -> dict[str, Any]:
+def _group(
+    config: Config, found: Assignment, pool: ResourcePool, group: RoleProcesses
+) -> dict[str, Any]:
     need = memory_estimate.of(config, found.layout, group.role)
     engine = group.role == "engine"
     known = {
         "role": group.role,
         "nodes": group.nodes,
         "per_node": group.per_node,
-        "processes": len(pool.seats(group.role)),
+        "processes": len(pool.slots_of(group.role)),
         "on": _nodes(found, pool, group),
-        "shares_with": [one.role for one in pool.groups if one is not group],
-        "fraction": round(1 / pool.tenants, 4),
+        "shares_with": [other.role for other in pool.groups if other is not group],
+        "fraction": round(1 / pool.procs_per_slot, 4),
         "resources": dict(pool.resources),
     }
     if engine:
@@ -119,16 +121,16 @@ def _group(config: Config, found: Assignment, pool: Pool, group: Group) -> dict[
     }
 
 
-def _nodes(found: Assignment, pool: Pool, group: Group) -> list[str]:
-    """The node of each engine; of other groups each node once. Empty without a place."""
+def _nodes(found: Assignment, pool: ResourcePool, group: RoleProcesses) -> list[str]:
+    """Returns the node of each engine; each node of another role once. Empty if it does not fit."""
     if pool.name not in found.nodes:
         return []
     if group.role != "engine":
         return list(found.nodes[pool.name][: group.nodes])
-    return [found.node_of(pool, slots[0]) for slots in pool.seats("engine")]
+    return [found.node_of(pool, slots[0]) for slots in pool.slots_of("engine")]
 
 
-def _memory(config: Config, found: Assignment, pool: Pool, unit: str) -> dict[str, Any]:
+def _memory(config: Config, found: Assignment, pool: ResourcePool, unit: str) -> dict[str, Any]:
     return {
         "roles": [group.role for group in pool.groups],
         "each": unit,

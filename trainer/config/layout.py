@@ -1,8 +1,7 @@
-"""Pure: flags → the groups of a run: how many GPUs each role has, on how many nodes, beside whom.
+"""Pure: flags → the layout of a run: each role's GPUs, on how many nodes, shared with which roles.
 
-A slot is a GPU, or a share of a CPU on machines without GPUs: which of the two, and on which node,
-is for `trainer.cluster.bin_packing` to say. Torch-free and Ray-free: the head checks its roll with
-it.
+A slot is a GPU, or a share of a CPU on machines without GPUs. `trainer.cluster.bin_packing` decides
+which of the two, and on which node. Torch-free and Ray-free: the head checks its nodes with it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ PREFIXES = {
     "policy": "actor",
     "engine": "vllm",
 }
-"""Role → how its flags begin, in the order in which nodes are given out."""
+"""Role → the prefix of its flags, in the order in which roles get nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RoleProcesses:
     """The processes of one role."""
 
     role: str
     nodes: int
-    """Nodes, each with as many of its ranks; of engines, how many there are."""
+    """Nodes, each with the same number of ranks. For engines: the number of engines."""
     per_node: int
-    """Slots on each; of engines, those of one."""
+    """Slots on each node. For engines: the slots of one engine."""
 
     @property
     def slots(self) -> int:
@@ -40,11 +39,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """Slots that one group has to itself, or that several share."""
+class ResourcePool:
+    """Slots of one role, or of several roles that share them."""
 
-    groups: tuple[Group, ...]
-    """The first one's size is the pool's."""
+    groups: tuple[RoleProcesses, ...]
+    """The size of the first is the size of the pool."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom Ray resources of each slot."""
 
@@ -65,19 +64,19 @@ class Pool:
         return self.groups[0].slots
 
     @property
-    def apart(self) -> bool:
-        """Whether its nodes are different ones; engines may lie on one."""
+    def distinct_nodes(self) -> bool:
+        """Whether the pool's nodes must be distinct. Several engines may share a node."""
         return self.groups[0].role != "engine"
 
     @property
-    def tenants(self) -> int:
-        """Processes of one slot at most; each has an equal fraction of it."""
+    def procs_per_slot(self) -> int:
+        """The most processes on one slot. Each gets an equal fraction of the slot."""
         return sum(-(-group.slots // self.slots) for group in self.groups)
 
-    def seats(self, role: str) -> list[tuple[int, ...]]:
-        """The slots of each process of a role: one, or those of an engine's tensor parallelism.
+    def slots_of(self, role: str) -> list[tuple[int, ...]]:
+        """Returns the slots of each process of a role: one, or one for each tensor parallel rank.
 
-        The pool's slots are numbered node by node; a smaller group has the first on each node.
+        The pool's slots are numbered node by node. A smaller role has the first slots of each node.
         """
         (group,) = (group for group in self.groups if group.role == role)
         if role == "engine":
@@ -93,19 +92,19 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All slots of a run, in the order in which nodes are given out."""
+    """All slots of a run, in the order in which pools get nodes."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[ResourcePool, ...]
 
     @property
     def slots(self) -> int:
         return sum(pool.slots for pool in self.pools)
 
-    def pool_of(self, role: str) -> Pool:
+    def pool_of(self, role: str) -> ResourcePool:
         return next(p for p in self.pools if role in (group.role for group in p.groups))
 
-    def with_engines_in(self, host: Pool) -> Layout:
-        """The same with the engines on `host`'s slots instead of slots of their own."""
+    def with_engines_in(self, host: ResourcePool) -> Layout:
+        """Returns the same layout with the engines on the slots of `host`."""
         engines = self.pool_of("engine")
         shared = replace(host, groups=host.groups + engines.groups)
         rest = (pool for pool in self.pools if pool is not engines)
@@ -113,20 +112,20 @@ class Layout:
 
 
 def of(config: Config) -> Layout:
-    """The layout of a run whose flags have no `faults`."""
+    """Returns the layout of flags without `faults`."""
     groups = {role: _group(config, role) for role in PREFIXES if _exists(config, role)}
     pools = []
     for role, group in groups.items():
         if _host(config, role) in groups:
             continue
         guests = [g for guest, g in groups.items() if _host(config, guest) == role]
-        tenants = (group, *guests)
-        pools.append(Pool(groups=tenants, resources=_resources(config, tenants)))
+        sharing = (group, *guests)
+        pools.append(ResourcePool(groups=sharing, resources=_resources(config, sharing)))
     return Layout(tuple(pools))
 
 
 def settled(config: Config, given: Set[str]) -> Config:
-    """With every guest's size said: its host's, where it was given as zero or not at all."""
+    """Returns the flags with the size of each role that shares slots and has no size of its own."""
     found: dict[str, Any] = {}
     for role, prefix in PREFIXES.items():
         host = _host(config, role)
@@ -140,7 +139,7 @@ def settled(config: Config, given: Set[str]) -> Config:
 
 
 def faults(config: Config) -> Iterator[Fault]:
-    """What no cluster could place, whatever its nodes."""
+    """Yields the faults of a layout that no cluster could hold."""
     for role, prefix in PREFIXES.items():
         if role == "engine" or not _exists(config, role):
             continue
@@ -158,10 +157,10 @@ SHARING = {
     "reward": ", or --colocate_critic_reward, or --colocate_all_models",
     "critic": ", or --colocate_all_models",
 }
-"""Role → how else it comes to GPUs."""
+"""Role → another way to give it GPUs."""
 
 
-def _guest_faults(guest: Group, host: Group) -> Iterator[Fault]:
+def _guest_faults(guest: RoleProcesses, host: RoleProcesses) -> Iterator[Fault]:
     if guest.nodes > host.nodes or guest.per_node > host.per_node:
         yield Fault(
             f"--{PREFIXES[guest.role]}_num_nodes",
@@ -172,7 +171,7 @@ def _guest_faults(guest: Group, host: Group) -> Iterator[Fault]:
 
 
 def _engine_faults(config: Config) -> Iterator[Fault]:
-    """Engines that share the policy's GPUs must fit on them."""
+    """Yields faults of engines that share the policy's GPUs and do not fit there."""
     if _host(config, "engine") is None or not _size(config, "policy"):
         return
     host, engines = _group(config, "policy"), _group(config, "engine")
@@ -205,12 +204,12 @@ def _exists(config: Config, role: str) -> bool:
 
 
 def shares_policy(config: Config, role: str) -> bool:
-    """Whether it lies on the policy's slots."""
+    """Whether the role shares the policy's slots."""
     return _host(config, role) == "policy"
 
 
 def _host(config: Config, role: str) -> str | None:
-    """Whose slots a role shares; None: it has its own."""
+    """Returns the role whose slots `role` shares; None if it has slots of its own."""
     if role == "policy":
         return None
     if config.colocate_all_models:
@@ -220,7 +219,7 @@ def _host(config: Config, role: str) -> str | None:
     return "critic" if config.colocate_critic_reward and role == "reward" else None
 
 
-def _group(config: Config, role: str) -> Group:
+def _group(config: Config, role: str) -> RoleProcesses:
     nodes, per_node = {
         "policy": (config.actor_num_nodes, config.actor_num_gpus_per_node),
         "critic": (config.critic_num_nodes, config.critic_num_gpus_per_node),
@@ -228,17 +227,17 @@ def _group(config: Config, role: str) -> Group:
         "reward": (config.reward_num_nodes, config.reward_num_gpus_per_node),
         "engine": (config.vllm_num_engines, engine_slots(config)),
     }[role]
-    return Group(role=role, nodes=nodes, per_node=per_node)
+    return RoleProcesses(role=role, nodes=nodes, per_node=per_node)
 
 
 def engine_slots(config: Config) -> int:
-    """Of one engine: a transformers engine computes on one, whatever vLLM's ranks would be."""
+    """Returns the slots of one engine. A transformers engine has one, whatever vLLM would have."""
     hf = config.rollout_engine == "hf" or (config.rollout_engine == "auto" and not is_exact(config))
     return 1 if hf else config.vllm.tensor_parallel_size
 
 
 def is_exact(config: Config) -> bool:
-    """Whether vLLM can tell the log-probabilities that training goes by."""
+    """Whether vLLM can return the log-probabilities that training needs."""
     return config.top_p == 1 or config.temperature == 1
 
 
@@ -246,8 +245,8 @@ def _size(config: Config, role: str) -> int:
     return _group(config, role).slots
 
 
-def _resources(config: Config, groups: tuple[Group, ...]) -> dict[str, float]:
-    """What each slot needs for every one of its groups: the most that any of them asks for."""
+def _resources(config: Config, groups: tuple[RoleProcesses, ...]) -> dict[str, float]:
+    """Returns the custom resources of each slot: the most that any of its roles asks for."""
     asked = {
         "policy": config.actor_resources,
         "critic": config.critic_resources,

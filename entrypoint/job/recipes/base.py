@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 
@@ -53,18 +53,20 @@ class Recipe(Protocol):
         """Return the warnings that the job will print at its start, for `plan`."""
         ...
 
-    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
         """Return what these nodes lack for the job, a sentence each."""
         ...
 
-    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+    def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         """Return settings whose job fits these nodes, which are fewer than requested.
 
         Returns the same settings if the job fits already, or cannot be made to fit.
         """
         ...
 
-    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> Mapping[str, Any] | None:
+    def resources(
+        self, settings: Settings, nodes: Sequence[NodeResources]
+    ) -> Mapping[str, Any] | None:
         """Return how the job's processes would be placed on these nodes, for `plan`."""
         ...
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.journal import read_events
 from contract.manifest import newest_checkpoint
-from contract.resources import Offer
+from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
@@ -66,19 +66,21 @@ class Builtin:
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)
 
-    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
         from trainer.cluster.resource_plan import shortfalls
 
         return shortfalls(_parsed(settings), nodes)
 
-    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+    def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         from trainer.cluster.resource_plan import smaller
 
         flags = smaller(_parsed(settings), nodes)
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
         return _with(settings, *words) if flags else settings
 
-    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> dict[str, Any] | None:
+    def resources(
+        self, settings: Settings, nodes: Sequence[NodeResources]
+    ) -> dict[str, Any] | None:
         from trainer.cluster.resource_plan import row
         from trainer.config.parse import parse
         from trainer.config.schema import ConfigError

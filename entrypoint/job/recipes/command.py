@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from contract.progress import Progress
-from contract.resources import Offer
+from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.parsers import BY_A_SHELL
 from entrypoint.config.settings import Settings
@@ -40,13 +40,13 @@ class AnyCommand:
     def warnings(self, settings: Settings) -> Sequence[str]:
         return ()
 
-    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> Sequence[str]:
+    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
         return ()
 
-    def fitted(self, settings: Settings, nodes: Sequence[Offer]) -> Settings:
+    def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         return settings
 
-    def resources(self, settings: Settings, nodes: Sequence[Offer]) -> None:
+    def resources(self, settings: Settings, nodes: Sequence[NodeResources]) -> None:
         return None
 
     def command(self, settings: Settings, resume_from: int | None) -> Command:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
@@ -87,7 +87,7 @@ class Meanwhile(Builtin):
     def __init__(self, nodes: Nodes) -> None:
         self._nodes: Nodes | None = nodes
 
-    def needs(self, settings: Settings, nodes: Sequence[Offer]) -> tuple[str, ...]:
+    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> tuple[str, ...]:
         if self._nodes is not None:
             self._nodes.hangs_up("b")
             self._nodes = None

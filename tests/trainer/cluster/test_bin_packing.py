@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from tests.support.repository import DATA
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.cluster.bin_packing import Assignment, assign
+from trainer.cluster.bin_packing import Assignment, pack
 from trainer.config import layout
 from trainer.config.config import Config
-from trainer.config.layout import Group, Layout, Pool
+from trainer.config.layout import Layout, ResourcePool, RoleProcesses
 from trainer.config.parse import parse
 
 GUIDES = DATA / "guides.toml"
@@ -40,8 +40,8 @@ def guide(name: str, tiny: Tiny, run_dir: Path, *more: str) -> Config:
     return replace(parse([*shlex.split(COMMANDS[name]), "--", *here, *more]), remote_rm_url="")
 
 
-def gpus(*counts: int) -> list[Offer]:
-    return [Offer(name=f"n{n}", gpus=count, cpus=64) for n, count in enumerate(counts, 1)]
+def gpus(*counts: int) -> list[NodeResources]:
+    return [NodeResources(name=f"n{n}", gpus=count, cpus=64) for n, count in enumerate(counts, 1)]
 
 
 def nodes(found: Assignment) -> dict[str, tuple[str, ...]]:
@@ -51,7 +51,7 @@ def nodes(found: Assignment) -> dict[str, tuple[str, ...]]:
 
 def test_the_guide_s_four_nodes_hold_a_model_each(tiny: Tiny, run_dir: Path) -> None:
     config = guide("four nodes, 70B", tiny, run_dir)
-    found = assign(layout.of(config), gpus(8, 8, 8, 8))
+    found = pack(layout.of(config), gpus(8, 8, 8, 8))
     assert nodes(found) == {
         "reference": ("n1",),
         "engine": ("n1",),
@@ -63,14 +63,14 @@ def test_the_guide_s_four_nodes_hold_a_model_each(tiny: Tiny, run_dir: Path) -> 
 
 
 def test_with_room_the_guide_s_engines_have_gpus_of_their_own(tiny: Tiny, run_dir: Path) -> None:
-    found = assign(layout.of(guide("four nodes, 70B", tiny, run_dir)), gpus(8, 8, 8, 8, 8))
+    found = pack(layout.of(guide("four nodes, 70B", tiny, run_dir)), gpus(8, 8, 8, 8, 8))
     assert nodes(found)["engine"] == ("n5", "n5")
     assert found.note == ""
 
 
 def test_the_guide_s_eight_nodes_hold_two_a_model(tiny: Tiny, run_dir: Path) -> None:
     config = guide("eight GPUs for each of two nodes a model", tiny, run_dir)
-    found = assign(layout.of(config), gpus(*[8] * 8))
+    found = pack(layout.of(config), gpus(*[8] * 8))
     assert nodes(found) == {
         "reference": ("n1", "n2"),
         "engine": ("n1", "n2"),
@@ -83,16 +83,16 @@ def test_the_guide_s_eight_nodes_hold_two_a_model(tiny: Tiny, run_dir: Path) -> 
 
 def test_the_guide_s_hybrid_has_all_models_on_sixteen_gpus(tiny: Tiny, run_dir: Path) -> None:
     config = guide("all models on the same GPUs", tiny, run_dir)
-    found = assign(layout.of(config), gpus(8, 8))
+    found = pack(layout.of(config), gpus(8, 8))
     assert set(nodes(found).values()) == {("n1", "n2")}
     (pool,) = found.layout.pools
-    assert [len(pool.seats(role)) for role in ("policy", "critic", "engine")] == [16, 16, 4]
+    assert [len(pool.slots_of(role)) for role in ("policy", "critic", "engine")] == [16, 16, 4]
 
 
 def test_the_slurm_guide_s_two_nodes_hold_two_pairs_and_four_engines(
     tiny: Tiny, run_dir: Path
 ) -> None:
-    found = nodes(assign(layout.of(guide("Slurm, PPO", tiny, run_dir)), gpus(8, 8)))
+    found = nodes(pack(layout.of(guide("Slurm, PPO", tiny, run_dir)), gpus(8, 8)))
     assert found["policy"] == found["reference"] == ("n1",)
     assert found["critic"] == found["reward"] == ("n1",)
     assert found["engine"] == ("n2",) * 4
@@ -105,10 +105,10 @@ def test_the_slurm_guide_s_v100s_hold_the_reference_and_nothing_else(
     a100 = {"actor_num_gpus_per_node": 6, "critic_num_gpus_per_node": 1}
     config = tiny.config(run_dir, **flags, **a100)
     offers = [
-        Offer(name="A", gpus=8, resources={"v100": 8}),
-        Offer(name="B", gpus=8, resources={"h100": 8}),
+        NodeResources(name="A", gpus=8, resources={"v100": 8}),
+        NodeResources(name="B", gpus=8, resources={"h100": 8}),
     ]
-    found = nodes(assign(layout.of(config), offers))
+    found = nodes(pack(layout.of(config), offers))
     assert found.pop("reference") == ("A",)
     assert set(found.values()) == {("B",)}
 
@@ -121,31 +121,33 @@ def test_every_shortfall_is_said_at_once(tiny: Tiny, run_dir: Path) -> None:
         actor_num_nodes=2,
         actor_num_gpus_per_node=4,
     )
-    assert assign(layout.of(config), gpus(4, 4)).shortfalls == (
+    assert pack(layout.of(config), gpus(4, 4)).shortfalls == (
         "reference wants 1 GPU and 1 v100 on 1 node; nodes offer 4 (0 v100), 4 (0 v100)",
         "critic wants 8 GPUs on 1 node; nodes offer 4 (0 v100), 4 (0 v100)",
         "each of 1 engines wants 1 GPU on 1 node; beside policy, "
         "nodes have 0 (0 v100), 0 (0 v100) left",
     )
     plain = tiny.config(run_dir, critic_num_gpus_per_node=8)
-    assert assign(layout.of(plain), gpus(4, 4)).shortfalls == (
+    assert pack(layout.of(plain), gpus(4, 4)).shortfalls == (
         "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
     )
 
 
 def test_no_nodes_are_a_shortfall_too(tiny: Tiny, run_dir: Path) -> None:
-    said = assign(layout.of(tiny.config(run_dir)), []).shortfalls
+    said = pack(layout.of(tiny.config(run_dir)), []).shortfalls
     assert len(said) == 4
     assert all("there are no nodes" in one for one in said)
 
 
 def test_without_gpus_the_same_layouts_lie_on_cpus(tiny: Tiny, run_dir: Path) -> None:
     config = guide("all models on the same GPUs", tiny, run_dir)
-    machines = [Offer(name=f"n{n}", cpus=2) for n in range(2)]
-    found = assign(layout.of(config), machines)
+    machines = [NodeResources(name=f"n{n}", cpus=2) for n in range(2)]
+    found = pack(layout.of(config), machines)
     assert set(nodes(found).values()) == {("n0", "n1")}
     assert (found.on_gpus, found.cpus) == (False, 0.25)
-    apart = assign(layout.of(tiny.config(run_dir)), [Offer(name=f"n{n}", cpus=4) for n in range(3)])
+    apart = pack(
+        layout.of(tiny.config(run_dir)), [NodeResources(name=f"n{n}", cpus=4) for n in range(3)]
+    )
     assert Counter(place for places in apart.nodes.values() for place in places) == {
         "n0": 2,
         "n1": 1,
@@ -155,51 +157,55 @@ def test_without_gpus_the_same_layouts_lie_on_cpus(tiny: Tiny, run_dir: Path) ->
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Layout, list[Offer]]:
+def cases(draw: st.DrawFn) -> tuple[Layout, list[NodeResources]]:
     roles = draw(st.lists(st.sampled_from(["reference", "critic", "policy"]), unique=True))
     special = st.sampled_from([{}, {}, {"v": 1.0}])
     pools = [
-        Pool(
+        ResourcePool(
             groups=(
-                Group(role=role, nodes=draw(st.integers(1, 2)), per_node=draw(st.integers(1, 3))),
+                RoleProcesses(
+                    role=role, nodes=draw(st.integers(1, 2)), per_node=draw(st.integers(1, 3))
+                ),
             ),
             resources=draw(special),
         )
         for role in roles
     ]
-    engines = Group(role="engine", nodes=draw(st.integers(1, 3)), per_node=draw(st.integers(1, 2)))
-    pools.append(Pool(groups=(engines,), resources=draw(special)))
+    engines = RoleProcesses(
+        role="engine", nodes=draw(st.integers(1, 3)), per_node=draw(st.integers(1, 2))
+    )
+    pools.append(ResourcePool(groups=(engines,), resources=draw(special)))
     offers = [
-        Offer(name=f"n{n}", gpus=count, resources={"v": draw(st.integers(0, 3))})
+        NodeResources(name=f"n{n}", gpus=count, resources={"v": draw(st.integers(0, 3))})
         for n, count in enumerate(draw(st.lists(st.integers(0, 4), min_size=1, max_size=4)))
     ]
-    return Layout(tuple(pools)), [*offers, Offer(name="last", gpus=1)]
+    return Layout(tuple(pools)), [*offers, NodeResources(name="last", gpus=1)]
 
 
 @given(cases())
 def test_no_node_is_oversubscribed_and_whatever_fits_is_placed(
-    case: tuple[Layout, list[Offer]],
+    case: tuple[Layout, list[NodeResources]],
 ) -> None:
     wanted, offers = case
-    found = assign(wanted, offers)
+    found = pack(wanted, offers)
     if found.shortfalls:
         assert not by_trying_everything(wanted, offers)
     left = {offer.name: [offer.gpus, offer.resources.get("v", 0)] for offer in offers}
     for pool in found.layout.pools:
         places = found.nodes.get(pool.name, ())
         assert len(places) == pool.nodes or found.shortfalls
-        assert len(set(places)) == len(places) or not pool.apart
+        assert len(set(places)) == len(places) or not pool.distinct_nodes
         for place in places:
             left[place][0] -= pool.per_node
             left[place][1] -= pool.per_node * pool.resources.get("v", 0)
     assert all(amount >= 0 for amounts in left.values() for amount in amounts)
 
 
-def by_trying_everything(wanted: Layout, offers: Sequence[Offer]) -> bool:
+def by_trying_everything(wanted: Layout, offers: Sequence[NodeResources]) -> bool:
     """Whether any choice of nodes for all pools fits."""
     ways = [
         itertools.combinations(range(len(offers)), pool.nodes)
-        if pool.apart
+        if pool.distinct_nodes
         else itertools.combinations_with_replacement(range(len(offers)), pool.nodes)
         for pool in wanted.pools
     ]
@@ -226,7 +232,7 @@ def test_a_large_cluster_that_is_one_gpu_short_is_judged_at_once(tiny: Tiny, run
         vllm_num_engines=60,
         vllm_tensor_parallel_size=3,
     )
-    said = assign(layout.of(config), gpus(*[8] * 49)).shortfalls
+    said = pack(layout.of(config), gpus(*[8] * 49)).shortfalls
     assert len(said) == 1
     assert said[0].startswith("each of 60 engines wants 3 GPUs")
 
@@ -235,16 +241,16 @@ def test_a_large_cluster_that_is_one_gpu_short_is_judged_at_once(tiny: Tiny, run
 def test_a_tight_fit_that_best_fit_misses_is_found(spare: int) -> None:
     """Taking the fullest node first, for the first pool, leaves the second without its own."""
 
-    def one(role: str, nodes: int, per_node: int, **resources: float) -> Pool:
-        group = Group(role=role, nodes=nodes, per_node=per_node)
-        return Pool(groups=(group,), resources=resources)
+    def one(role: str, nodes: int, per_node: int, **resources: float) -> ResourcePool:
+        group = RoleProcesses(role=role, nodes=nodes, per_node=per_node)
+        return ResourcePool(groups=(group,), resources=resources)
 
     wanted = Layout((one("reference", 1, 2), one("policy", 1, 2, v=1), one("engine", 1, 3 + spare)))
     offers = [
-        Offer(name="a", gpus=2, resources={"v": 2}),
-        Offer(name="b", gpus=5 + spare),
+        NodeResources(name="a", gpus=2, resources={"v": 2}),
+        NodeResources(name="b", gpus=5 + spare),
     ]
-    assert nodes(assign(wanted, offers)) == {
+    assert nodes(pack(wanted, offers)) == {
         "reference": ("b",),
         "policy": ("a",),
         "engine": ("b",),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster import memory_estimate, resource_plan
 from trainer.cluster.memory_estimate import ModelSize
@@ -134,6 +134,6 @@ def test_a_model_that_is_not_on_the_disk_has_no_size(
     (torn / "model.safetensors").write_bytes(b"\x01")
     assert memory_estimate.read_size(str(torn)) is not None  # its configuration says enough
     config = replace(tiny.config(run_dir), pretrain="some/name")
-    shown = resource_plan.row(config, [Offer(name="here", cpus=4)])
+    shown = resource_plan.row(config, [NodeResources(name="here", cpus=4)])
     assert [pool["peak_bytes"] for pool in shown["memory"]] == [None] * 4
     assert shown["shortfalls"] == []

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster import rescheduling
-from trainer.cluster.bin_packing import assign
+from trainer.cluster.bin_packing import pack
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
 from trainer.config import layout
 from trainer.config.config import Config
 
-GPUS = [Offer(name="here", cpus=32, gpus=8)]
+GPUS = [NodeResources(name="here", cpus=32, gpus=8)]
 NUCLEUS = {"top_p": 0.9, "temperature": 0.8}
 
 
 def gpus_of_the_actor(config: Config) -> float:
-    planned = Placement(assign(layout.of(config), GPUS), None, {})
+    planned = Placement(pack(layout.of(config), GPUS), None, {})
     held: float = Rescheduler(planned).options("engine", 0)["num_gpus"]
     return held
 

@@ -52,9 +52,11 @@ def test_zero_and_unsaid_sizes_of_a_guest_are_its_host_s(tiny: Tiny, run_dir: Pa
         vllm_tensor_parallel_size=4,
     )
     assert pools(config) == {"policy+reference+critic+engine": (2, 8)}
-    sizes = {role: len(layout.of(config).pools[0].seats(role)) for role in ("critic", "reference")}
+    sizes = {
+        role: len(layout.of(config).pools[0].slots_of(role)) for role in ("critic", "reference")
+    }
     assert sizes == {"critic": 16, "reference": 16}
-    assert layout.of(config).pools[0].tenants == 4
+    assert layout.of(config).pools[0].procs_per_slot == 4
 
 
 def test_engines_that_write_while_others_learn_have_slots_of_their_own(
@@ -74,7 +76,7 @@ def test_an_engine_s_slots_lie_side_by_side_on_one_node(tiny: Tiny, run_dir: Pat
         vllm_tensor_parallel_size=2,
     )
     (pool,) = layout.of(config).pools
-    assert pool.seats("engine") == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert pool.slots_of("engine") == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_a_smaller_guest_has_the_first_slots_of_each_node(tiny: Tiny, run_dir: Path) -> None:
@@ -87,8 +89,8 @@ def test_a_smaller_guest_has_the_first_slots_of_each_node(tiny: Tiny, run_dir: P
         colocate_actor_ref=True,
     )
     pool = layout.of(config).pool_of("reference")
-    assert pool.seats("reference") == [(0,), (1,), (4,), (5,)]
-    assert len(pool.seats("policy")) == 8
+    assert pool.slots_of("reference") == [(0,), (1,), (4,), (5,)]
+    assert len(pool.slots_of("policy")) == 8
 
 
 def test_shared_slots_need_what_every_tenant_asks_for(tiny: Tiny, run_dir: Path) -> None:

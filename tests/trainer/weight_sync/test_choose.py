@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer import run
-from trainer.cluster.bin_packing import assign
+from trainer.cluster.bin_packing import pack
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.schema import ConfigError
 from trainer.weight_sync import choose
 from trainer.weight_sync.choose import Member, Seat
 
-CPUS = [Offer(name="here", cpus=8)]
-GPUS = [Offer(name="here", cpus=8, gpus=8)]
+CPUS = [NodeResources(name="here", cpus=8)]
+GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
 TOGETHER = {"colocate_all_models": True}
 
 
-def chosen(config: Config, offers: list[Offer]) -> choose.Choice:
-    found = assign(layout.of(config), offers)
+def chosen(config: Config, offers: list[NodeResources]) -> choose.Choice:
+    found = pack(layout.of(config), offers)
     assert not found.shortfalls
     return choose.choice(run.choose_engine(config, found), found)
 
@@ -50,7 +50,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_way_follows_from_the_gpus_and_who_shares_them(
-    tiny: Tiny, run_dir: Path, flags: dict[str, Any], offers: list[Offer], backend: str
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any], offers: list[NodeResources], backend: str
 ) -> None:
     assert chosen(tiny.config(run_dir, **flags), offers) == choose.Choice(backend)
 
@@ -59,8 +59,8 @@ def test_engines_on_the_gpus_of_a_frozen_model_are_sent_their_weights(
     tiny: Tiny, run_dir: Path
 ) -> None:
     config = tiny.config(run_dir, init_kl_coef=0.1, advantage_estimator="gae")
-    three = [Offer(name=name, cpus=8, gpus=1) for name in ("a", "b", "c")]
-    assert assign(layout.of(config), three).note
+    three = [NodeResources(name=name, cpus=8, gpus=1) for name in ("a", "b", "c")]
+    assert pack(layout.of(config), three).note
     assert chosen(config, three) == choose.Choice("nccl")
 
 
@@ -86,7 +86,7 @@ def test_engines_on_the_gpus_of_a_frozen_model_are_sent_their_weights(
     ],
 )
 def test_a_way_that_cannot_be_is_replaced_by_one_that_can_and_the_run_says_why(
-    tiny: Tiny, run_dir: Path, flags: dict[str, Any], offers: list[Offer], said: str
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any], offers: list[NodeResources], said: str
 ) -> None:
     assert str(chosen(tiny.config(run_dir, **flags), offers)) == said
 

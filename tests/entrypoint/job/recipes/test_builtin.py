@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.resources import Offer
+from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.builtin import RECIPE
 
@@ -57,7 +57,7 @@ def test_the_nodes_of_the_roll_are_compared_with_the_layout(tmp_path: Path) -> N
     job = ["--pretrain", "some/model", "--prompt_data", str(prompts), "--critic_num_gpus_per_node"]
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_REWARD_URL": URL}
     settings = read_settings(environ, [*job, "8"])
-    nodes = [Offer(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
+    nodes = [NodeResources(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
     assert RECIPE.needs(settings, nodes) == ("critic wants 8 GPUs on 1 node; nodes offer 4, 4",)
     assert RECIPE.needs(read_settings(environ, [*job, "4"]), nodes) == ()
 
