@@ -7,8 +7,9 @@ v + S + 1 or before.
 
 The limit on groups that begin keeps this always possible (AReaL, Fu et al. 2025, equation 3). All
 groups begun by version v, without those that a filter removed, fit into the first v + S + 1 steps.
-So no step has more than its number of groups due, and no group is discarded for its age. With S = 0
-the groups of a step begin after the step before has ended, as with synchronous rollouts.
+A step takes the groups that could not all be in later steps before any other. So no step has more
+than its number of groups due, and no group is discarded for its age. With S = 0 the groups of a
+step begin after the step before has ended, as with synchronous rollouts.
 """
 
 from __future__ import annotations
@@ -67,16 +68,21 @@ class GroupStatus:
 def select(limits: StalenessLimits, step: int, groups: Sequence[GroupStatus]) -> list[int] | None:
     """Returns the indices of the groups of `step`; None if the step must wait.
 
-    `groups`: all groups alive, in the order in which they began. Groups that would be too old in
-    the next step come first. The first of the other ready groups fill the step.
+    `groups`: all groups alive, in the order in which they began. The step takes the first ready
+    groups, but leaves no more groups to a later step than that step can train.
     """
-    is_due = [group.version + limits.max_staleness + 1 <= step for group in groups]
-    due = [index for index, now in enumerate(is_due) if now]
-    others = [n for n, now in enumerate(is_due) if not now and groups[n].ready]
-    chosen = sorted([*due, *others[: max(0, limits.batch - len(due))]])
-    if len(chosen) < limits.batch or not all(groups[n].ready for n in chosen):
+    by_readiness = sorted(range(len(groups)), key=lambda index: not groups[index].ready)
+    chosen: list[int] = []
+    for last in range(step, step + limits.max_staleness + 1):
+        due = [n for n in by_readiness if groups[n].version + limits.max_staleness + 1 <= last]
+        now = len(due) - (last - step) * limits.batch  # the others fit into the steps until `last`
+        free = [index for index in due if index not in chosen]
+        chosen += free[: max(0, now - len(chosen))]
+    free = [index for index in by_readiness if index not in chosen]
+    chosen += free[: limits.batch - len(chosen)]
+    if len(chosen) < limits.batch or not all(groups[index].ready for index in chosen):
         return None
-    return chosen
+    return sorted(chosen)
 
 
 def balance(loads: Sequence[int], each: int, count: int) -> list[int]:

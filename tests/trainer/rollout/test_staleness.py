@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainer.rollout.staleness import (
@@ -18,6 +18,7 @@ from trainer.rollout.staleness import (
 )
 
 
+@example(seed=1, max_staleness=2, batch=1, total_steps=4, refused=0.3, impatience=0.5)
 @given(
     seed=st.integers(0, 2**32),
     max_staleness=st.integers(0, 4),
@@ -91,6 +92,14 @@ def test_a_step_waits_for_what_is_due_and_for_nothing_else() -> None:
     assert select(limits, 3, [due, GroupStatus(2, False), ready]) == [0, 2]
     assert select(limits, 2, [late, ready, ready]) == [1, 2]
     assert select(limits, 3, [ready]) is None
+
+
+def test_a_step_leaves_no_more_to_the_next_one_than_that_can_train() -> None:
+    limits = StalenessLimits(max_staleness=2, batch=1, total_steps=10)
+    older, newer = GroupStatus(0, False), GroupStatus(1, True)
+    assert select(limits, 2, [older, older, newer]) is None, "both of the older are due in step 3"
+    assert select(limits, 2, [older, newer]) == [1]
+    assert select(limits, 2, [older, GroupStatus(0, True), newer]) == [1]
 
 
 @pytest.mark.parametrize(
