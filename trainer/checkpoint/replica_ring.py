@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from contract.run_dir import write_atomically
 from trainer.checkpoint.replica_store import Holder
 from trainer.checkpoint.shard_manifest import Sheet
-from trainer.cluster.tcp_stream import Source
+from trainer.cluster.tcp_stream import StreamSource
 from trainer.config.config import Config
 
 MARK = re.compile(rb"[0-9a-f]{32}")
@@ -98,7 +98,7 @@ def neighbours(ring: Ring, node: str) -> tuple[Any | None, Any]:
     return ring[place][1], ring[(place + 1) % len(ring)][1]
 
 
-def receive(holder: Any, sheet: Sheet, source: Source) -> Any:
+def receive(holder: Any, sheet: Sheet, source: StreamSource) -> Any:
     """A reference to what comes of `Holder.receive`, which other requests do not wait for."""
     return holder.receive.options(concurrency_group=RECEIVE).remote(sheet, source)
 

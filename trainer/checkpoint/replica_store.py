@@ -28,7 +28,7 @@ from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.shard_manifest import Key, Sheet
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Address, Segment
-from trainer.cluster.tcp_stream import Reader, Source
+from trainer.cluster.tcp_stream import Reader, StreamSource
 from trainer.types import TrainingError
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Holder:
             self._check_room(sheet)
             self._shares[sheet.key] = _Share(shared_memory.adopt(address), sheet)
 
-    def receive(self, sheet: Sheet, source: Source) -> None:
+    def receive(self, sheet: Sheet, source: StreamSource) -> None:
         """Read a rank's copy from another node. Raises NoRoomError; TornError where it differs.
 
         May run in several threads, for different shares.
@@ -109,7 +109,7 @@ class Holder:
             with self._changing:
                 del self._coming[sheet.key]
 
-    def _read(self, sheet: Sheet, source: Source, place: Bytes) -> None:
+    def _read(self, sheet: Sheet, source: StreamSource, place: Bytes) -> None:
         for (start, end), digest in zip(pieces(len(place)), sheet.digests, strict=True):
             piece = place[start:end]
             try:

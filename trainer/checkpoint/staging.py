@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.checkpoint.shard_manifest import Contents
 from trainer.checkpoint.state import State
 from trainer.cluster.shared_memory import Address, Entry, Segment
-from trainer.cluster.tcp_stream import Server, Source
+from trainer.cluster.tcp_stream import Server, StreamSource
 
 ALIGNMENT = 64
 """Bytes; a cache line."""
@@ -79,7 +79,7 @@ class Space:
         return self._segment.address
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StreamSource:
         """Where other nodes read it, from the first time on that it is asked for."""
         if self._server is None:
             self._server = Server(self._segment.buffer, port=0)

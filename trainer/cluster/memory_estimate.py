@@ -1,4 +1,4 @@
-"""An estimate of the most memory that a step takes on a GPU, before anything is started.
+"""Estimates the peak memory of a step on each GPU, before any process starts.
 
 For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters), in bytes:
 
@@ -6,18 +6,18 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
   the optimiser by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
   section 3 and figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank
-  also keeps its share of the newest checkpoint while that is written, 12Ψ'/N.
+  also keeps its shard of the newest checkpoint while it is written, 12Ψ'/N.
 - activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
   matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
-  twice that in fp32. With --gradient_checkpointing a layer keeps its input alone, 2th (4th), and
-  one layer at a time is computed anew.
-- loading, before any step: the weights, a trained model's in fp32. With ZeRO stage 3 each rank has
-  its part alone and, for a moment, the largest tensor or layer whole: less than in a step.
+  twice that in fp32. With --gradient_checkpointing a layer keeps only its input, 2th (4th), and
+  one layer at a time is computed again.
+- loading, before any step: the weights, in fp32 if the model is trained. With ZeRO stage 3 a rank
+  has its shard and, for a moment, the whole largest tensor or layer: less than in a step.
 - an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values.
 
 Not counted: buffers of the communication library, fragmentation, the CUDA context (about 1 GB
-together). On GPUs that several roles share, the most of three phases counts; a role that sleeps
-or is offloaded holds nothing outside its own.
+together). If several roles share a GPU, the estimate is the largest of three phases. A role that
+sleeps or is offloaded holds nothing outside its own phase.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 UNGATED = ("gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode", "starcoder2")
-"""Model types whose feed-forward layers have two matrices; others' have three."""
+"""Model types whose feed-forward layers have two matrices; other types have three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class ModelSize:
     intermediate: int
 
     def adapters(self, rank: int) -> int:
-        """Parameters of LoRA's two factors at every linear layer; fewer where some are left out."""
+        """Returns the parameters of LoRA adapters at every linear layer: an upper bound."""
         attention, feed_forward = 4 * 2 * self.hidden, 3 * (self.hidden + self.intermediate)
         return self.layers * rank * (attention + feed_forward)
 
 
 def read_size(model: str) -> ModelSize | None:
-    """The size of the model in directory `model`; None where it is not on this disk.
+    """Returns the size of the model in directory `model`; None if it is not on this disk.
 
     Parameters are counted from the headers of safetensors files, which hold every tensor's shape
     (https://huggingface.co/docs/safetensors), else computed from config.json.
@@ -75,7 +75,7 @@ def read_size(model: str) -> ModelSize | None:
 
 
 def _counted(directory: Path) -> int | None:
-    """Elements of all tensors in the safetensors files; None where there are none."""
+    """Returns the elements of all tensors in the safetensors files; None without such files."""
     files = sorted(directory.glob("*.safetensors"))
     index = directory / "model.safetensors.index.json"
     try:
@@ -95,7 +95,7 @@ def _elements(path: Path) -> int:
 
 
 def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
-    """Embeddings, attention with its groups of keys, and the feed-forward layers; no biases."""
+    """Returns the parameters of embeddings, attention and feed-forward layers, without biases."""
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
     width = int(config.get("head_dim") or size.hidden // heads)
     keys = int(config.get("num_key_value_heads") or heads)
@@ -108,19 +108,19 @@ def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:
-    """None where it has none of these."""
+    """Returns the first value that is set; None if none is."""
     return next((config[name] for name in names if config.get(name)), None)
 
 
 ENGINE_ALONE, ENGINE_BESIDE = 0.9, 0.5
-"""Share of a GPU's memory that an engine takes where no flag says so: vLLM's, and the guides' for
-GPUs that it shares with models."""
+"""Default share of a GPU's memory for an engine: vLLM's default, and the share that OpenRLHF's
+guides give to an engine beside models."""
 TRAINED = ("policy", "critic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes that one process of a role takes."""
+class ProcessMemory:
+    """Memory of one process of a role, in bytes."""
 
     weights: int
     gradients: int = 0
@@ -128,14 +128,14 @@ class Memory:
     forward: int = 0
     """Activations of a pass without gradients."""
     update: int = 0
-    """Activations of a pass with them."""
+    """Activations of a pass with gradients."""
     host: int = 0
-    """In the CPU's memory instead."""
+    """In the CPU's memory, not on the GPU."""
     idle: int = 0
-    """What stays on the GPU while others work."""
+    """On the GPU while other roles work."""
 
     def at(self, phase: str) -> int:
-        """Bytes on the GPU in a phase of the step: rollout, forward or update."""
+        """Returns the bytes on the GPU in a phase of the step: rollout, forward or update."""
         if phase == "forward":
             return self.weights + self.optimiser + self.forward
         if phase == "update" and self.update:
@@ -147,14 +147,14 @@ class Memory:
         return max(self.at(phase) for phase in ("rollout", "forward", "update"))
 
 
-def of(config: Config, layout: Layout, role: str) -> Memory | None:
-    """What a process of `role` takes; None where the model is not on this disk."""
+def of(config: Config, layout: Layout, role: str) -> ProcessMemory | None:
+    """Returns the memory of a process of `role`; None if the model is not on this disk."""
     sizes = [size for model in _models(config, role) if (size := read_size(model))]
     if not sizes:
         return None
     ranks = len(layout.pool_of(role).slots_of(role))
-    parts = [_one(config, role, size, ranks) for size in sizes]
-    return Memory(
+    parts = [_process(config, role, size, ranks) for size in sizes]
+    return ProcessMemory(
         weights=sum(part.weights for part in parts),
         gradients=parts[0].gradients,
         optimiser=parts[0].optimiser,
@@ -166,15 +166,15 @@ def of(config: Config, layout: Layout, role: str) -> Memory | None:
 
 
 def sentence(config: Config, layout: Layout) -> str | None:
-    """The most that a process of each role takes; None where a model is not on this disk."""
+    """Returns a sentence with the peak of each role; None if no model is on this disk."""
     roles = [group.role for pool in layout.pools for group in pool.groups if group.role != "engine"]
     needs = {role: of(config, layout, role) for role in roles}
-    said = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
-    return f"planned for each process of a step: {', '.join(said)}" if said else None
+    peaks = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
+    return f"planned for each process of a step: {', '.join(peaks)}" if peaks else None
 
 
 def engine_share(config: Config, layout: Layout) -> float:
-    """Share of a GPU's memory that one engine takes."""
+    """Returns the share of a GPU's memory that one engine takes."""
     pool = layout.pool_of("engine")
     models = [group for group in pool.groups if group.role != "engine"]
     if config.vllm.gpu_memory_utilization is not None:
@@ -184,10 +184,10 @@ def engine_share(config: Config, layout: Layout) -> float:
 
 
 def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
-    """Bytes that each GPU of `pool` must have at least; None where a model is not on this disk.
+    """Returns the least bytes of each GPU of `pool`; None if a model is not on this disk.
 
-    M bytes, of which the engines take a share u: the models need what is left, (1 - u)M, in the
-    rollout; in the other phases too, unless the engines sleep. u M holds the engine's weights.
+    Of M bytes the engines take a share u. The models need (1 - u)M during the rollout, and in the
+    other phases too unless the engines sleep. uM must hold the engine's weights.
     """
     memories = {group.role: of(config, layout, group.role) for group in pool.groups}
     known = {role: memory for role, memory in memories.items() if memory is not None}
@@ -211,14 +211,14 @@ def _models(config: Config, role: str) -> list[str]:
     return [config.critic_pretrain or config.pretrain] if role == "critic" else [config.pretrain]
 
 
-def _one(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
+def _process(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
     if role == "engine":
-        # Its ranks hold a part of the weights each, in the policy's precision.
-        return Memory(weights=_width(config) * size.parameters // engine_slots(config))
+        # Each rank of an engine holds a part of the weights, in the policy's precision.
+        return ProcessMemory(weights=_width(config) * size.parameters // engine_slots(config))
     return _trained(config, size, ranks) if role in TRAINED else _frozen(config, role, size, ranks)
 
 
-def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
+def _trained(config: Config, size: ModelSize, ranks: int) -> ProcessMemory:
     learnt = size.adapters(config.lora.rank) if config.lora.rank else size.parameters
     stage, width = config.sharding.zero_stage, _width(config)
     weights = width * size.parameters // (ranks if stage >= 3 else 1)
@@ -227,7 +227,7 @@ def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
     on_host = optimiser if config.sharding.adam_offload else 0
     kept = weights + optimiser - on_host
     asleep = config.sharding.sleep
-    return Memory(
+    return ProcessMemory(
         weights=weights,
         gradients=gradients,
         optimiser=optimiser - on_host,
@@ -239,16 +239,16 @@ def _trained(config: Config, size: ModelSize, ranks: int) -> Memory:
 
 
 def _copy(config: Config, learnt: int, ranks: int) -> int:
-    """Of a rank's share of a checkpoint: fp32 weights and moments, apart from training."""
+    """Returns the bytes of the copy of a rank's checkpoint shard: fp32 weights and moments."""
     return 0 if config.disable_ds_ckpt else 12 * learnt // ranks
 
 
-def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> Memory:
-    """DeepSpeed shards the reference at stage 3 only; every reward process has whole models."""
+def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
+    """The reference is sharded only at ZeRO stage 3. Every reward process has whole models."""
     sharded = role == "reference" and config.sharding.zero_stage >= 3
     weights = _width(config) * size.parameters // (ranks if sharded else 1)
     offloaded = config.ref_reward_offload
-    return Memory(
+    return ProcessMemory(
         weights=weights,
         forward=_layer(config, size, _scoring_tokens(config)),
         host=weights if offloaded else 0,
@@ -278,5 +278,5 @@ def _scoring_tokens(config: Config) -> int:
 
 
 def _width(config: Config) -> int:
-    """Bytes of one weight."""
+    """Returns the bytes of one weight."""
     return 2 if config.mixed_precision else 4

@@ -1,7 +1,7 @@
-"""All that the processes of a run import, in one import: for a process that forks them.
+"""Imports all modules that the processes of a run need, for a process that forks those processes.
 
-All but Ray and what imports it: as its library is loaded, it reads the variables of its process,
-among them the job that a worker belongs to. What Ray itself imports is here.
+Ray is left out: its library reads the process's environment variables when it loads, among them the
+job of a worker. The packages that Ray imports are included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""Those that are trained most; a model of another is imported as it is loaded."""
+"""The most common model families. Other families are imported when a model loads."""
 OF_RAY = (
     *("aiohttp", "google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests"),
     *("uvloop", "yaml"),

@@ -1,4 +1,4 @@
-"""How the ranks of a model find each other: a store on the first one's node, then collectives."""
+"""The rendezvous of a model's ranks: a store on rank 0's node, then collectives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainer.types import Rank
 
 
 class RankRendezvous:
-    """A store that this process holds for its ranks, on a port that the system chose."""
+    """A store in rank 0's process, on a free port."""
 
     def __init__(self, host: str, timeout: float) -> None:
-        """`timeout` in seconds."""
+        """`timeout`: seconds."""
         self._store = TCPStore(
             host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout)
         )
@@ -25,19 +25,19 @@ class RankRendezvous:
 
 
 def join(address: tuple[str, int], rank: Rank, own: str, timeout: float) -> None:
-    """Set up this process's collectives; none of them waits longer than `timeout` seconds.
+    """Set up this process's collectives, with a timeout of `timeout` seconds each.
 
-    `own` is this node's address in the cluster.
+    `own`: this node's address in the cluster.
     """
     host, port = address
     limit = timedelta(seconds=timeout)
-    if interface := _interface_of(own):  # gloo else asks what the host's name means, often itself
+    if interface := _interface_of(own):  # else gloo resolves the host's name, often to loopback
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     _begin(TCPStore(host, port, is_master=False, timeout=limit), rank, limit)
 
 
 def alone() -> None:
-    """Collectives of one rank, for what insists on them."""
+    """Set up collectives of one rank, for libraries that require them."""
     if not distributed.is_initialized():
         _begin(HashStore(), Rank(), timedelta(minutes=1))
 

@@ -143,9 +143,8 @@ class Rescheduler:
     def _ask(self, reserved: Reservation) -> Any:
         """Request a placement group of spare bundles on one of the reachable nodes."""
         there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
-        selector = {
-            "ray.io/node-id": f"in({','.join(there)})"
-        }  # Ray would take a space as a part of a name
+        # No spaces in the list: Ray would take them as parts of the ids.
+        selector = {"ray.io/node-id": f"in({','.join(there)})"}
         return placement_group(
             [dict(reserved.resources)] * len(reserved.bundles),
             strategy="STRICT_PACK",

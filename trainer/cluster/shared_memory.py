@@ -1,7 +1,8 @@
-"""Memory that processes of one node share.
+"""Memory segments that processes of one node share.
 
-It is anonymous (memfd): the kernel frees it when the last process that maps it has ended, however
-it ended, and it needs no room under /dev/shm, of which a container has 64 MB by default.
+A segment is anonymous memory (memfd). The kernel frees the segment when the last process that maps
+it has ended, however it ended. It needs no space under /dev/shm, where a container has 64 MB by
+default.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cluster.tcp_stream import Source
+from trainer.cluster.tcp_stream import StreamSource
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a process of the same node finds a segment."""
+    """The address of a segment for processes of the same node."""
 
     path: str
     inode: int
-    """Tells it from another segment that had the same path before."""
+    """Distinguishes the segment from an older one with the same path."""
     size: int
     """Bytes."""
 
@@ -31,51 +32,51 @@ class Entry:
 
     name: str
     dtype: str
-    """torch's name of it."""
+    """torch's name of the type."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the beginning of all that are offered together."""
+    """Bytes from the beginning of all tensors that are offered together."""
 
 
 Part = tuple[Entry, ...]
-"""What travels together."""
+"""Tensors that are sent together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Tensors in a segment: a few hundred bytes that stand for megabytes."""
+    """A description of tensors in a segment: hundreds of bytes that stand for megabytes."""
 
     address: Address
     entries: Part
     begin: int
     end: int
-    """Bytes from the segment's beginning, between which the tensors lie."""
-    source: Source | None = None
-    """Where other nodes read them."""
+    """The tensors lie between bytes `begin` and `end` of the segment."""
+    source: StreamSource | None = None
+    """The address from which other nodes read the tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A part of the weights in a GPU's memory, for processes there to read."""
+    """A part of the weights in a GPU's memory, for other processes on that GPU to read."""
 
     part: Part
     gpu: str
-    """Its UUID."""
+    """UUID of the GPU."""
     handle: bytes
-    """What torch opens the memory with, pickled: an address and its kind, not what is in it."""
+    """Pickled handle with which torch opens the memory. It has no contents of the memory."""
 
 
 def node() -> str:
-    """The same for two processes exactly where one can map what the other shares."""
+    """Returns an id that two processes share if and only if each can map the other's segments."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
 class Segment:
-    """Shared memory of this process's own, for others to map."""
+    """Shared memory of this process, for other processes to map."""
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """`descriptor`: of one that another process has made, and that lives as long as both."""
+        """`descriptor`: of a segment that another process has made and this process adopts."""
         self.adopted = descriptor is not None
         if descriptor is None:
             descriptor = os.memfd_create("weights")
@@ -88,12 +89,12 @@ class Segment:
 
 
 def adopt(address: Address) -> Segment:
-    """Another process's segment, which stays when that process ends. Raises OSError."""
+    """Map another process's segment, and keep it after that process ends. Raises OSError."""
     return Segment(address.size, os.open(address.path, os.O_RDWR))
 
 
 def attach(address: Address) -> mmap.mmap:
-    """To read only. Raises OSError where the process that shared it has ended."""
+    """Map a segment read-only. Raises OSError if the process that shares it has ended."""
     descriptor = os.open(address.path, os.O_RDONLY)
     try:
         return mmap.mmap(descriptor, address.size, prot=mmap.PROT_READ)

@@ -1,7 +1,7 @@
-"""Ranges of a shared segment over TCP, for nodes that cannot map it.
+"""Streams ranges of a shared segment over TCP, for nodes that cannot map the segment.
 
-Ray's objects are copied several times on their way and cut into small chunks; this is one stream
-from memory to memory. Who connects shows a secret, which travels in Ray's own messages alone.
+Ray cuts an object into small chunks and copies it several times. This is one stream from memory to
+memory. A reader must show a secret, which travels only in Ray's own messages.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from threading import Thread
 from trainer.types import TrainingError
 
 ADDRESS = "NODE_ADDRESS"
-"""Variable of a process: where other nodes reach it."""
+"""Environment variable of a process: the address at which other nodes reach it."""
 SECRET_BYTES = 32
 RANGE = struct.Struct("!QQ")
 """A request: offset and length, in bytes."""
-PATIENCE = 60.0
-"""Seconds without a single byte after which a stream is given up."""
+SILENCE_SECONDS = 60.0
+"""Timeout of a stream: seconds without a byte."""
 SECRET_SECONDS = 10.0
-"""Deadline for a connection to show the secret."""
+"""Timeout until a new connection must have shown the secret."""
 MOST_NEWCOMERS = 64
-"""Connections that have not shown it yet; with more, the oldest is closed."""
+"""Most connections without the secret. With more, the oldest is closed."""
 ACCEPT_PAUSE = 0.1
-"""Seconds until the next try to accept a connection, if one has failed."""
+"""Seconds until the next try after a failed accept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a segment can be read from other nodes."""
+class StreamSource:
+    """The address from which other nodes can read a segment."""
 
     host: str
     port: int
@@ -45,27 +45,27 @@ class Source:
 
 
 class Server:
-    """Serves a buffer of this process, whatever is in it at the time, until the process ends."""
+    """Serves the current contents of a buffer of this process, until the process ends."""
 
     def __init__(self, buffer: mmap.mmap, port: int) -> None:
-        """`port` of this node; 0 for one that is free. Raises TrainingError where it is taken."""
+        """`port`: 0 for any free port. Raises TrainingError if the port is taken."""
         self._buffer = buffer
         host = os.environ.get(ADDRESS, "127.0.0.1")
         self._listener = listening(host, port)
         self._listener.setblocking(False)
         used = self._listener.getsockname()[1]
-        self.source = Source(host, used, secrets.token_bytes(SECRET_BYTES))
+        self.source = StreamSource(host, used, secrets.token_bytes(SECRET_BYTES))
         Thread(target=self._greet, name="weights", daemon=True).start()
 
     def _greet(self) -> None:
-        """Accept connections; one that shows the secret in time gets a thread of its own."""
+        """Accept connections. A connection that shows the secret in time gets a thread."""
         newcomers: dict[socket.socket, _Newcomer] = {}
         with selectors.DefaultSelector() as ready:
 
-            def let_go(one: _Newcomer) -> socket.socket:
-                ready.unregister(one.connection)
-                del newcomers[one.connection]
-                return one.connection
+            def release(newcomer: _Newcomer) -> socket.socket:
+                ready.unregister(newcomer.connection)
+                del newcomers[newcomer.connection]
+                return newcomer.connection
 
             ready.register(self._listener, selectors.EVENT_READ)
             while True:
@@ -74,7 +74,7 @@ class Server:
                     if newcomer is not None:
                         if (known := self._knows_secret(newcomer)) is None:
                             continue
-                        connection = let_go(newcomer)
+                        connection = release(newcomer)
                         if known:
                             self._begin(connection)
                         else:
@@ -85,19 +85,19 @@ class Server:
                 overdue = time.monotonic() - SECRET_SECONDS
                 for newcomer in list(newcomers.values()):
                     if newcomer.opened < overdue or len(newcomers) > MOST_NEWCOMERS:
-                        let_go(newcomer).close()
+                        release(newcomer).close()
 
     def _accepted(self) -> socket.socket | None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has gone again, or this process has no descriptor left
+        except OSError:  # the peer has left, or this process has no free descriptor
             time.sleep(ACCEPT_PAUSE)
             return None
         connection.setblocking(False)
         return connection
 
     def _knows_secret(self, newcomer: _Newcomer) -> bool | None:
-        """None until all of what it shows has come."""
+        """Returns None until all bytes of the secret have come."""
         try:
             part = newcomer.connection.recv(SECRET_BYTES - len(newcomer.shown))
         except BlockingIOError:
@@ -110,7 +110,7 @@ class Server:
         return hmac.compare_digest(bytes(newcomer.shown), self.source.secret)
 
     def _begin(self, connection: socket.socket) -> None:
-        """Serve it in a thread of its own. If the system gives none, the connection is closed."""
+        """Serve the connection in a thread. If no thread can start, close the connection."""
         try:
             connection.setblocking(True)
             Thread(target=self._serve, args=(connection,), daemon=True).start()
@@ -125,12 +125,12 @@ class Server:
                     with whole[offset : offset + length] as part:
                         connection.sendall(part)
         except OSError:
-            return  # the reader has gone, and says so itself
+            return  # the reader has left; it reports that itself
 
 
 @dataclass(slots=True)
 class _Newcomer:
-    """A connection that has not shown the secret."""
+    """A connection that has not shown the whole secret."""
 
     connection: socket.socket
     shown: bytearray = field(default_factory=bytearray)
@@ -138,7 +138,7 @@ class _Newcomer:
 
 
 def _seconds_left(newcomers: Mapping[socket.socket, _Newcomer]) -> float | None:
-    """Until the oldest has to have shown the secret."""
+    """Returns the seconds until the oldest connection must have shown the secret."""
     oldest = next(iter(newcomers.values()), None)
     if oldest is None:
         return None
@@ -146,14 +146,14 @@ def _seconds_left(newcomers: Mapping[socket.socket, _Newcomer]) -> float | None:
 
 
 class Reader:
-    """Reads from one source after another; a connection is kept for as long as it serves."""
+    """Reads from one source after another, and keeps the connection to the newest source."""
 
     def __init__(self) -> None:
-        self._source: Source | None = None
+        self._source: StreamSource | None = None
         self._connection: socket.socket | None = None
 
-    def read(self, source: Source, offset: int, target: memoryview) -> None:
-        """Fill `target` from `offset` of the segment. Raises TrainingError where that fails."""
+    def read(self, source: StreamSource, offset: int, target: memoryview) -> None:
+        """Fill `target` from `offset` of the segment. Raises TrainingError if that fails."""
         try:
             connection = self._connected(source)
             connection.sendall(RANGE.pack(offset, len(target)))
@@ -166,12 +166,12 @@ class Reader:
                 "every port above 1023, or on --vllm_sync_port"
             ) from error
 
-    def _connected(self, source: Source) -> socket.socket:
+    def _connected(self, source: StreamSource) -> socket.socket:
         if self._connection is None or self._source != source:
             if self._connection:
                 self._connection.close()
             address = (source.host, source.port)
-            self._connection = socket.create_connection(address, timeout=PATIENCE)
+            self._connection = socket.create_connection(address, timeout=SILENCE_SECONDS)
             self._connection.sendall(source.secret)
             self._source = source
         return self._connection
@@ -189,7 +189,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes; none where the other side has closed the connection instead."""
+    """Returns `size` bytes; no bytes if the other side has closed the connection."""
     content = bytearray(size)
     with memoryview(content) as view:
         try:

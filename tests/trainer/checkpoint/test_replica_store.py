@@ -20,7 +20,7 @@ from trainer.checkpoint.shard_manifest import Sheet, newest_whole
 from trainer.checkpoint.staging import Copies, Keep
 from trainer.checkpoint.state import State
 from trainer.cluster.shared_memory import Segment
-from trainer.cluster.tcp_stream import Server, Source
+from trainer.cluster.tcp_stream import Server, StreamSource
 
 ALL = [(role, rank) for role, count in RANKS.items() for rank in range(count)]
 
@@ -97,7 +97,7 @@ def holder() -> Holder:
 
 
 @pytest.fixture(scope="module")
-def rank() -> tuple[Segment, Source]:
+def rank() -> tuple[Segment, StreamSource]:
     """A rank's copy of two pieces, and where it is read."""
     segment = Segment(SIZE)
     view(segment)[:] = np.random.default_rng(0).integers(0, 255, SIZE, dtype=np.uint8)
@@ -105,7 +105,7 @@ def rank() -> tuple[Segment, Source]:
 
 
 def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
-    holder: Holder, rank: tuple[Segment, Source]
+    holder: Holder, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     one, two = sheet_of(segment, 1), sheet_of(segment, 2)
@@ -121,7 +121,7 @@ def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
 
 
 def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
-    rank: tuple[Segment, Source],
+    rank: tuple[Segment, StreamSource],
 ) -> None:
     """One of a step before, which may never come, takes none of it."""
     segment, source = rank
@@ -130,7 +130,7 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
     ]
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        silent = Source(*listener.getsockname(), source.secret)
+        silent = StreamSource(*listener.getsockname(), source.secret)
         holder = Holder(budget=2 * SIZE)
         threads = [Thread(target=ends_torn, args=(holder, one, silent)) for one in sheets[:3]]
         for thread in threads:
@@ -144,13 +144,13 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
     assert holder.sheets() == [sheets[3]]
 
 
-def ends_torn(holder: Holder, sheet: Sheet, silent: Source) -> None:
+def ends_torn(holder: Holder, sheet: Sheet, silent: StreamSource) -> None:
     with pytest.raises(TornError):
         holder.receive(sheet, silent)
 
 
 def test_a_rank_that_does_not_answer_leaves_what_was_whole(
-    holder: Holder, rank: tuple[Segment, Source]
+    holder: Holder, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     holder.receive(sheet_of(segment, 1), source)
@@ -160,7 +160,7 @@ def test_a_rank_that_does_not_answer_leaves_what_was_whole(
 
 
 def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
-    holder: Holder, rank: tuple[Segment, Source]
+    holder: Holder, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     holder.receive(sheet_of(segment, 1), source)
@@ -176,7 +176,7 @@ def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
 
 
 def test_what_is_learnt_of_a_step_that_is_held_is_held_with_it(
-    holder: Holder, rank: tuple[Segment, Source]
+    holder: Holder, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     for step in (1, 2):

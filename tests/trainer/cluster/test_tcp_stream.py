@@ -13,24 +13,24 @@ from collections.abc import Callable
 import pytest
 
 from trainer.cluster import tcp_stream
-from trainer.cluster.tcp_stream import RANGE, Reader, Server, Source
+from trainer.cluster.tcp_stream import RANGE, Reader, Server, StreamSource
 from trainer.types import TrainingError
 
 CONTENT = b"weights!" * 512
 
 
 @pytest.fixture
-def source() -> Source:
+def source() -> StreamSource:
     buffer = mmap.mmap(-1, len(CONTENT))
     buffer[:] = CONTENT
     return Server(buffer, port=0).source
 
 
-def connected(source: Source) -> socket.socket:
+def connected(source: StreamSource) -> socket.socket:
     return socket.create_connection((source.host, source.port), timeout=10)
 
 
-def read(source: Source) -> bytes:
+def read(source: StreamSource) -> bytes:
     content = bytearray(len(CONTENT))
     Reader().read(source, 0, memoryview(content))
     return bytes(content)
@@ -43,7 +43,7 @@ def eventually(check: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_silent_connections_cost_no_threads_and_keep_no_reader_out(source: Source) -> None:
+def test_silent_connections_cost_no_threads_and_keep_no_reader_out(source: StreamSource) -> None:
     before = threading.active_count()
     silent = [connected(source) for _ in range(300)]
     assert read(source) == CONTENT
@@ -55,7 +55,7 @@ def test_silent_connections_cost_no_threads_and_keep_no_reader_out(source: Sourc
 
 
 def test_a_connection_that_does_not_show_the_secret_in_time_is_closed(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: StreamSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp_stream, "SECRET_SECONDS", 0.3)
     with connected(source) as silent, connected(source) as slow:
@@ -64,16 +64,16 @@ def test_a_connection_that_does_not_show_the_secret_in_time_is_closed(
         assert slow.recv(1) == b""
 
 
-def test_a_wrong_secret_ends_the_connection_and_reads_nothing(source: Source) -> None:
+def test_a_wrong_secret_ends_the_connection_and_reads_nothing(source: StreamSource) -> None:
     with connected(source) as connection:
         connection.sendall(bytes(len(source.secret)))
         assert connection.recv(1) == b""
     with pytest.raises(TrainingError):
-        read(Source(source.host, source.port, bytes(len(source.secret))))
+        read(StreamSource(source.host, source.port, bytes(len(source.secret))))
 
 
 def test_a_secret_that_comes_in_parts_with_the_first_request_behind_it_is_served(
-    source: Source,
+    source: StreamSource,
 ) -> None:
     with connected(source) as connection:
         connection.sendall(source.secret[:5])
@@ -120,7 +120,7 @@ def test_readers_are_served_by_a_process_without_a_free_descriptor() -> None:
 
 
 def test_a_reader_that_gets_no_thread_is_turned_away_and_the_next_is_served(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: StreamSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -15,7 +15,7 @@ from torch import nn
 from tests.support.engines import State, staged
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Parcel
-from trainer.cluster.tcp_stream import SECRET_BYTES, Source
+from trainer.cluster.tcp_stream import SECRET_BYTES, StreamSource
 from trainer.types import TrainingError
 from trainer.weight_sync import shared_memory as weights
 
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
 
 def test_a_policy_s_node_that_is_gone_is_named_with_its_port(closed_port: int) -> None:
     parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)})
-    parcel = replace(parcel, source=Source("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
+    parcel = replace(parcel, source=StreamSource("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
     with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {closed_port}: .*refused"):
         weights.Inbox().fetch(parcel)
 

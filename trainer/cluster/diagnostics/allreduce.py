@@ -1,16 +1,15 @@
-"""Do all nodes reach each other, right and fast enough?
+"""Checks that all nodes reach each other, with correct results and enough bandwidth.
 
-`python -m trainer.cluster.diagnostics.allreduce` tries it.
+Program: `python -m trainer.cluster.diagnostics.allreduce`.
 
-One rank on each GPU, or on each node where there is none: an all-reduce over all of them with NCCL,
-RCCL or gloo, as the trainer's own ranks do it, its result compared with the exact sum and its
-bandwidth with `--least`. Where that fails, is slow, or has nothing to be compared with, pairs of
-nodes, all at once, name the node or the link that is slow or silent. A rank that hangs is ended
-with its process: nothing here waits longer than `--timeout` a round, or three minutes for the
-processes and torch.
+One rank runs on each GPU, or on each node without GPUs. An all-reduce over all ranks uses NCCL,
+RCCL or gloo, like the trainer's ranks. Its result is compared with the exact sum, its bandwidth
+with `--least`. If it fails, is slow, or cannot be compared, pairs of nodes run in parallel and show
+the slow or silent node or link. A rank that hangs is killed: a round waits at most `--timeout`
+seconds, the start of processes and torch at most three minutes.
 
-With `--count` it begins before the nodes are there, and has torch loaded on each that has come by
-the time when the last one does. Prints one JSON row; ends with 76 where a fault was found.
+With `--count` the program starts before all nodes are there, and loads torch on each node that
+joins. Prints one JSON row. Exits with 76 if it found a fault.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any
 
 from contract.run_dir import ExitCode
 from trainer.cluster.diagnostics import bisect
-from trainer.cluster.diagnostics.allreduce_rank import Rank
+from trainer.cluster.diagnostics.allreduce_rank import AllReduceRank
 from trainer.cluster.placement import job_config
 
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 180.0
-"""For all processes to start and to load torch: from a cold disk both take long."""
+"""Seconds for all processes to start and to load torch, also from a cold disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +42,45 @@ class Node:
 
 @dataclass(slots=True)
 class Crowd:
-    """Ranks on the nodes of one Ray cluster; those of a group that fails are started anew."""
+    """The ranks on the nodes of one Ray cluster. The ranks of a group that fails restart."""
 
     timeout: float
-    """Seconds of one round."""
+    """Timeout of one round, in seconds."""
     _nodes: dict[str, Node] = field(default_factory=dict)
     _ranks: dict[str, list[Any]] = field(default_factory=dict)
-    _up: dict[str, list[Any]] = field(default_factory=dict)
-    """Of each rank, that its process is there."""
+    _started: dict[str, list[Any]] = field(default_factory=dict)
+    """Calls that each rank answers once its process has started."""
 
     def take(self, nodes: Iterable[Node]) -> None:
-        """Start ranks where there are none yet; nothing is waited for."""
+        """Start ranks on nodes that have none. Does not wait for them."""
         for node in nodes:
             self._nodes[node.name] = node
             self._of(node.name)
 
     def unstarted(self, names: Sequence[str], timeout: float) -> list[str]:
-        """Nodes on which Ray has not started all processes after so long.
+        """Returns the nodes on which Ray has not started all processes within `timeout` seconds.
 
-        Where one has started and died, or its node is lost, the ranks start anew when they are
-        next asked: whether that node answers is for them to show.
+        If a process has started and died, or its node is lost, the node's ranks restart at the next
+        call: that call shows whether the node answers.
         """
         import ray
 
-        up = [answer for name in names for answer in self._up[name]]
-        _, pending = ray.wait(up, num_returns=len(up), timeout=timeout)
-        silent = [name for name in names if not set(pending).isdisjoint(self._up[name])]
-        started = [name for name in names if name not in silent]
-        self._end([name for name in started if _got(self._up[name], 0.0) is None])
+        started = [answer for name in names for answer in self._started[name]]
+        _, pending = ray.wait(started, num_returns=len(started), timeout=timeout)
+        silent = [name for name in names if not set(pending).isdisjoint(self._started[name])]
+        others = [name for name in names if name not in silent]
+        self._end([name for name in others if _got(self._started[name], 0.0) is None])
         return silent
 
     def warm_up(self, names: Sequence[str], timeout: float) -> None:
-        """Until torch is there on all of them."""
+        """Wait until all ranks have loaded torch, at most `timeout` seconds."""
         import ray
 
         answers = [rank.ready.remote() for name in names for rank in self._of(name)]
         ray.wait(answers, num_returns=len(answers), timeout=timeout)
 
     def all(self, names: Sequence[str]) -> float | None:
-        """GB/s over all nodes."""
+        """Returns the bandwidth over all nodes, in GB/s; None if the all-reduce failed."""
         (speed,) = self._try([names])
         return speed
 
@@ -89,7 +88,7 @@ class Crowd:
         return self._try(pairs)
 
     def _try(self, groups: Sequence[Sequence[str]]) -> list[float | None]:
-        """GB/s of each group, all at the same time; None where one failed, or gave no answer."""
+        """Returns the GB/s of each group, tried in parallel; None for a group that failed."""
         began = time.monotonic()
         ready, deadline = began + self.timeout / 2, began + self.timeout
         crews = [[rank for name in group for rank in self._of(name)] for group in groups]
@@ -105,7 +104,7 @@ class Crowd:
         asked = [self._start(crew, at, deadline) for crew, at in zip(crews, meetings, strict=True)]
         speeds = [_slowest(_got(answers, deadline)) for answers in asked]
         for group, of, ok, speed in zip(groups, there, able, speeds, strict=True):
-            if not ok:  # the others of the group wait, with torch loaded, for who is
+            if not ok:  # keep the ranks that answer: they have loaded torch
                 self._end([name for name in group if _got(of[name], 0.0) is None])
             elif speed is None:
                 self._end(group)
@@ -117,19 +116,19 @@ class Crowd:
 
         if name not in self._ranks:
             node = self._nodes[name]
-            remote = ray.remote(Rank).options(
+            remote = ray.remote(AllReduceRank).options(
                 num_cpus=0,
                 num_gpus=1 if node.gpus else 0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             )
             self._ranks[name] = [remote.remote() for _ in range(max(1, node.gpus))]
-            self._up[name] = [rank.up.remote() for rank in self._ranks[name]]
+            self._started[name] = [rank.started.remote() for rank in self._ranks[name]]
             for rank in self._ranks[name]:
                 rank.ready.remote()
         return self._ranks[name]
 
     def _start(self, crew: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
-        """The answers of one group, to come; none where it does not meet."""
+        """Returns the calls of one group; empty if its ranks do not meet."""
         if meeting is None or (at := _got([meeting], deadline)) is None:
             return []
         left = max(0.1, deadline - time.monotonic())
@@ -147,7 +146,7 @@ class Crowd:
 
 
 def _got(answers: Sequence[Any], deadline: float) -> list[Any] | None:
-    """All of them; None where one fails, or is not there in time."""
+    """Returns all answers; None if one fails or is late."""
     import ray
 
     try:
@@ -157,14 +156,19 @@ def _got(answers: Sequence[Any], deadline: float) -> list[Any] | None:
 
 
 def _slowest(speeds: Sequence[float | None] | None) -> float | None:
-    return None if not speeds or None in speeds else min(one for one in speeds if one is not None)
+    return (
+        None
+        if not speeds or None in speeds
+        else min(speed for speed in speeds if speed is not None)
+    )
 
 
 def examine(
     crowd: Crowd, names: Sequence[str], least: float, patience: float = WARM_UP_SECONDS
 ) -> dict[str, Any]:
-    """What all reach together, and the faults that pairs of them show. Where Ray does not start
-    the ranks of a node within `patience`, that is the fault, and nothing is asked of the others."""
+    """Returns the bandwidth of all nodes together, and the faults that pairs of nodes show.
+
+    If Ray does not start the ranks of a node within `patience` seconds, that is the only fault."""
     began = time.monotonic()
     if silent := crowd.unstarted(names, patience):
         return _row(names, None, least, bisect.without_ray(silent, patience), began)
@@ -174,7 +178,7 @@ def examine(
     if together is None or together < least:
         together = max(filter(None, (together, crowd.all(names))), default=None)
     enough = together is not None and together >= least
-    # Two nodes are a pair; and what reaches what is asked needs no comparison.
+    # Two nodes are one pair. A bandwidth above `least` needs no comparison.
     compared = enough and (least > 0 or len(names) == 2)
     faults = [] if compared else bisect.find(names, crowd.pairs, least=least)
     return _row(names, together, least, faults, began)
@@ -184,7 +188,7 @@ def _row(
     names: Sequence[str],
     together: float | None,
     least: float,
-    faults: Sequence[bisect.Fault],
+    faults: Sequence[bisect.LinkFault],
     began: float,
 ) -> dict[str, Any]:
     enough = together is not None and together >= least
@@ -209,10 +213,9 @@ def alive() -> dict[str, Node]:
 
 
 def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> list[str]:
-    """Ranks on the named nodes, or on so many, or on all there are; the names of those that take
-    part: where any has GPUs, those that have.
+    """Wait for the named nodes, or for `count` nodes. Returns the names of the nodes to check.
 
-    Raises TimeoutError.
+    If any node has GPUs, only nodes with GPUs are checked. Raises TimeoutError.
     """
     while True:
         here = alive()
@@ -221,7 +224,7 @@ def gather(crowd: Crowd, names: Sequence[str], count: int, deadline: float) -> l
         if len(wanted) >= max(count, len(names)):
             return sorted([name for name in wanted if here[name].gpus] or wanted)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"Ray shows {', '.join(sorted(here))} alone")
+            raise TimeoutError(f"Ray shows only {', '.join(sorted(here))}")
         time.sleep(POLL_SECONDS)
 
 
@@ -239,8 +242,8 @@ def main() -> int:
     options = parser.parse_args()
     import ray
 
-    told = {"log_to_driver": False, "logging_level": "WARNING"}
-    ray.init(options.address, job_config=job_config(), **told)
+    quiet = {"log_to_driver": False, "logging_level": "WARNING"}
+    ray.init(options.address, job_config=job_config(), **quiet)
     crowd = Crowd(options.timeout)
     names = gather(crowd, options.nodes, options.count, time.monotonic() + options.within)
     row = examine(crowd, names, options.least, options.patience)

@@ -1,4 +1,4 @@
-"""One rank of an all-reduce between nodes: how fast it is, and whether its sum is right."""
+"""One rank of an all-reduce between nodes: measures bandwidth and checks the sum."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ if TYPE_CHECKING:
     import torch
 
 FIRST_BYTES = 1 << 20
-"""The message that opens the connections, and tells how large the timed ones can be."""
+"""The first message. It opens the connections; its time sets the size of timed messages."""
 ON_GPUS, ON_CPUS = 1 << 30, 8 << 20
-"""Bytes of the largest message: so much brings a fabric near its peak, and costs milliseconds."""
+"""Bytes of the largest message: enough for a fabric's peak, within milliseconds."""
 SECONDS = 0.1
-"""What one timed all-reduce may take: on a slow line the message is a smaller one."""
+"""Target seconds of one timed all-reduce. A slow link gets a smaller message."""
 ROUNDS = 5
-"""Timed all-reduces; the fastest counts."""
+"""Number of timed all-reduces; the fastest counts."""
 DISTINCT = 7
-"""Ranks in a row that each bring another number: small ones, as float32 adds up whole numbers
-exactly to 2**24 alone."""
+"""Ranks contribute numbers from 1 to this one. They are small, because float32 adds whole numbers
+exactly only up to 2**24."""
 
 
-class Rank:
-    """One process of a group, on the node that Ray has put it on."""
+class AllReduceRank:
+    """One process of a group."""
 
     def __init__(self) -> None:
         self._rendezvous: Any = None
 
-    def up(self) -> None:
-        """The process is there."""
+    def started(self) -> None:
+        """Answers once the process has started."""
 
     def ready(self) -> None:
-        """Torch is there: it takes seconds, which no round is to be charged with."""
+        """Load torch, which takes seconds that must not count in a round."""
         import torch.distributed  # noqa: F401
 
     def meet(self, timeout: float) -> tuple[str, int]:
-        """Open a store where a group can meet."""
+        """Open a store for a group. Returns its address."""
         import ray
 
         from trainer.cluster.rendezvous import RankRendezvous
@@ -47,7 +47,7 @@ class Rank:
     def all_reduce(
         self, meeting: tuple[str, int], index: int, world: int, timeout: float
     ) -> float | None:
-        """GB/s of bus bandwidth; None where a sum is wrong."""
+        """Returns the bus bandwidth in GB/s; None if a sum is wrong."""
         import ray
         import torch
         import torch.distributed as dist
@@ -78,18 +78,18 @@ def _measured(rank: Any, device: torch.device) -> float | None:
     times = [_timed(size, rank, device) for _ in range(rounds)]
     if None in (first, *times):
         return None
-    fastest = min(one for one in times if one is not None)
-    # As nccl-tests counts it: what each link carries in a ring.
+    fastest = min(seconds for seconds in times if seconds is not None)
+    # The bus bandwidth of nccl-tests: what each link of a ring carries.
     bandwidth: float = 2 * (rank.world - 1) / rank.world * size / fastest / 1e9
     return bandwidth
 
 
 def _timed(size: int, rank: Any, device: torch.device) -> float | None:
-    """Seconds of one all-reduce of `size` bytes; None where its sum is wrong."""
+    """Returns the seconds of one all-reduce of `size` bytes; None if its sum is wrong."""
     import torch
     import torch.distributed as dist
 
-    values = torch.full((size // 4,), float(_brings(rank.index)), device=device)
+    values = torch.full((size // 4,), float(_contribution(rank.index)), device=device)
     if device.type == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -100,11 +100,11 @@ def _timed(size: int, rank: Any, device: torch.device) -> float | None:
     return seconds if bool((values == _sum(rank.world)).all()) else None
 
 
-def _brings(index: int) -> int:
+def _contribution(index: int) -> int:
     return index % DISTINCT + 1
 
 
 def _sum(world: int) -> int:
-    """Of what so many ranks bring."""
+    """Returns the sum of the contributions of `world` ranks."""
     rounds, rest = divmod(world, DISTINCT)
     return rounds * DISTINCT * (DISTINCT + 1) // 2 + rest * (rest + 1) // 2

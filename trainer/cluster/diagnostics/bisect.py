@@ -1,12 +1,12 @@
-"""Pure: pairs of nodes that were tried → the node, or the link, that is at fault.
+"""Pure: results of pairs of nodes → the node or the link at fault.
 
-The nodes are paired along the edges of a hypercube: in round r each node with the one whose number
-differs in bit r alone, all pairs of a round at the same time. The first round that has a bad pair
-ends the search: each of the two is then tried with a node that is known to be good, which tells
-whose fault it is. No pair is bad by one sample: it is tried again, beside fewer others, and its
-best counts, since a busy machine is slow at times and a bad line always. So a fault is named within
-⌈log₂ n⌉ + 1 + 2 × AGAIN rounds for n nodes, or a few more where hardly a good node is left to ask
-with. A link that is no edge of the cube is not tried.
+The nodes are paired along the edges of a hypercube. In round r each node is paired with the node
+whose number differs only in bit r; all pairs of a round run in parallel. The first round with a bad
+pair ends the search. Then each node of the pair is tried with a good node, which shows the one at
+fault. One sample never makes a pair bad: the pair is tried again beside fewer others, and its best
+result counts, because a busy machine is slow at times and a bad link always. For n nodes a fault is
+found within ⌈log₂ n⌉ + 1 + 2 × RETRIES rounds, or a few more if few good nodes are left. A link
+that is not an edge of the hypercube is not tried.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from contract.collective import SLOW_PAIR
 
 Pair = tuple[str, str]
 Probe = Callable[[Sequence[Pair]], Sequence[float | None]]
-"""Tries all pairs at the same time; GB/s of each, None where it failed or gave no answer."""
+"""Tries all pairs in parallel. Returns the GB/s of each; None if it failed."""
 
 GOOD = 0.75
-"""Which pair is a good one: that at this share of the order, so that neither a few bad pairs nor
-a few on a far better line decide."""
-AGAIN = 3
-"""How often a bad pair is tried again before it is believed."""
+"""The quantile of all pairs that counts as good. A few bad pairs, or a few on a much better link,
+do not change it."""
+RETRIES = 3
+"""Retries of a bad pair before it counts as bad."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One node, or two whose link it is."""
+class LinkFault:
+    """A node at fault, or the two nodes of a link at fault."""
 
     nodes: tuple[str, ...]
     sentence: str
     silent: bool
-    """Whether it gave no answer, or a wrong one, at all; else it is slow."""
+    """It gave no answer or a wrong one. Otherwise it is slow."""
     unstarted: bool = False
-    """Whether Ray starts no process there: then nothing is known of what the node reaches."""
+    """Ray starts no process on the node, so its links are unknown."""
 
 
-def without_ray(nodes: Sequence[str], seconds: float) -> list[Fault]:
-    """Each of these nodes, on which Ray has started no process for so long."""
+def without_ray(nodes: Sequence[str], seconds: float) -> list[LinkFault]:
+    """Returns a fault for each node on which Ray started no process within `seconds`."""
     said = f"has started no process within {seconds:g} s"
-    return [Fault((node,), f"Ray on {node} {said}", silent=True, unstarted=True) for node in nodes]
+    return [
+        LinkFault((node,), f"Ray on {node} {said}", silent=True, unstarted=True) for node in nodes
+    ]
 
 
-def find(nodes: Sequence[str], probe: Probe, *, least: float = 0.0) -> list[Fault]:
-    """Every fault that the first bad round shows; none where all pairs are alike.
+def find(nodes: Sequence[str], probe: Probe, *, least: float = 0.0) -> list[LinkFault]:
+    """Returns every fault that the first bad round shows; empty if no round is bad.
 
-    `least`: GB/s below which a pair is bad whatever the others reach.
+    `least`: GB/s below which a pair is bad, whatever the other pairs reach.
     """
     search = _Search(probe, least)
     for pairs in _rounds(nodes):
@@ -60,7 +62,7 @@ def find(nodes: Sequence[str], probe: Probe, *, least: float = 0.0) -> list[Faul
 
 
 def _rounds(nodes: Sequence[str]) -> Iterator[list[Pair]]:
-    if len(nodes) == 3:  # each with each, as one pair alone has nothing to be compared with
+    if len(nodes) == 3:  # all pairs: one pair alone could not be compared
         yield [(nodes[0], nodes[1]), (nodes[1], nodes[2]), (nodes[0], nodes[2])]
         return
     bit = 1
@@ -76,11 +78,11 @@ class _Search:
     best: dict[Pair, float | None] = field(default_factory=dict)
 
     def try_all(self, pairs: Sequence[Pair], known_bad: Sequence[Pair] = ()) -> list[Pair]:
-        """Pairs so far that stay bad but for the known ones, each tried again while it is."""
+        """Try the pairs, and retry bad ones. Returns pairs that stay bad and are not known."""
         self._try(pairs)
-        for number in range(AGAIN):
+        for number in range(RETRIES):
             bad = [pair for pair in self.bad() if pair not in known_bad]
-            # One that gives no answer takes a whole timeout to be tried: once more is enough.
+            # A pair without an answer costs a whole timeout, so it is retried once only.
             if not (doubted := [pair for pair in bad if self.best[pair] is not None or not number]):
                 return bad
             self._try(doubted)
@@ -93,14 +95,14 @@ class _Search:
         return [pair for pair, speed in self.best.items() if speed is None or speed < limit]
 
     def _try(self, pairs: Sequence[Pair]) -> None:
-        for apart in _apart(pairs):
-            for pair, speed in zip(apart, self.probe(apart), strict=True):
-                told = [one for one in (self.best.get(pair), speed) if one is not None]
-                self.best[pair] = max(told, default=None)
+        for disjoint in _disjoint(pairs):
+            for pair, speed in zip(disjoint, self.probe(disjoint), strict=True):
+                speeds = [known for known in (self.best.get(pair), speed) if known is not None]
+                self.best[pair] = max(speeds, default=None)
 
 
-def _apart(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
-    """All of them, in groups in which no two share a node."""
+def _disjoint(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    """Yields all pairs, in groups in which no two pairs share a node."""
     left = list(pairs)
     while left:
         group: list[Pair] = []
@@ -111,20 +113,22 @@ def _apart(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         left = [pair for pair in left if pair not in group]
 
 
-def _whose(bad: list[Pair], search: _Search) -> list[Fault]:
-    """Nodes that are bad with several others; of other bad pairs, each node with one that is in
-    good pairs alone."""
+def _whose(bad: list[Pair], search: _Search) -> list[LinkFault]:
+    """Returns the nodes and links at fault.
+
+    A node that is bad with several others is at fault. Each node of another bad pair is tried with
+    a node that is only in good pairs."""
     tried = dict(search.best)
     seen = dict.fromkeys(node for pair in tried if pair not in bad for node in pair)
-    told = Counter(node for pair in bad for node in pair)
+    bad_pairs = Counter(node for pair in bad for node in pair)
     guilty = {
         node: max(tried[pair] or 0.0 for pair in bad if node in pair) or None
-        for node, times in told.items()
+        for node, times in bad_pairs.items()
         if times > 1 and node not in seen
     }
     unclear = [pair for pair in bad if not guilty.keys() & set(pair)]
     suspects = list(dict.fromkeys(node for pair in unclear for node in pair))
-    good = [node for node in seen if node not in told]
+    good = [node for node in seen if node not in bad_pairs]
     if unclear and not good:
         return [_of_pair(pair, tried[pair], "one of them, or their link") for pair in bad]
     for start in range(0, len(suspects), max(1, len(good))):
@@ -137,14 +141,14 @@ def _whose(bad: list[Pair], search: _Search) -> list[Fault]:
     ]
 
 
-def _of_node(node: str, speed: float | None) -> Fault:
+def _of_node(node: str, speed: float | None) -> LinkFault:
     said = f"{node} is at fault: {reached(speed)} with every node that it was tried with"
-    return Fault((node,), said, speed is None)
+    return LinkFault((node,), said, speed is None)
 
 
-def _of_pair(pair: Pair, speed: float | None, what: str) -> Fault:
+def _of_pair(pair: Pair, speed: float | None, what: str) -> LinkFault:
     said = f"between {pair[0]} and {pair[1]}: {reached(speed)}; at fault is {what}"
-    return Fault(pair, said, speed is None)
+    return LinkFault(pair, said, speed is None)
 
 
 def reached(speed: float | None) -> str:

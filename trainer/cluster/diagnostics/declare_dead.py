@@ -1,10 +1,10 @@
-"""Have Ray mark nodes dead.
+"""Makes Ray mark nodes dead.
 
     python -m trainer.cluster.diagnostics.declare_dead --address HOST:PORT --why SENTENCE NODE…
 
-Ray finds out by itself that a node is dead, once it has missed some health checks. Who knows it
-before says so here to Ray's GCS, with the message by which a raylet takes its leave, and actors,
-tasks and objects of those nodes are lost for Ray at once. NODE: Ray's id of it.
+Ray itself notices a dead node only after several missed health checks. A caller that knows it
+earlier sends Ray's GCS the message with which a raylet unregisters. Ray then drops the actors,
+tasks and objects of those nodes at once. NODE: Ray's id of the node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 SECONDS = 10.0
-"""For one message."""
+"""Timeout of one message."""
 
 
 def main() -> int:
@@ -29,8 +29,8 @@ def main() -> int:
 
 
 def report(address: str, node: str, why: str) -> None:
-    """Raises grpc.RpcError where Ray's GCS at `address` does not take it."""
-    # Ray's Python has no call for it.
+    """Tell Ray's GCS at `address` that a node is dead. Raises grpc.RpcError if it refuses."""
+    # Ray's Python API has no such call.
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 

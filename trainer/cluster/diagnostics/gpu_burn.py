@@ -1,9 +1,7 @@
-"""A second of matrix products and of copies on every GPU.
+"""Runs a second of matrix products and of copies on every GPU.
 
-`python -m trainer.cluster.diagnostics.gpu_burn` runs it.
-
-Prints one JSON row: for each GPU its model, 10^12 operations and 10^9 bytes a second, and whether
-a product of whole numbers was exact.
+Program: `python -m trainer.cluster.diagnostics.gpu_burn`. Prints one JSON row: for each GPU its
+model, 10^12 operations and 10^9 bytes a second, and whether a product of whole numbers was exact.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from typing import Any
 import torch
 
 SECONDS = 0.5
-"""For each of the two loads, after a first pass that warms up."""
+"""Seconds for each of the two loads, after a first pass as warm-up."""
 
 
 def burn(
     device: torch.device, *, size: int, copied: int, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """`size`: rows of the square matrices; `copied`: bytes of the buffer."""
+    """Returns the row of one device. `size`: rows of a matrix; `copied`: bytes of the buffer."""
     on_gpu = device.type == "cuda"
     kind = torch.bfloat16 if on_gpu else torch.float32
     left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
@@ -42,7 +40,7 @@ def burn(
 
 
 def _rate(load: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Passes a second."""
+    """Returns passes per second."""
     load()
     _wait(device)
     began, passes = time.perf_counter(), 0
@@ -60,7 +58,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _is_exact(device: torch.device, kind: torch.dtype) -> bool:
-    """Zeros and ones over 64 terms: every sum is exact in each type."""
+    """Multiply matrices of zeros and ones: sums of 64 terms are exact in every type."""
     left, right = (torch.randint(0, 2, (64, 64)) for _ in range(2))
     product = left.to(device, kind) @ right.to(device, kind)
     return torch.equal(product.cpu().long(), left @ right)

@@ -64,7 +64,7 @@ class Ranks:
 
     def examined(self) -> dict[str, Any]:
         answers = {name: [name] for name in self.states}
-        crowd = allreduce.Crowd(60.0, _ranks=dict(answers), _up=answers)
+        crowd = allreduce.Crowd(60.0, _ranks=dict(answers), _started=answers)
         return allreduce.examine(crowd, list(self.states), 0.0)
 
     def wait(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trainer.cluster.diagnostics.bisect import AGAIN, Pair, find
+from trainer.cluster.diagnostics.bisect import RETRIES, Pair, find
 
 
 class Network:
@@ -52,7 +52,7 @@ def test_any_one_node_is_named_within_log_n_rounds_and_the_tries(
         assert fault.nodes == (guilty,)
         assert f"{guilty} is at fault" in fault.sentence
         assert fault.silent is (speed is None)
-        tries = AGAIN if speed else 1
+        tries = RETRIES if speed else 1
         # Pairs of three nodes share one, and so are tried in turn.
         shared = 3 if count == 3 else 1
         assert network.rounds <= math.ceil(math.log2(count)) + (1 + 2 * tries) * shared
