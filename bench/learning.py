@@ -111,8 +111,8 @@ def with_rollcall(root: Path, seed: int) -> Curve:
     )
     config.files.root.mkdir()
     prompts = data.load(config)
-    crew = groups.assemble(config, BATCHES, LocalLauncher())
-    loop.train(config, crew, prompts, reward, StopRequest())
+    workers = groups.assemble(config, BATCHES, LocalLauncher())
+    loop.train(config, workers, prompts, reward, StopRequest())
     return curve
 
 

@@ -43,15 +43,19 @@ from trainer.types import (
     TrainingError,
 )
 from trainer.weight_sync import update
-from trainer.workers import experience as estimates
-from trainer.workers.experience import Estimates
-from trainer.workers.groups import Team, peak_memory
+from trainer.workers.experience import (
+    ForwardPasses,
+    estimator_of,
+    make_experience,
+    start_forward,
+)
+from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
 
 
 def train(
     config: Config,
-    team: Team,
+    workers: WorkerGroups,
     data: Data,
     reward: RewardFunction,
     stop: StopRequest,
@@ -62,17 +66,17 @@ def train(
     Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
     ResumeError if it must not begin, and what the reward function raises.
     """
-    beginning = resume.begin(config, team, data.stream, peers)
+    beginning = resume.begin(config, workers, data.stream, peers)
     state = beginning.run
-    rollouts = _rollouts(config, team, data, reward, beginning)
+    rollouts = _rollouts(config, workers, data, reward, beginning)
     recorder = Recorder(config, config.total_steps(len(data.stream)), state, peers)
-    keeping = Keeping(config, team, recorder, peers)
+    keeping = Keeping(config, workers, recorder, peers)
     try:
         disk = CheckpointsOnDisk(config.checkpoints)
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
-        recovery = Recovery(team, stores, teller(config.files.journal), fresh)
-        run = _Run(config, team, data, reward, stop, recorder, rollouts, keeping, recovery)
+        recovery = Recovery(workers, stores, teller(config.files.journal), fresh)
+        run = _Run(config, workers, data, reward, stop, recorder, rollouts, keeping, recovery)
         state = run.to_the_end(state)
     except BaseException as error:
         if isinstance(error, Exception):
@@ -112,7 +116,7 @@ Act = Callable[[LoopState], LoopState]
 @dataclass(frozen=True, slots=True)
 class _Run:
     config: Config
-    team: Team
+    workers: WorkerGroups
     data: Data
     reward: RewardFunction
     stop: StopRequest
@@ -183,7 +187,7 @@ class _Run:
 
     def _hold(self, state: LoopState) -> LoopState:
         self.keeping.hold(state.run, self.rollouts.pending)
-        self.team.restarts.step_finished(state.step)
+        self.workers.restarts.step_finished(state.step)
         return replace(state, held=True)
 
     def _save(self, state: LoopState) -> LoopState:
@@ -205,9 +209,9 @@ class _Run:
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
-        self.team.policy.call_ranks(Policy.export, self.config.exported).result()
-        if self.team.critic and self.config.save_value_network:
-            self.team.critic.call_ranks(Critic.export, self.config.exported_critic).result()
+        self.workers.policy.call_ranks(Policy.export, self.config.exported).result()
+        if self.workers.critic and self.config.save_value_network:
+            self.workers.critic.call_ranks(Critic.export, self.config.exported_critic).result()
         return replace(state, exported=True)
 
     def _step(self, state: LoopState) -> LoopState:
@@ -223,15 +227,15 @@ class _Run:
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
         return LoopState(run=run, published=True, held=False, saved=False)
 
-    def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], Estimates]:
+    def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], ForwardPasses]:
         """Returns scored samples, and the models' forward passes over them, which still run."""
         found = self.rollouts.step(step)
         if self.config.vllm.enable_sleep:
-            update.sleep(self.team.engines)  # the models may use the engines' memory
+            update.sleep(self.workers.engines)  # the models may use the engines' memory
         watch.lap(found.phase)
         watch.metrics |= found.metrics
         sequences = Sequences.collate([completion for _, completion in found.written])
-        forward = estimates.start(self.team, sequences, self.config)
+        forward = start_forward(self.workers, sequences, self.config)
         if found.samples is not None:
             return found.samples, forward
         samples = rewards.score(self.reward, found.written)
@@ -243,7 +247,7 @@ class _Run:
         state: RunState,
         step: int,
         samples: list[Sample],
-        forward: Estimates,
+        forward: ForwardPasses,
         watch: Stopwatch,
     ) -> RunState:
         config = self.config
@@ -251,14 +255,14 @@ class _Run:
         # A steered weight goes on from where it was; a fixed one is the flag's, whatever it was.
         kl_coef = (state.kl_coef if config.steers_kl else None) or config.init_kl_coef
         with self.rollouts.meanwhile():
-            experience = estimates.finish(
+            experience = make_experience(
                 forward,
                 worth,
-                estimates.estimator_of(config, kl_coef),
+                estimator_of(config, kl_coef),
                 loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
             )
             watch.lap("forward")
-            metrics = self._update(experience, step) | peak_memory(self.team)
+            metrics = self._update(experience, step) | peak_memory(self.workers)
             watch.lap("update")
         self._publish_weights(step)
         watch.lap("publish")
@@ -289,17 +293,17 @@ class _Run:
         return state
 
     def _publish_weights(self, version: int) -> None:
-        config, team = self.config, self.team
+        config, workers = self.config, self.workers
         wake, backend = config.vllm.enable_sleep, config.vllm.sync_backend
         with self.rollouts.new_weights(version):
-            update.weights(team.policy, team.engines, version, wake=wake, backend=backend)
+            update.weights(workers.policy, workers.engines, version, wake=wake, backend=backend)
 
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
-        if self.team.critic:
-            pending.append(self.team.critic.call_ranks(Critic.update, experience, step))
+        if self.workers.critic:
+            pending.append(self.workers.critic.call_ranks(Critic.update, experience, step))
         if step > self.config.freezing_actor_steps:
-            pending.append(self.team.policy.call_ranks(Policy.update, experience, step))
+            pending.append(self.workers.policy.call_ranks(Policy.update, experience, step))
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 
@@ -312,7 +316,7 @@ class _Run:
     def _evaluate(self, state: LoopState) -> LoopState:
         run = state.run
         k = self.config.eval_n_samples_per_prompt
-        generator = Generator.of(self.config, self.team.engines)
+        generator = Generator.of(self.config, self.workers.engines)
         written = generator.held_out(self.data.held_out, k, self.config.eval_temperature)
         evaluation = Evaluation.of(rewards.score(self.reward, written), k)
         self.keeping.settle()
@@ -332,17 +336,21 @@ class _Run:
         value = evaluation.row()[key]
         if state.best is not None and value <= state.best:
             return state
-        best.keep(self.team.policy, self.config.files.best, state.step)
+        best.keep(self.workers.policy, self.config.files.best, state.step)
         self.recorder.best(state.step, key, value)
         return replace(state, best=value)
 
 
 def _rollouts(
-    config: Config, team: Team, data: Data, reward: RewardFunction, beginning: DriverState
+    config: Config,
+    workers: WorkerGroups,
+    data: Data,
+    reward: RewardFunction,
+    beginning: DriverState,
 ) -> RolloutSource:
     """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
     found = resume.pending_rollouts(config, beginning)
-    generator = Generator.of(config, team.engines)
+    generator = Generator.of(config, workers.engines)
     if not config.async_train:
         return SyncRollouts(config, generator, data.stream, reward)
     rollouts = AsyncRollouts(config, generator, data.stream, reward, beginning.run.step)

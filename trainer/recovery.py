@@ -21,7 +21,7 @@ from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.rollout.outages import ROLE as ENGINE
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 from trainer.workers.protocols import Learner
 
 
@@ -31,7 +31,7 @@ class StateStore(Protocol):
     def newest(self, steps: range) -> RunState | None:
         """Returns the run state of the newest step in `steps` that the store has completely."""
 
-    def restore(self, team: Team, step: int) -> None:
+    def restore(self, workers: WorkerGroups, step: int) -> None:
         """Restore all ranks of all learners. Raises SnapshotLostError if the state is gone."""
 
     def __str__(self) -> str:
@@ -51,8 +51,8 @@ class CheckpointsOnDisk:
                 return RunState.read(directory)
         return None
 
-    def restore(self, team: Team, step: int) -> None:
-        _restore(team, checkpoint_path(self.checkpoints, step))
+    def restore(self, workers: WorkerGroups, step: int) -> None:
+        _restore(workers, checkpoint_path(self.checkpoints, step))
 
     def __str__(self) -> str:
         return "the checkpoint"
@@ -70,17 +70,17 @@ class ReplicasInMemory:
         snapshot = self._found = self.peers.newest(steps.stop - 1)
         return snapshot.driver.run if snapshot and snapshot.step in steps else None
 
-    def restore(self, team: Team, step: int) -> None:
+    def restore(self, workers: WorkerGroups, step: int) -> None:
         if self._found is None or self._found.step != step:
             raise SnapshotLostError(f"there is no snapshot of step {step}")
-        _restore(team, self._found)
+        _restore(workers, self._found)
 
     def __str__(self) -> str:
         return "the nodes' memory"
 
 
-def _restore(team: Team, source: Path | Snapshot) -> None:
-    groups = team.learners.values()
+def _restore(workers: WorkerGroups, source: Path | Snapshot) -> None:
+    groups = workers.learners.values()
     for restored in [group.call_ranks(Learner.restore, source) for group in groups]:
         restored.result()
 
@@ -110,7 +110,7 @@ def roles_to_restart(lost: str, learners: Sequence[str], step: int) -> tuple[str
 class Recovery:
     """Restarts lost groups and restores the learners."""
 
-    team: Team
+    workers: WorkerGroups
     stores: Sequence[StateStore]
     tell: Tell
     fresh: RunState | None = None
@@ -126,8 +126,8 @@ class Recovery:
         restarted too often. Raises LostWorkerError if another process is lost meanwhile.
         """
         began = time.monotonic()
-        self.team.restarts.use(loss.role, loss)
-        if loss.role in self.team.learners:
+        self.workers.restarts.use(loss.role, loss)
+        if loss.role in self.workers.learners:
             point = self._restored(loss, state, oldest)
         else:
             point = RecoveryPoint(state)
@@ -142,14 +142,14 @@ class Recovery:
         stores, restarted = list(self.stores), set[str]()
         while True:
             point = self._newest(loss, stores, state, oldest)
-            roles = roles_to_restart(loss.role, list(self.team.learners), point.run.step)
+            roles = roles_to_restart(loss.role, list(self.workers.learners), point.run.step)
             for role in [role for role in roles if role not in restarted]:
                 self._restart(role, loss)
                 restarted.add(role)
             if point.store is None:
                 return point
             try:
-                point.store.restore(self.team, point.run.step)
+                point.store.restore(self.workers, point.run.step)
                 return point
             except SnapshotLostError:
                 stores.remove(point.store)  # try the other store, or an older step
@@ -176,24 +176,24 @@ class Recovery:
     def _restart(self, role: str, loss: LostWorkerError) -> None:
         """Start all processes of the role again, and wait until they have loaded their model."""
         frozen: dict[str, WorkerGroup[Any] | None] = {
-            "reference": self.team.reference,
-            "reward": self.team.reward,
+            "reference": self.workers.reference,
+            "reward": self.workers.reward,
         }
-        group = self.team.learners.get(role) or frozen[role]
+        group = self.workers.learners.get(role) or frozen[role]
         assert group is not None
         try:
             group.restart(range(len(group)))
         except NoSeatError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
-        if not group.wait_started(self.team.engines.patience.start):
+        if not group.wait_started(self.workers.engines.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
     def _tell(
         self, loss: LostWorkerError, point: RecoveryPoint, state: RunState, seconds: float
     ) -> None:
         step = point.run.step
-        all_learners = loss.role in self.team.learners and not point.store
-        restarted = " and ".join(self.team.learners) if all_learners else loss.role
+        all_learners = loss.role in self.workers.learners and not point.store
+        restarted = " and ".join(self.workers.learners) if all_learners else loss.role
         repeated = f"step {step + 1} is" if step == state.step else f"steps from {step + 1} on are"
         where = f"from {point.store} " if point.store else ""
         self.tell(

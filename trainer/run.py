@@ -38,7 +38,7 @@ from trainer.rollout.rewards import ModelReward
 from trainer.types import TrainingError, UnfitModelError
 from trainer.weight_sync import choose
 from trainer.workers import groups
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 
 EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     PromptError: ExitCode.USAGE,
@@ -78,9 +78,9 @@ def run(config: Config) -> None:
     config = _fetched(_settled(config, placed), placed)
     launcher = RayLauncher(placed, config.dist_timeout)
     peers = Peers(config)
-    team = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
-        loop.train(config, team, prompts, reward or _model_reward(config, team), stop, peers)
+        loop.train(config, workers, prompts, reward or _model_reward(config, workers), stop, peers)
     except Stopped:
         peers.end()  # the checkpoint on disk is complete
         raise
@@ -95,9 +95,9 @@ def _reward_of_flags(config: Config) -> RewardFunction | None:
     return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
 
 
-def _model_reward(config: Config, team: Team) -> RewardFunction:
-    assert team.reward is not None, "one of --remote_rm_url and --reward_pretrain is required"
-    return ModelReward(team.reward, combination(config.reward_combine))
+def _model_reward(config: Config, workers: WorkerGroups) -> RewardFunction:
+    assert workers.reward is not None, "one of --remote_rm_url and --reward_pretrain is required"
+    return ModelReward(workers.reward, combination(config.reward_combine))
 
 
 def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:

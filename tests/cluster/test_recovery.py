@@ -124,10 +124,10 @@ def train_on_ray(config: Config) -> None:
     config.files.root.mkdir(parents=True)
     prompts, wanted = data.load(config), layout.of(config)
     launcher = RayLauncher(placement.reserve(wanted), config.dist_timeout)
-    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     peers = Peers(config)
     reward = reward_function(config.remote_rm_url)
-    loop.train(config, crew, prompts, reward, StopRequest(), peers)
+    loop.train(config, workers, prompts, reward, StopRequest(), peers)
     peers.end()
 
 

@@ -29,7 +29,7 @@ from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 
 
 @pytest.fixture
@@ -205,17 +205,17 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
 ) -> None:
     driver = DriverState(RunState(step=7, seed=42, prompts={}))
     nodes, learner = Remembered(tmp_path, driver), Learned()
-    team = cast(Team, SimpleNamespace(learners={"policy": LocalWorkerGroup([learner])}))
+    workers = cast(WorkerGroups, SimpleNamespace(learners={"policy": LocalWorkerGroup([learner])}))
     memory = ReplicasInMemory(cast(replication.Peers, nodes))
     assert memory.newest(range(1, 7)) is None
     found = memory.newest(range(1, 8))
     nodes.driver = None  # as where its holder answers late
     assert found == driver.run
-    memory.restore(team, 7)
+    memory.restore(workers, 7)
     assert learner.sources == [Snapshot(driver, ())]
     assert memory.newest(range(1, 8)) is None
     with pytest.raises(SnapshotLostError, match="no snapshot of step 7"):
-        memory.restore(team, 7)
+        memory.restore(workers, 7)
 
 
 @pytest.mark.parametrize(

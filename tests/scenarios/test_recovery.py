@@ -97,9 +97,11 @@ def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
 def run(config: Config, death: Death) -> None:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
-    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), MortalLauncher(death))
-    models = crew.reward and ModelReward(crew.reward, combination(config.reward_combine))
-    loop.train(config, crew, prompts, models or share_of("1"), StopRequest())
+    workers = groups.assemble(
+        config, config.total_steps(len(prompts.stream)), MortalLauncher(death)
+    )
+    models = workers.reward and ModelReward(workers.reward, combination(config.reward_combine))
+    loop.train(config, workers, prompts, models or share_of("1"), StopRequest())
 
 
 NEVER = Death("nobody", "", 0)

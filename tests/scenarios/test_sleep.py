@@ -53,8 +53,8 @@ def calls_of(config: Config, reward: RewardFunction) -> list[str]:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
     launcher = WatchingLauncher()
-    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
-    loop.train(config, crew, prompts, reward, StopRequest())
+    workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+    loop.train(config, workers, prompts, reward, StopRequest())
     return launcher.calls
 
 

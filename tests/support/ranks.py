@@ -58,7 +58,7 @@ class Workbench:
 
     def sleep_between_calls(self) -> None:
         """As on a GPU with --deepspeed_enable_sleep."""
-        self._actor._training._strategy._sleeps = True
+        self._actor._engine._strategy._sleeps = True
 
     def lesson(self, steps: Sequence[int]) -> Said:
         """Score the samples, train on them for some steps, score them again."""

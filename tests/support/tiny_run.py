@@ -93,8 +93,10 @@ def train(
     """`peers`: None, or what stands for `Peers` without Ray."""
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
-    crew = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
-    return loop.train(config, crew, prompts, reward or share_of("1"), stop or StopRequest(), peers)
+    workers = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
+    return loop.train(
+        config, workers, prompts, reward or share_of("1"), stop or StopRequest(), peers
+    )
 
 
 def rollouts_have_ended() -> None:

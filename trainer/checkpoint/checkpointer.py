@@ -26,7 +26,7 @@ from trainer.cluster.background import in_background
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
 from trainer.rollout.rollout_state import PendingRollouts
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 from trainer.workers.protocols import Learner, Policy
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class Keeping:
     def __init__(
         self,
         config: Config,
-        team: Team,
+        workers: WorkerGroups,
         observer: Observer,
         peers: Peers | None = None,
     ) -> None:
         self._config = config
-        self._team = team
+        self._workers = workers
         self._observer = observer
         self._peers = peers
         self._handing: Future[None] | None = None
@@ -109,7 +109,7 @@ class Keeping:
             return
         driver = DriverState(state, _dumped(pending()))
         self._copy(step)
-        self._peers.begin(driver, self._team.learners)
+        self._peers.begin(driver, self._workers.learners)
         self._handing = in_background("hand-over", lambda: self._hand_over(step))
 
     def settle(self) -> None:
@@ -175,7 +175,7 @@ class Keeping:
         needed = [self._under_way.driver.run.step] if self._under_way else []
         if self._peers and self._peers.whole is not None:
             needed.append(self._peers.whole)
-        groups = self._team.learners.values()
+        groups = self._workers.learners.values()
         for copied in [group.call_ranks(Learner.snapshot, step, needed) for group in groups]:
             copied.result()
         self._copied = _Copied(step, time.monotonic() - since)
@@ -185,16 +185,16 @@ class Keeping:
         lease.check(lease.mine())  # a later head's checkpoint may lie there
         directory, shares, exported = None, [], []
         if self._config.save_hf_ckpt:
-            self._team.policy.call_ranks(Policy.hold).result()
+            self._workers.policy.call_ranks(Policy.hold).result()
         step = driver.run.step
         if to_disk:
             directory = writer.begin(self._config.checkpoints, step)
-            groups = self._team.learners.values()
+            groups = self._workers.learners.values()
             shares = [group.call_background(Learner.save, step, directory) for group in groups]
         if self._config.save_hf_ckpt:
             alone = self._config.checkpoints / f"global_step_{step}_hf"
             to = directory / writer.EXPORTED if directory else alone
-            exported = [self._team.policy.call_background(Policy.export_held, to)]
+            exported = [self._workers.policy.call_background(Policy.export_held, to)]
         stall = time.monotonic() - since
         self._under_way = _UnderWay(driver, directory, shares, exported, stall, since)
 

@@ -25,7 +25,7 @@ from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
 from trainer.rollout.rollout_state import FILE, PendingRollouts
 from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 from trainer.workers.protocols import Learner
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ResumeError(ValueError):
 
 
 def begin(
-    config: Config, team: Team, stream: PromptStream, peers: Peers | None = None
+    config: Config, workers: WorkerGroups, stream: PromptStream, peers: Peers | None = None
 ) -> DriverState:
     """The state to train on from: the newest that is whole, or a fresh one.
 
@@ -52,7 +52,7 @@ def begin(
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
-    to = _Beginning(config, team, stream, peers)
+    to = _Beginning(config, workers, stream, peers)
     if config.load_step:
         return _named_step(to, config.load_step)
     found = _newest_held(to) or _from_openrlhf(to, fresh.run)
@@ -64,7 +64,7 @@ class _Beginning:
     """What is brought to where the run goes on from."""
 
     config: Config
-    team: Team
+    workers: WorkerGroups
     stream: PromptStream
     peers: Peers | None
 
@@ -101,16 +101,16 @@ def _newest_held(to: _Beginning) -> DriverState | None:
             return found
         on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
         if on_disk is None:
-            _start_anew(to.team)
+            _start_anew(to.workers)
     return None if on_disk is None else _from_disk(to, on_disk)
 
 
-def _start_anew(team: Team) -> None:
+def _start_anew(workers: WorkerGroups) -> None:
     """Some learners may have been restored before the share of another was missed.
 
     Raises NoSeatError where they cannot be started anew.
     """
-    for group in team.learners.values():
+    for group in workers.learners.values():
         group.restart(range(len(group)))
 
 
@@ -126,7 +126,7 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     run, file = RunState.read(directory), directory / FILE
     to.stream.load_state_dict(run.prompts)
-    _restore(config, to.team, directory)
+    _restore(config, to.workers, directory)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
@@ -137,7 +137,7 @@ def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
     before = to.stream.state_dict()
     to.stream.load_state_dict(snapshot.driver.run.prompts)  # before it is said to be found
     try:
-        _restore(config, to.team, snapshot)
+        _restore(config, to.workers, snapshot)
     except SnapshotLostError as error:
         sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
@@ -152,12 +152,12 @@ def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
 
 def _from_openrlhf(to: _Beginning, fresh: RunState) -> DriverState | None:
     """What OpenRLHF has left in --ckpt_path."""
-    config, team = to.config, to.team
+    config, workers = to.config, to.workers
     if not openrlhf.is_there(config.checkpoints):
         return None
     try:
-        found = openrlhf.find(config.checkpoints, team.learners)
-        position = _restore(config, team, found)
+        found = openrlhf.find(config.checkpoints, workers.learners)
+        position = _restore(config, workers, found)
     except (openrlhf.IncompleteError, UnreadableCheckpointError) as error:
         raise ResumeError(f"--ckpt_path: OpenRLHF's checkpoint cannot be read: {error}") from None
     if position is None:
@@ -172,9 +172,9 @@ def _from_openrlhf(to: _Beginning, fresh: RunState) -> DriverState | None:
     return DriverState(replace(fresh, step=position.step, prompts=prompts))
 
 
-def _restore(config: Config, team: Team, source: Source) -> Position | None:
+def _restore(config: Config, workers: WorkerGroups, source: Source) -> Position | None:
     """Raises ResumeError for another model's, SnapshotLostError where a share is lost."""
-    groups = team.learners.values()
+    groups = workers.learners.values()
     try:
         answers = [group.call_ranks(Learner.restore, source) for group in groups]
         said = [answer.result()[0] for answer in answers]
@@ -183,17 +183,17 @@ def _restore(config: Config, team: Team, source: Source) -> Position | None:
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "
             f"{error}. Give the model of that run, or another --run_dir"
         ) from None
-    _tell_of_rates(config, team)
+    _tell_of_rates(config, workers)
     return said[0]  # the policy's files have it
 
 
-def _tell_of_rates(config: Config, team: Team) -> None:
+def _tell_of_rates(config: Config, workers: WorkerGroups) -> None:
     """Flags that say another learning rate than what is gone on from was trained with."""
     by_flags = {
         "policy": config.policy_optimizer.learning_rate,
         "critic": config.critic_optimizer.learning_rate,
     }
-    for role, group in team.learners.items():
+    for role, group in workers.learners.items():
         before, now = group.call_rank0(Learner.restored_rate).result(), by_flags[role]
         if before is not None and before != now:
             sentence = (

@@ -69,10 +69,10 @@ def _loaded(kind: Any, model: str, dtype: torch.dtype, attention: str | None) ->
 
 
 @contextmanager
-def visiting(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """`model` is on `device` for so long, and in the CPU's memory before and after.
+def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Keep `model` on `device` while the block runs, and in the CPU's memory before and after.
 
-    What it leaves on a GPU is for other processes: torch would keep it for this one.
+    Empties torch's cache, so that other processes can use the GPU's memory.
     """
     model.to(device)
     try:

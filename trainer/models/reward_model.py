@@ -18,7 +18,7 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config.reward_models import HEAD
 from trainer.models.forward import longrope_limit
 from trainer.models.hub import unfit_model_errors
-from trainer.models.loading import visiting
+from trainer.models.loading import on_device
 from trainer.models.settings import RewardSettings
 from trainer.models.value_model import head_prefix
 from trainer.types import TrainingError
@@ -54,7 +54,7 @@ class ScalarRewardModel:
         rows = np.array(list(tokens), dtype=np.int64)
         lengths = np.array([len(tokens[row]) for row in rows], dtype=np.int64)
         moves = self._settings.offload
-        with visiting(self._model, self._device) if moves else nullcontext():
+        with on_device(self._model, self._device) if moves else nullcontext():
             for index in batching.micro_batches(lengths, self._limits):
                 part = rows[index].tolist()
                 found = self._forward([tokens[row] for row in part])

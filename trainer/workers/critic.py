@@ -1,4 +1,4 @@
-"""The critic: how much reward is still to come, token by token."""
+"""The critic: predicts the return at each token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
 from trainer.models.value_model import ValueModel, hidden_size
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
-from trainer.workers.learner import Keeper, LossBatch, Training
+from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
 
 
@@ -36,7 +36,7 @@ def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
     return backbone
 
 
-class CriticActor(Keeper):
+class CriticActor(LearnerActor):
     def __init__(
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
@@ -56,25 +56,24 @@ class CriticActor(Keeper):
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         made = settings.model
         limits = self._forward.limits(settings.micro_train_batch_size, settings.max_tokens)
-        self._training = Training(
-            "critic", self._model, self._model, settings, rank, limits=limits, peaks=peaks
-        )
+        trained = LearnerModel(role="critic", module=self._model, model=self._model, limits=limits)
+        self._engine = LearnerEngine(trained, settings, rank, peaks)
         self._limits = self._forward.limits(made.micro_batch_size, made.max_tokens)
         self._at_once = settings.model.at_once
         self._objective = objective
         self._rank = rank
 
     def values(self, sequences: Sequences) -> FloatArray:
-        with self._training.awake("forward") as run:
+        with self._engine.onloaded("forward") as run:
             share_threads(self._at_once)
             return in_passes(run, sequences, self._limits, self._rank)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        with self._training.awake("update") as run:
-            metrics = self._training.fit(experience, step, partial(self._loss, run))
+        with self._engine.onloaded("update") as run:
+            metrics = self._engine.train_step(experience, step, partial(self._loss, run))
         names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
         named = {names.get(name, name): value for name, value in metrics.items()}
-        return named | self._training.peaks()
+        return named | self._engine.peaks()
 
     def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
         part, tensor = micro.experience, self._forward.tensor
@@ -90,8 +89,8 @@ class CriticActor(Keeper):
         return losses.value_loss(inputs, self._objective.value_clip)
 
     def export(self, directory: Path) -> None:
-        with self._training.awake():
-            merged = lora.merged(self._model, self._training.weights())
+        with self._engine.onloaded():
+            merged = lora.merged(self._model, self._engine.weights())
             if self._rank.leads:
                 self._write(merged, directory)
 

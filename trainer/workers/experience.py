@@ -1,4 +1,4 @@
-"""What the models say about a batch: log-probabilities, values, reference; then advantages."""
+"""Forward passes of all models over a batch, then the advantages: samples → Experience."""
 
 from __future__ import annotations
 
@@ -9,50 +9,52 @@ from trainer.algorithms.advantages import AdvantageInputs, Estimator
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
 from trainer.types import Experience, FloatArray, Sequences
-from trainer.workers.groups import Team
+from trainer.workers.groups import WorkerGroups
 from trainer.workers.protocols import Critic, Policy, Reference
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
-    """Forward passes under way, on all models at once."""
+class ForwardPasses:
+    """The forward passes of a step, which run in parallel on all models."""
 
     sequences: Sequences
     log_probs: Pending[list[FloatArray]] | None
     values: Pending[list[FloatArray]] | None
     reference: Pending[list[FloatArray]] | None
 
-    def whole(self, parts: Pending[list[FloatArray]] | None) -> FloatArray | None:
-        """Wait for what all ranks of a model say of their samples."""
+    def gathered(self, ranks: Pending[list[FloatArray]] | None) -> FloatArray | None:
+        """Wait for all ranks of a model. Returns their outputs for all samples; None without it."""
         lengths = self.sequences.lengths
-        return batching.gather(parts.result(), lengths) if parts else None
+        return batching.gather(ranks.result(), lengths) if ranks else None
 
 
-def start(team: Team, sequences: Sequences, config: Config) -> Estimates:
-    """Ask each model for what the step needs of it, and no model for anything else."""
-    return Estimates(
+def start_forward(workers: WorkerGroups, sequences: Sequences, config: Config) -> ForwardPasses:
+    """Start the forward passes that the step needs, and no others."""
+    return ForwardPasses(
         sequences,
-        team.policy.call_ranks(Policy.log_probs, sequences) if config.needs_old_log_probs else None,
-        team.critic.call_ranks(Critic.values, sequences) if team.critic else None,
-        team.reference.call_ranks(Reference.log_probs, sequences) if team.reference else None,
+        workers.policy.call_ranks(Policy.log_probs, sequences)
+        if config.needs_old_log_probs
+        else None,
+        workers.critic.call_ranks(Critic.values, sequences) if workers.critic else None,
+        workers.reference.call_ranks(Reference.log_probs, sequences) if workers.reference else None,
     )
 
 
-def finish(
-    estimates: Estimates,
+def make_experience(
+    forward: ForwardPasses,
     rewards: FloatArray,
     estimator: Estimator,
     *,
     loss_kl_coef: float = 0.0,
 ) -> Experience:
-    """Wait for the models and estimate advantages for samples with these rewards (NaN: none)."""
-    known = estimates.sequences.where_known(rewards)
+    """Wait for the models and estimate advantages. A sample with reward NaN trains nothing."""
+    known = forward.sequences.where_known(rewards)
     inputs = AdvantageInputs(
         rewards=rewards,
         action_mask=known.actions,
-        old_log_probs=estimates.whole(estimates.log_probs),
-        ref_log_probs=estimates.whole(estimates.reference),
-        values=estimates.whole(estimates.values),
+        old_log_probs=forward.gathered(forward.log_probs),
+        ref_log_probs=forward.gathered(forward.reference),
+        values=forward.gathered(forward.values),
     )
     advantage, returns = advantages.estimate(estimator, inputs)
     return Experience(
@@ -67,7 +69,7 @@ def finish(
 
 
 def estimator_of(config: Config, kl_coef: float) -> Estimator:
-    """As the flags say, at a step at which the KL weighs `kl_coef`."""
+    """Returns the estimator of the flags, for a step in which the KL has weight `kl_coef`."""
     return Estimator(
         name=config.advantage_estimator,
         group_size=config.n_samples_per_prompt,

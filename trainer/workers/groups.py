@@ -31,7 +31,7 @@ ENGINES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class WorkerGroups:
     policy: WorkerGroup[Policy]
     critic: WorkerGroup[Critic] | None
     """None where the advantages need no values."""
@@ -95,13 +95,13 @@ def _engine(config: Config) -> EngineSettings:
     )
 
 
-def assemble(config: Config, total_steps: int, launcher: Launcher) -> Team:
+def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGroups:
     """Start every actor; they load their models at the same time, while this returns."""
     updates = total_steps * config.updates_per_step
     restarts = RestartBudget(config.max_repairs)
     policy = _policy(config, updates)
     launch = launcher.launch_ranks
-    return Team(
+    return WorkerGroups(
         launch(
             "policy",
             "trainer.workers.policy:PolicyActor",
@@ -195,11 +195,11 @@ PEAKS_SECONDS = 0.2
 """Seconds for an answer: who is at work is not waited for, and left out."""
 
 
-def peak_memory(team: Team) -> Metrics:
+def peak_memory(workers: WorkerGroups) -> Metrics:
     """The fullest process of each role and phase, in GB; learners tell theirs with an update."""
-    models: Sequence[WorkerGroup[Measured] | None] = (team.reference, team.reward)
+    models: Sequence[WorkerGroup[Measured] | None] = (workers.reference, workers.reward)
     asked = [one for group in models if group for one in group.call_each(Measured.peaks)]
-    asked += team.engines.ask(Measured.peaks).values()
+    asked += workers.engines.ask(Measured.peaks).values()
     told = []
     for one in asked:
         with suppress(LostWorkerError):  # the next to need it sees to that

@@ -1,4 +1,4 @@
-"""Training one model: mini-batches, micro-batches, the optimiser, and its state on disk."""
+"""Trains one model: mini-batches, micro-batches, optimiser steps, and the training state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trainer.checkpoint import state
 from trainer.checkpoint.openrlhf import OpenRLHF, Position
 from trainer.checkpoint.staging import Copies, Keep, room
 from trainer.checkpoint.state import State
+from trainer.models import lora
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import share_threads
-from trainer.models.lora import trained
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import strategy_of
@@ -34,68 +34,65 @@ from trainer.workers.strategy import strategy_of
 if TYPE_CHECKING:
     from trainer.checkpoint.replication import Receipt, Targets
     from trainer.workers.protocols import Source
-if TYPE_CHECKING:
-    from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.replication import Receipt, Targets
-    from trainer.workers.protocols import Source
 
 
 @dataclass(frozen=True, slots=True)
 class LossBatch:
-    """Some whole samples of an optimiser step."""
+    """The samples of one micro-batch, with their weights in the loss."""
 
     experience: Experience
     weights: FloatArray
-    """[B, T] what each token counts in the loss of the whole optimiser step."""
+    """[B, T] weight of each token in the loss of the whole optimiser step."""
     metric_weight: float
-    """What each token counts in metrics: 1 / action tokens of the whole optimiser step."""
+    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
 
     def idle(self) -> LossBatch:
-        """The same samples, but they count nothing."""
+        """Returns the same samples with weight 0."""
         return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0)
 
 
 LossOf = Callable[[LossBatch], Loss]
 
 
-class Training:
-    """This rank's part in training a model; `fit` is one training step's share of updates.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerModel:
+    """The model that a learner trains."""
 
-    Every rank is given all samples, and finds its own; losses are weighted by the whole optimiser
-    step, so the ranks' gradients add up to what one rank alone would find.
+    role: str
+    module: nn.Module
+    """The module that is called. It contains `model`."""
+    model: nn.Module
+    """The module whose parameters are trained."""
+    limits: MicroBatchLimits
+    """Limits of a micro-batch of an optimiser step."""
+
+
+class LearnerEngine:
+    """This rank's part in training a model. `train_step` makes the updates of one training step.
+
+    Every rank gets all samples and finds its own share. Losses are weighted by the whole optimiser
+    step, so the sum of the ranks' gradients equals the gradient of a single rank.
     """
 
     def __init__(
-        self,
-        role: str,
-        module: nn.Module,
-        model: nn.Module,
-        settings: LearnerSettings,
-        rank: Rank,
-        *,
-        limits: MicroBatchLimits,
-        peaks: Peaks,
+        self, trained: LearnerModel, settings: LearnerSettings, rank: Rank, peaks: Peaks
     ) -> None:
-        """`module` is what is called, around `model`, whose parameters are trained.
-
-        `limits`: of a micro-batch of an optimiser step.
-        """
-        self._role = role
+        self._role = trained.role
         self._peaks = peaks
-        self._model = model
+        self._model = trained.model
         self._settings = settings
         self._rank = rank
         beta = settings.ema_beta
-        self._average = None if beta is None else MovingAverage(model, beta)
-        self._strategy = strategy_of(module, model, settings, rank)
+        self._average = None if beta is None else MovingAverage(trained.model, beta)
+        self._strategy = strategy_of(trained.module, trained.model, settings, rank)
         self._copies = Copies()
         self.restored_rate: float | None = None
-        """The peak of the learning rate that the restored state was trained with, if known."""
-        self._limits = limits
+        """Peak learning rate of the restored state, if known."""
+        self._limits = trained.limits
 
     @contextmanager
-    def awake(self, phase: str = "other") -> Iterator[Callable[..., Any]]:
-        """The way through the model, which is on its device for so long."""
+    def onloaded(self, phase: str = "other") -> Iterator[Callable[..., Any]]:
+        """Keep the model on its device while the block runs. Yields the forward pass."""
         with self._peaks.phase(phase):
             self._strategy.wake()
             try:
@@ -103,22 +100,22 @@ class Training:
             finally:
                 self._strategy.sleep()
 
-    def wake(self) -> None:
-        """The model is on its device until `sleep`."""
+    def onload(self) -> None:
+        """Move the model to its device, until `offload`."""
         self._strategy.wake()
 
-    def sleep(self) -> None:
+    def offload(self) -> None:
         self._strategy.sleep()
 
     def peaks(self) -> Metrics:
-        """Of this rank's memory, since it was last asked."""
+        """Returns this rank's memory peaks since the last call."""
         return batching.peak_metrics(self._role, self._peaks.taken())
 
-    def fit(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
+    def train_step(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the samples. Returns the mean metrics of the updates.
 
-        Of several ranks each returns its shares of them. Raises TrainingError where a loss or a
-        gradient is not finite; that update is not made, or not kept.
+        Each rank returns its share of the metrics. Raises TrainingError if a loss or a gradient is
+        not finite; that update is not made, or not kept.
         """
         index = self._rank.index
         torch.manual_seed(
@@ -150,28 +147,28 @@ class Training:
         norm = self._strategy.step()
         if self._average:
             self._average.update(self._strategy.updated())
-        if self._rank.leads:  # they are the same on all ranks
+        if self._rank.leads:  # equal on all ranks
             metrics |= {"grad_norm": norm, "lr": learning_rate}
         return metrics
 
     def _micro_batches(
         self, experience: Experience, rows: IntArray
     ) -> Iterator[tuple[LossBatch, bool]]:
-        """This rank's rows of one optimiser step, in passes of like size; true with the last."""
+        """Yields this rank's micro-batches of one optimiser step, and whether each is the last."""
         settings = self._settings
         actions = experience.sequences.actions
         weights = np.zeros(actions.shape, dtype=np.float32)
         weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
-        share = 1 / int(actions[rows].sum())
-        passes = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
-        for number, one in enumerate(passes, 1):
-            part = experience.rows(one.rows)
+        metric_weight = 1 / int(actions[rows].sum())
+        found = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
+        for number, micro in enumerate(found, 1):
+            part = experience.rows(micro.rows)
             width = part.sequences.actions.shape[1]
-            micro = LossBatch(part, weights[one.rows, :width], share)
-            yield micro.idle() if one.idle else micro, number == len(passes)
+            batch = LossBatch(part, weights[micro.rows, :width], metric_weight)
+            yield batch.idle() if micro.idle else batch, number == len(found)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
-        """Rows of each optimiser step: every sample once an epoch, in an order of (seed, step)."""
+        """Returns the rows of each optimiser step: every sample once an epoch, shuffled by seed."""
         batches: list[IntArray] = []
         for epoch in range(self._settings.max_epochs):
             seed = derive(self._settings.seed, "mini-batches", step, epoch)
@@ -180,17 +177,17 @@ class Training:
         return batches
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole model's tensors; on ranks that do not lead possibly none."""
+        """Returns the whole model's tensors; possibly none on ranks other than 0."""
         return self._strategy.whole()
 
     def result(self) -> dict[str, Tensor]:
-        """What training has brought: the moving average where there is one, else the model."""
+        """Returns the trained weights: the moving average if there is one, else the model."""
         if self._average:
             return self._average.tensors
         return self.weights()
 
     def copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """In the CPU's memory, where no update reaches them; what is a copy stays as it is."""
+        """Returns copies in the CPU's memory, which no update changes. Copies nothing twice."""
         averaged = self._average.tensors if self._average else {}
         own = self._model.state_dict(keep_vars=True) | averaged
         living = {tensor.data_ptr() for tensor in (*own.values(), *self._model.parameters())}
@@ -200,7 +197,7 @@ class Training:
         }
 
     def snapshot(self, step: int, needed: Sequence[int]) -> int:
-        """Copy this rank's share of the state. Returns its bytes."""
+        """Copy this rank's shard of the state. Returns its size in bytes."""
         return self._copies.take(step, needed, self._room(), self._state).bytes
 
     def _state(self, keep: Keep) -> State:
@@ -212,8 +209,8 @@ class Training:
         return content
 
     def _room(self) -> int:
-        """Weights, two moments and an average of every parameter, at most."""
-        tensors = trained(self._model)
+        """Returns the bytes of weights, two moments and an average: an upper bound."""
+        tensors = lora.trained(self._model)
         mine = [tensors[name] for name in state.share(tensors, self._rank)]
         shapes = ((getattr(t, "ds_numel", t.numel()), t.element_size()) for t in mine)
         averaged = self._average.tensors if self._average else {}
@@ -221,7 +218,7 @@ class Training:
         return room(shapes, 3) + room(((t.numel(), t.element_size()) for t in more), 1)
 
     def save(self, step: int, directory: Path) -> Written:
-        """Write the copy of `step`; training may go on meanwhile."""
+        """Write the copy of `step`. Training may continue meanwhile."""
         return state.save(directory, self._role, self._copies.of(step).state(), self._rank)
 
     def hand_over(self, to: Targets) -> Receipt:
@@ -235,12 +232,12 @@ class Training:
         (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
         if self._average and content.average:
             self._average.restore(content.average)
-        elif self._average:  # it was not kept: until now, the model is all that there is to average
+        elif self._average:  # the checkpoint has none: the average begins with the model
             self._average.begin(content.model)
         return position
 
     def _load(self, source: Source) -> tuple[State, Position | None]:
-        """Imports what a process without peers, or without DeepSpeed, does without."""
+        """Returns the state. Imports replication and DeepSpeed only if the source needs them."""
         if isinstance(source, Path):
             return state.load(source, self._role), None
         if isinstance(source, OpenRLHF):
@@ -252,24 +249,24 @@ class Training:
         return replication.load(source, self._role), None
 
 
-class Keeper:
-    """A Learner, but for its updates."""
+class LearnerActor:
+    """What policy and critic have in common: all methods of a Learner but its update."""
 
-    _training: Training
+    _engine: LearnerEngine
 
     def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
-        with self._training.awake():
-            return self._training.snapshot(step, needed)
+        with self._engine.onloaded():
+            return self._engine.snapshot(step, needed)
 
     def save(self, step: int, directory: Path) -> Written:
-        return self._training.save(step, directory)
+        return self._engine.save(step, directory)
 
     def hand_over(self, to: Targets) -> Receipt:
-        return self._training.hand_over(to)
+        return self._engine.hand_over(to)
 
     def restore(self, source: Source) -> Position | None:
-        with self._training.awake():
-            return self._training.restore(source)
+        with self._engine.onloaded():
+            return self._engine.restore(source)
 
     def restored_rate(self) -> float | None:
-        return self._training.restored_rate
+        return self._engine.restored_rate

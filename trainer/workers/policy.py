@@ -1,4 +1,4 @@
-"""The policy: the model that is trained."""
+"""The policy: the model that reinforcement learning trains."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trainer.weight_sync import shared_memory as weight_transfer
 from trainer.weight_sync.choose import Meeting, Member
 from trainer.weight_sync.sending import Broadcaster, Lender, Offered
 from trainer.weight_sync.shared_memory import Outbox
-from trainer.workers.learner import Keeper, LossBatch, Training
+from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
 
 
-class PolicyActor(Keeper):
+class PolicyActor(LearnerActor):
     def __init__(
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
@@ -46,21 +46,15 @@ class PolicyActor(Keeper):
                 self._model.gradient_checkpointing_enable()
             if settings.lora.rank:
                 lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
-            self._model.eval()  # the new adapters, too: they have dropout
+            self._model.eval()  # also the new adapters, which have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
-        self._training = Training(
-            "policy",
-            self._scorer,
-            self._model,
-            settings,
-            rank,
-            limits=self._scorer.limits(settings.micro_train_batch_size, settings.max_tokens),
-            peaks=peaks,
-        )
+        limits = self._scorer.limits(settings.micro_train_batch_size, settings.max_tokens)
+        trained = LearnerModel(role="policy", module=self._scorer, model=self._model, limits=limits)
+        self._engine = LearnerEngine(trained, settings, rank, peaks)
         self._objective = objective
         self._rank = rank
         self._held: dict[str, Tensor] = {}
-        """A copy of the weights that is to be written."""
+        """A copy of the weights, for `export_held`."""
         dtype = torch.bfloat16 if settings.model.mixed_precision else None
         self._outbox = Outbox(dtype, settings.sync_port)
         self._offered = Offered(self._model, dtype)
@@ -70,14 +64,14 @@ class PolicyActor(Keeper):
             self._outbox.adopt(self._model)
 
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        with self._training.awake("forward") as run:
+        with self._engine.onloaded("forward") as run:
             return self._scorer.log_probs(sequences, self._rank, run)
 
     def update(self, experience: Experience, step: int) -> Metrics:
-        with self._training.awake("update") as run:
-            metrics = self._training.fit(experience, step, partial(self._loss, run))
+        with self._engine.onloaded("update") as run:
+            metrics = self._engine.train_step(experience, step, partial(self._loss, run))
         named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
-        return named | self._training.peaks()
+        return named | self._engine.peaks()
 
     def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
         part = micro.experience
@@ -107,7 +101,7 @@ class PolicyActor(Keeper):
         return shared_memory.node()
 
     def offer(self) -> list[Part]:
-        merged = self._merged()  # of all ranks; the first alone gives them out
+        merged = self._merged()  # gathered from all ranks; only rank 0 offers them
         buffers = {name for name, _ in self._model.named_buffers()}
         return self._outbox.offer(merged, buffers=buffers) if self._rank.leads else []
 
@@ -121,7 +115,7 @@ class PolicyActor(Keeper):
         self._broadcaster.gather(seconds)
 
     def announce(self) -> list[Part]:
-        self._training.wake()  # until `withdraw`: it would move in and out with every part
+        self._engine.onload()  # until `withdraw`, not once for each part
         return self._offered.parts()
 
     def broadcast(self, part: Part, seconds: float) -> None:
@@ -140,28 +134,28 @@ class PolicyActor(Keeper):
         if self._lender is not None:
             self._lender.end()
             self._lender = None
-        self._training.sleep()
+        self._engine.offload()
 
     def weights(self) -> Weights:
         merged = self._merged()
         return weight_transfer.export(merged) if self._rank.leads else {}
 
     def _merged(self) -> dict[str, Tensor]:
-        """As the engines know them: adapters are part of the weights there."""
-        with self._training.awake():
-            return lora.merged(self._model, self._training.weights())
+        """Returns the weights as the engines need them, with adapters merged."""
+        with self._engine.onloaded():
+            return lora.merged(self._model, self._engine.weights())
 
     def export(self, directory: Path) -> None:
-        with self._training.awake():
-            result = lora.merged(self._model, self._training.result())
+        with self._engine.onloaded():
+            result = lora.merged(self._model, self._engine.result())
             if self._rank.leads:
                 self._write(result, directory)
 
     def hold(self) -> None:
-        with self._training.awake():
-            result = lora.merged(self._model, self._training.result())
+        with self._engine.onloaded():
+            result = lora.merged(self._model, self._engine.result())
             if self._rank.leads:
-                self._held = self._training.copied(result)
+                self._held = self._engine.copied(result)
 
     def export_held(self, directory: Path) -> list[Written]:
         if not self._rank.leads:
@@ -176,6 +170,6 @@ class PolicyActor(Keeper):
 
 
 def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:
-    """Whether engines get the very tensors that are trained: whole, in fp32, without adapters."""
+    """Whether engines read the trained tensors themselves: whole, in fp32, without adapters."""
     whole = settings.sharding.zero_stage == 0 and not settings.lora.rank
     return whole and device.type == "cpu" and not settings.model.mixed_precision

@@ -1,7 +1,7 @@
-"""What the loop asks of each role, and the settings that a role is built from.
+"""The protocol of each role: the calls that the driver makes.
 
 Torch-free, so that the driver starts without torch. `log_probs`, `values` and `update` are
-functions of their arguments and the weights: nothing depends on what the process did before.
+functions of their arguments and the weights. They do not depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -30,78 +30,79 @@ class Reference(Measured, Protocol):
 
 class Learner(Protocol):
     def update(self, experience: Experience, step: int) -> Metrics:
-        """Train on a step's samples. Returns this rank's shares of the metrics, with its peaks.
+        """Train on a step's samples. Returns this rank's share of the metrics, and memory peaks.
 
-        Raises TrainingError where a loss is not finite.
+        Raises TrainingError if a loss is not finite.
         """
 
     def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
-        """Copy the rank's share of weights, optimiser and schedule: it is that of `step`.
+        """Copy the rank's shard of weights, optimiser and schedule, as the copy of `step`.
 
-        Copies of other steps than `needed` may be overwritten. Returns its bytes.
+        May overwrite copies of steps that are not in `needed`. Returns the bytes of the copy.
         """
 
     def save(self, step: int, directory: Path) -> Written:
-        """Write the copy of `step` to `directory`, durably; may be asked for beside other work."""
+        """Write the copy of `step` to `directory` and sync it. May run beside other calls."""
 
     def hand_over(self, to: Targets) -> Receipt:
-        """Give the copy of `to.step` to its holders; may be asked for beside other work."""
+        """Send the copy of `to.step` to its replica stores. May run beside other calls."""
 
     def restore(self, source: Source) -> Position | None:
-        """Take them back from a checkpoint's directory, or from the memory of the nodes.
+        """Restore the state from a checkpoint's directory, or from the memory of the nodes.
 
-        Of another trainer's checkpoint, returns how far the run was if that is known. Raises
-        ModelMismatchError for another model's, SnapshotLostError or UnreadableCheckpointError
-        where a part is gone.
+        For another trainer's checkpoint, returns the position of the run if known. Raises
+        ModelMismatchError for another model's state, SnapshotLostError or UnreadableCheckpointError
+        if a part is missing.
         """
 
     def restored_rate(self) -> float | None:
-        """The peak of the learning rate that the restored state was trained with, if known."""
+        """Returns the peak learning rate of the restored state, if known."""
 
 
 class Policy(Learner, Protocol):
     def log_probs(self, sequences: Sequences) -> FloatArray:
-        """As the reference's."""
+        """Like `Reference.log_probs`."""
 
     def node(self) -> str:
-        """What `shared.node` says where it runs."""
+        """Returns `shared_memory.node` of its process."""
 
     def offer(self) -> list[Part]:
-        """The newest weights are those that are given out from now on, in these parts."""
+        """Offer the newest weights from now on. Returns the parts."""
 
     def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
-        """Some of the offered weights, in shared memory; `abroad`: for other nodes to read, too."""
+        """Put a part into shared memory. `abroad`: other nodes read the part too."""
 
     def meet(self, members: tuple[Member, ...]) -> Meeting | None:
-        """Where these and the policy can meet; None where they are its group already.
+        """Returns where the policy and `members` meet; None if they are its group already.
 
-        Raises TrainingError where the port is taken.
+        Raises TrainingError if the port is taken.
         """
 
     def gather(self, seconds: float) -> None:
-        """Wait until they have come. Raises BrokenGroupError where one has not, after `seconds`."""
+        """Wait until all members have joined. Raises BrokenGroupError after `seconds`."""
 
     def announce(self) -> list[Part]:
-        """The newest weights are given out from GPU to GPU from now on, in these parts.
+        """Offer the newest weights from GPU to GPU from now on. Returns the parts.
 
-        This and what follows is asked of all ranks together, for they gather sharded weights
-        part by part.
+        All ranks get this call and the calls that follow, because they gather sharded weights part
+        by part.
         """
 
     def broadcast(self, part: Part, seconds: float) -> None:
-        """To the group, from the first rank.
+        """Broadcast a part to the group, from rank 0.
 
-        Raises BrokenGroupError where one does not take it within `seconds`; there is no group then.
+        Raises BrokenGroupError if a member does not take the part within `seconds`. The group is
+        gone then.
         """
 
     def lend(self, part: Part) -> Lent:
-        """On each rank's GPU, until the next part is lent."""
+        """Lend a part in the memory of each rank's GPU, until the next part is lent."""
 
     def withdraw(self) -> None:
-        """All engines have all parts: the GPU's memory that they were in is free."""
+        """All engines have all parts: free the GPU memory of the parts."""
 
     def weights(self) -> Weights:
-        """All weights, as they are now."""
+        """Returns all current weights."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face model, with its tokeniser, to `directory`."""
@@ -110,9 +111,9 @@ class Policy(Learner, Protocol):
         """Copy what `export` would write now, for `export_held`."""
 
     def export_held(self, directory: Path) -> list[Written]:
-        """Write that copy, which is then let go; may be asked for beside other work.
+        """Write the copy of `hold` and free it. May run beside other calls.
 
-        Returns the files, by their names in `directory`; on ranks that do not lead none.
+        Returns the files by their names in `directory`; none on ranks other than 0.
         """
 
 
@@ -126,4 +127,4 @@ class Critic(Learner, Protocol):
 
 class RewardModel(Measured, Protocol):
     def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
-        """For each request the score of each model; what one cannot read is a failed Score."""
+        """Returns the score of each model for each request. A failed Score stands for an error."""

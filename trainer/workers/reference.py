@@ -1,4 +1,4 @@
-"""The reference: the policy as it was before training, which the KL is measured to."""
+"""The reference: the policy before training. The KL is measured against this model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trainer.config.options.parallelism import Sharding
 from trainer.models import precision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
-from trainer.models.loading import load_causal_lm, prepare_process, visiting
+from trainer.models.loading import load_causal_lm, on_device, prepare_process
 from trainer.models.settings import ModelSettings
 from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
 
 
 class ReferenceActor:
-    """Each rank holds the whole model, or with ZeRO-3 a part of it."""
+    """Each rank holds the whole model, or a shard of it with ZeRO stage 3."""
 
     def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
         self._device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks()
-        sharding = replace(sharding, zpg=1)  # that is for backward passes, and there are none
+        sharding = replace(sharding, zpg=1)  # zpg speeds up backward passes, and there are none
         split = zero3.splits(sharding, rank)
-        self._moves = settings.offload and not split  # DeepSpeed brings layers where they compute
+        self._moves = settings.offload and not split  # DeepSpeed moves layers to the device itself
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         with self._peaks.phase("load"):
             with zero3.split(sharding, rank, offload=settings.offload):
@@ -50,8 +50,8 @@ class ReferenceActor:
             return self._scorer.log_probs(sequences, self._rank, self._run)
 
     def _there(self) -> AbstractContextManager[None]:
-        """The model is on its device for so long."""
-        return visiting(self._model, self._device) if self._moves else nullcontext()
+        """Keep the model on its device while the block runs."""
+        return on_device(self._model, self._device) if self._moves else nullcontext()
 
     def peaks(self) -> Metrics:
         return batching.peak_metrics("reference", self._peaks.taken())

@@ -1,4 +1,4 @@
-"""How the ranks of a model train it together: what differs between whole and sharded weights."""
+"""The strategy of a learner: how its ranks train whole weights (DDP) or sharded weights (ZeRO)."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ class Strategy(Protocol):
         """A forward pass."""
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add up gradients of this rank's shares of one loss; `last`: an update comes next."""
+        """Accumulate the gradients of one loss. `last`: an update comes next."""
 
     def step(self) -> float:
-        """Update with the sum of all ranks' gradients, clipped. Returns their norm before that.
+        """Update with the clipped sum of all ranks' gradients. Returns the norm before clipping.
 
-        Raises TrainingError where it is not finite.
+        Raises TrainingError if the norm is not finite.
         """
 
     @property
     def learning_rate(self) -> float: ...
 
     def whole(self) -> dict[str, Tensor]:
-        """Every tensor of the model by name; on ranks that do not lead possibly none."""
+        """Returns every tensor of the model by name; possibly none on ranks other than 0."""
 
     def updated(self) -> Iterator[Tensor]:
-        """The model's parameters in its order, each on all ranks as the optimiser has it: what the
-        model computes with may be rounded. Those that are frozen are what the model has."""
+        """Yields the model's parameters in order, on all ranks, as the optimiser has them.
+
+        The model itself may compute with rounded copies. Frozen parameters are the model's own."""
 
     def state(self, keep: Keep) -> State:
-        """This rank's share of all that training goes on from, in no layout's form.
+        """Returns this rank's shard of the training state, independent of the parallel layout.
 
-        Every tensor in it is one that `keep` returned: training goes on without it.
+        Every tensor in the shard is one that `keep` returned, so training may continue.
         """
 
     def restore(self, state: State) -> None:
-        """Take back what all ranks, of whatever layout, saved.
+        """Restore the state that all ranks of any layout saved.
 
-        Raises ModelMismatchError where it is another model's.
+        Raises ModelMismatchError if the state is another model's.
         """
 
     def sleep(self) -> None:
-        """Give the GPU's memory back until `wake`."""
+        """Free the GPU's memory until `wake`."""
 
     def wake(self) -> None: ...
 
@@ -60,7 +61,7 @@ class Strategy(Protocol):
 def strategy_of(
     module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
 ) -> Strategy:
-    """For `module`, which is called, around `model`, whose parameters are trained."""
+    """`module`: the module that is called. `model`: its part whose parameters are trained."""
     if settings.sharding.zero_stage == 0:
         from trainer.workers.ddp import Replicated
 

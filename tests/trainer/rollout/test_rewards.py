@@ -145,9 +145,9 @@ def test_a_run_is_rewarded_by_two_models_of_other_vocabularies(
         run_dir, remote_rm_url=None, reward_pretrain=f"{judge}, {other}", max_steps=1
     )
     assert config.has_reward_model
-    crew = groups.assemble(config, 1, LocalLauncher())
-    assert crew.reward is not None
-    train(config, ModelReward(crew.reward, combination(config.reward_combine)))
+    workers = groups.assemble(config, 1, LocalLauncher())
+    assert workers.reward is not None
+    train(config, ModelReward(workers.reward, combination(config.reward_combine)))
     (row,) = metric_rows(config)
     each = [row[f"train/reward_model_{number}"] for number in (1, 2)]
     assert row["train/reward"] == pytest.approx(sum(each) / 2, abs=1e-5)

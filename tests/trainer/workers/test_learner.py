@@ -73,10 +73,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tiny: Tiny, role: obj
     actor = role(tiny)  # type: ignore[operator]
     batch = experience()
     batch.advantages[2, 4] = batch.returns[2, 4] = np.nan
-    before = {name: p.clone() for name, p in actor._training._model.named_parameters()}
+    before = {name: p.clone() for name, p in actor._engine._model.named_parameters()}
     with pytest.raises(TrainingError, match="loss is nan"):
         actor.update(batch, step=1)
-    for name, parameter in actor._training._model.named_parameters():
+    for name, parameter in actor._engine._model.named_parameters():
         assert torch.equal(parameter, before[name])
 
 

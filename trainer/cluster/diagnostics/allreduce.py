@@ -91,17 +91,18 @@ class Crowd:
         """Returns the GB/s of each group, tried in parallel; None for a group that failed."""
         began = time.monotonic()
         ready, deadline = began + self.timeout / 2, began + self.timeout
-        crews = [[rank for name in group for rank in self._of(name)] for group in groups]
+        groups_of_ranks = [[rank for name in group for rank in self._of(name)] for group in groups]
         there = [
             {name: [rank.ready.remote() for rank in self._of(name)] for name in group}
             for group in groups
         ]
         able = [_got(list(chain(*of.values())), ready) is not None for of in there]
         meetings = [
-            crew[0].meet.remote(self.timeout) if ok else None
-            for crew, ok in zip(crews, able, strict=True)
+            ranks[0].meet.remote(self.timeout) if ok else None
+            for ranks, ok in zip(groups_of_ranks, able, strict=True)
         ]
-        asked = [self._start(crew, at, deadline) for crew, at in zip(crews, meetings, strict=True)]
+        pairs = zip(groups_of_ranks, meetings, strict=True)
+        asked = [self._start(ranks, at, deadline) for ranks, at in pairs]
         speeds = [_slowest(_got(answers, deadline)) for answers in asked]
         for group, of, ok, speed in zip(groups, there, able, speeds, strict=True):
             if not ok:  # keep the ranks that answer: they have loaded torch
@@ -127,14 +128,14 @@ class Crowd:
                 rank.ready.remote()
         return self._ranks[name]
 
-    def _start(self, crew: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
+    def _start(self, ranks: Sequence[Any], meeting: Any, deadline: float) -> list[Any]:
         """Returns the calls of one group; empty if its ranks do not meet."""
         if meeting is None or (at := _got([meeting], deadline)) is None:
             return []
         left = max(0.1, deadline - time.monotonic())
         return [
-            rank.all_reduce.remote(tuple(at[0]), index, len(crew), left)
-            for index, rank in enumerate(crew)
+            rank.all_reduce.remote(tuple(at[0]), index, len(ranks), left)
+            for index, rank in enumerate(ranks)
         ]
 
     def _end(self, group: Sequence[str]) -> None:
