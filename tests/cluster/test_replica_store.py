@@ -26,7 +26,8 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
     older, lost = sheet_of(segment, 1), sheet_of(segment, 2)
     came = replace(lost, rank=0)
     with socket.create_server(("127.0.0.1", 0)) as listener, cluster_of({"num_cpus": 1}):
-        silent = StreamSource(*listener.getsockname(), bytes(SECRET_BYTES))
+        host, port = listener.getsockname()
+        silent = StreamSource(host, port, bytes(SECRET_BYTES))
         ((_, holder),) = replica_ring.build("a run", ray.nodes(), memory=1, goes_on=False)
         replica_ring.answer(holder.attach.remote(older, segment.address))
         waits = replica_ring.receive(holder, lost, silent)

@@ -130,7 +130,8 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
     ]
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        silent = StreamSource(*listener.getsockname(), source.secret)
+        host, port = listener.getsockname()
+        silent = StreamSource(host, port, source.secret)
         holder = Holder(budget=2 * SIZE)
         threads = [Thread(target=ends_torn, args=(holder, one, silent)) for one in sheets[:3]]
         for thread in threads:
