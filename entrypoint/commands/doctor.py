@@ -11,14 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from contract.run_dir import ExitCode
-from entrypoint.cluster.client import ControlClient, WrongTokenError
+from entrypoint.commands import remote
 from entrypoint.config import role
 from entrypoint.config.settings import PreflightMode, Settings
-from entrypoint.net import wait
 from entrypoint.preflight.ports import living
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.show import failed_names, show_report
-from entrypoint.run import token as run_token
 
 HEAD_SECONDS = 2.0
 """Limit for the head's answer; usually there is no head."""
@@ -47,13 +45,9 @@ def main(settings: Settings, as_json: bool) -> int:
 
 def of_head(settings: Settings) -> dict[str, Any] | None:
     """Return the head's state; None if no head answers or accepts this node's token."""
-    token = run_token.for_client(settings)
-    if token is None:
-        return None
     try:
-        client = ControlClient(role.host_to_ask(settings), settings.control_port, token)
-        return client.command("GET", "/v1/state", timeout=HEAD_SECONDS)
-    except (wait.NotYetError, WrongTokenError):
+        return remote.ask(settings, "GET", "/v1/state", timeout=HEAD_SECONDS)
+    except remote.NoAnswerError:
         return None
 
 

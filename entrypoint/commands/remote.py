@@ -71,7 +71,7 @@ def _say(
 ) -> int:
     """Print the head's answer. `question`: method and path; `say`: turns the answer into lines."""
     try:
-        row = _ask(settings, *question)
+        row = ask(settings, *question)
         lines = say(row)
     except NoAnswerError as error:
         if (over := _ended(RunFiles(settings.run_dir))) is None:
@@ -88,15 +88,15 @@ def _ended(run: RunFiles) -> ended.Ended | None:
     return None
 
 
-def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
-    """Return the head's answer. Raises NoAnswerError."""
+def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
     token = run_token.for_client(settings)
     if token is None:
         sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
         raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
     host = host_to_ask(settings)
     try:
-        return ControlClient(host, settings.control_port, token).command(method, path)
+        return ControlClient(host, settings.control_port, token).command(method, path, **options)
     except NoHeadError as error:
         raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
     except wait.NotYetError as error:

@@ -27,9 +27,9 @@ from entrypoint.job.failures.classes import (
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
-from entrypoint.job.recipes.base import Command
+from entrypoint.job.recipes.base import JobCommand
+from entrypoint.job.reported_steps import ReportedSteps
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.told_steps import ToldSteps
 from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
@@ -54,7 +54,7 @@ class AttemptPlan:
     number: int
     resume_from: int
     """Step of the checkpoint to resume from; 0: start at the beginning."""
-    command: Command
+    command: JobCommand
     workers: tuple[str, ...]
     """The workers that are there as the attempt starts."""
 
@@ -80,7 +80,7 @@ class Attempt:
     """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
     """The attempt's first progress has been compared to its checkpoint."""
-    _told: ToldSteps | None = field(init=False)
+    _reported: ReportedSteps | None = field(init=False)
     """None for a trainer that records its own steps."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _ray_ended: str = "Ray does not say how the job ended"
@@ -101,8 +101,8 @@ class Attempt:
         run, plan, command = self.run, self.plan, self.plan.command
         before = self._progress()  # first: the job may report its first step at once
         step = before.step if before else 0
-        told = ToldSteps(run.journal, plan.resume_from, step)
-        self._told = None if run.recipe.tells_phases else told
+        reported = ReportedSteps(run.journal, plan.resume_from, step)
+        self._reported = None if run.recipe.tells_phases else reported
         try:
             self.jobs.submit(plan.submission, command.argv, command.env, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -163,15 +163,15 @@ class Attempt:
                 break
             self._see(progress, before)  # last: it may add events to those of the job
         self._see(self._progress(), before)
-        if self._told:
-            self._told.close()
+        if self._reported:
+            self._reported.close()
         self._line.end()
 
     def _see(self, progress: Progress | None, before: Progress | None) -> None:
         if progress is not None and progress != before:
             self._line.show(progress)
-            if self._told:
-                self._told.see(progress)
+            if self._reported:
+                self._reported.see(progress)
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End the attempt if it hangs, began at a wrong step, or can get more workers."""

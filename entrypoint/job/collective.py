@@ -84,17 +84,19 @@ def judge(row: Mapping[str, Any], allowed: float) -> CollectiveResult:
     single = [fault for fault in faults if len(fault["nodes"]) == 1]
     unstarted = tuple(fault["nodes"][0] for fault in single if fault["unstarted"])
     faulty = tuple(fault["nodes"][0] for fault in single if not fault["unstarted"])
-    said = f"all-reduce over {len(row['nodes'])} nodes: "
-    said += "no answer" if gbs is None else f"{gbs:.3g} GB/s"
+    sentence = f"all-reduce over {len(row['nodes'])} nodes: "
+    sentence += "no answer" if gbs is None else f"{gbs:.3g} GB/s"
     if gbs is not None and allowed:
-        said += f", {gbs / allowed:.0%} of what their links and GPUs allow"
-    said = "; ".join([f"{said}, in {row['seconds']:.1f} s", *(one["sentence"] for one in faults)])
+        sentence += f", {gbs / allowed:.0%} of what their links and GPUs allow"
+    sentence = "; ".join(
+        [f"{sentence}, in {row['seconds']:.1f} s", *(fault["sentence"] for fault in faults)]
+    )
     silent = gbs is None or any(fault["silent"] for fault in faults)
     if silent or faulty or gbs < FAILS * allowed:
-        return CollectiveResult(Verdict.FAIL, said, faulty, unstarted)
+        return CollectiveResult(Verdict.FAIL, sentence, faulty, unstarted)
     if faults or gbs < WARNS * allowed:
-        return CollectiveResult(Verdict.WARN, said)
-    return CollectiveResult(Verdict.PASS, said)
+        return CollectiveResult(Verdict.WARN, sentence)
+    return CollectiveResult(Verdict.PASS, sentence)
 
 
 CHECK = NodeCheck(

@@ -72,24 +72,24 @@ def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Jou
     else:
         changed = differences(before, now)
         differs = list(changed.values()) or ["a secret, or the order of its words, is another"]
-    said = f"this run was begun with another command: {'; '.join(differs)}"
-    journal.record("command", f"{said}. {recipe.effect(tuple(changed))}", differs=differs)
+    sentence = f"this run was begun with another command: {'; '.join(differs)}"
+    journal.record("command", f"{sentence}. {recipe.effect(tuple(changed))}", differs=differs)
 
 
 def differences(before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
     """Pure: map the name of each option that differs to a sentence. "": words before any option."""
     old, new = _options(before), _options(now)
-    told = {}
+    sentences = {}
     if (first := old.pop("", "")) != (is_now := new.pop("", "")):
-        told[""] = f"its first words were {first or 'none'} and are {is_now or 'none'}"
+        sentences[""] = f"its first words were {first or 'none'} and are {is_now or 'none'}"
     for name in dict.fromkeys((*old, *new)):
         if name not in old:
-            told[name] = f"--{name} {new[name]}".rstrip() + " is new"
+            sentences[name] = f"--{name} {new[name]}".rstrip() + " is new"
         elif name not in new:
-            told[name] = f"--{name} {old[name]}".rstrip() + " is not given any more"
+            sentences[name] = f"--{name} {old[name]}".rstrip() + " is not given any more"
         elif old[name] != new[name]:
-            told[name] = f"--{name} was {old[name] or 'bare'} and is {new[name] or 'bare'}"
-    return told
+            sentences[name] = f"--{name} was {old[name] or 'bare'} and is {new[name] or 'bare'}"
+    return sentences
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -27,8 +27,8 @@ class HeadLocator:
         try:
             return dns.resolve(self.name)
         except NotYetError:
-            if self.known and (told := lease.address(self.leases)):
-                return told
+            if self.known and (address := lease.address(self.leases)):
+                return address
             raise
 
     def is_at(self, address: str) -> bool:

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Lead the run until it ends; return the outcome's exit code."""
-    run, told = RunFiles(settings.run_dir), head_address(settings)
+    run, named = RunFiles(settings.run_dir), head_address(settings)
     try:
-        address = address_of.own_head_address(settings, told.value if told else None)
+        address = address_of.own_head_address(settings, named.value if named else None)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = resume_check.fingerprint(settings)

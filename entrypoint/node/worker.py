@@ -273,8 +273,8 @@ class _Membership:
         deadline = time.monotonic() + self.settings.grace_seconds
         while (left := deadline - time.monotonic()) > 0:
             match self.inbox.take(timeout=left):
-                case HeadSaid() as said:
-                    return said
+                case HeadSaid() as outcome:
+                    return outcome
                 case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to wait for
                     break
         return asked  # a second request to stop does not shorten the wait

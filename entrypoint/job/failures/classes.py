@@ -186,8 +186,8 @@ def describe(result: AttemptResult, failure: FailureClass) -> str:
         return "; ".join(result.lost_nodes)
     if failure is FailureClass.STORAGE and result.files_gone:
         return result.files_gone
-    told = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
-    if told and result.last_error:
+    by_exit_code = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
+    if by_exit_code and result.last_error:
         return result.last_error.strip()
     if found := find_evidence(result, failure):
         return found.line.strip()

@@ -14,7 +14,7 @@ from entrypoint.job.failures.classes import FailureClass
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class JobCommand:
     """What to run on the head, as a Ray job."""
 
     argv: tuple[str, ...]
@@ -70,7 +70,7 @@ class Recipe(Protocol):
         """Return how the job's processes would be placed on these nodes, for `plan`."""
         ...
 
-    def command(self, settings: Settings, resume_from: int | None) -> Command:
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         """Return the job's command line and the variables to add to the node's."""
         ...
 

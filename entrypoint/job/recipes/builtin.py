@@ -14,7 +14,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes.base import ArgumentsError, Command, FilesGoneError
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from trainer.config.schema import OVER
@@ -90,9 +90,9 @@ class Builtin:
         except ConfigError:
             return None
 
-    def command(self, settings: Settings, resume_from: int | None) -> Command:
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         python = fork_server.python(settings)
-        return Command(program("trainer", *_arguments(settings), python=python))
+        return JobCommand(program("trainer", *_arguments(settings), python=python))
 
     def begins_at(self, settings: Settings) -> int | None:
         return _parsed(settings).load_step or None

@@ -13,7 +13,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.parsers import BY_A_SHELL
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes.base import Command, FilesGoneError
+from entrypoint.job.recipes.base import FilesGoneError, JobCommand
 from entrypoint.processes.programs import unshadowed
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
@@ -49,11 +49,11 @@ class AnyCommand:
     def resources(self, settings: Settings, nodes: Sequence[NodeResources]) -> None:
         return None
 
-    def command(self, settings: Settings, resume_from: int | None) -> Command:
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        return Command(unshadowed(settings.job), env)
+        return JobCommand(unshadowed(settings.job), env)
 
     def begins_at(self, settings: Settings) -> None:
         return None

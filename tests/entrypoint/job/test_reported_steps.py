@@ -12,9 +12,9 @@ import pytest
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.job import told_steps
+from entrypoint.job import reported_steps
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.job.told_steps import ToldSteps
+from entrypoint.job.reported_steps import ReportedSteps
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
 from tests.support.world import DIED, FINISHED, Act, World
@@ -53,7 +53,7 @@ def test_the_report_of_a_command_has_its_steps_and_its_effective_time(tmp_path: 
 def test_steps_that_a_later_attempt_does_again_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told_steps, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(reported_steps, "EVERY_SECONDS", 0.0)
     dies, ends = tells(DIED, range(1, 7), checkpoint=3), tells(FINISHED, range(4, 11))
     world = World(tmp_path, dies, ends)
     assert world.lives().name == "finished"
@@ -99,7 +99,7 @@ def test_of_a_thousand_steps_a_second_an_event_every_ten_seconds_is_recorded(
 ) -> None:
     now = 0.0
     journal = Journal(RunFiles(tmp_path).journal, "head")
-    steps = ToldSteps(journal, 0, 0, clock=lambda: now)
+    steps = ReportedSteps(journal, 0, 0, clock=lambda: now)
     for step in range(60_001):
         now = step / 1000
         steps.see(Progress(step=step))
@@ -113,7 +113,7 @@ def test_the_last_step_before_a_hang_is_recorded_while_the_job_hangs(tmp_path: P
     """Not at its end: the silence would count as a step."""
     now = 0.0
     journal = Journal(RunFiles(tmp_path).journal, "head")
-    steps = ToldSteps(journal, 0, 0, clock=lambda: now)
+    steps = ReportedSteps(journal, 0, 0, clock=lambda: now)
     for now in (0.0, 1.0, 11.0):
         steps.see(Progress(step=min(2, 1 + int(now))))
     assert [event["details"]["step"] for event in journal.events("step")] == [1, 2]
@@ -133,7 +133,7 @@ def test_the_last_step_before_a_hang_is_recorded_while_the_job_hangs(tmp_path: P
 def test_where_an_attempt_goes_on(
     resume_from: int, before: int, first_seen: int, start: int
 ) -> None:
-    assert told_steps.start(resume_from, before, first_seen) == start
+    assert reported_steps.start(resume_from, before, first_seen) == start
 
 
 def test_progress_without_a_time_has_its_files(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_progress_without_a_time_has_its_files(tmp_path: Path) -> None:
 def test_storage_that_takes_no_event_for_a_while_costs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told_steps, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(reported_steps, "EVERY_SECONDS", 0.0)
     journal = Journal(tmp_path / "gone" / "journal.jsonl", "head")
-    steps = ToldSteps(journal, 0, 0)
+    steps = ReportedSteps(journal, 0, 0)
     steps.see(Progress(step=1))
     (tmp_path / "gone").mkdir()
     steps.see(Progress(step=2))

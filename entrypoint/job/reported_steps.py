@@ -19,7 +19,7 @@ EVERY_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class ToldSteps:
+class ReportedSteps:
     """Records the steps of one attempt, unless the trainer records them itself."""
 
     journal: Journal
