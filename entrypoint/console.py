@@ -46,10 +46,10 @@ class OncePerMinute(logging.Filter):
             self._held[message] += 1
             return False
         self._shown = {
-            one: at for one, at in self._shown.items() if record.created - at < REPEATED_SECONDS
+            known: at for known, at in self._shown.items() if record.created - at < REPEATED_SECONDS
         }
         held = self._held.pop(message, 0)
-        self._held = Counter({one: n for one, n in self._held.items() if one in self._shown})
+        self._held = Counter({known: n for known, n in self._held.items() if known in self._shown})
         if held:
             record.msg, record.args = f"{record.getMessage()} ({held} times more since)", ()
         self._shown[message] = record.created

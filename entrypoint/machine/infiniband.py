@@ -57,7 +57,7 @@ class Port:
         return float(text) if text else 0.0
 
     def gid(self, index: int) -> str | None:
-        """The address at `index`; None where there is none."""
+        """The address at `index`; None if there is none."""
         text = read(self.path / "gids" / str(index))
         return None if not text or EMPTY_GID.match(text) else text
 
@@ -67,8 +67,8 @@ class Port:
     def roce_v2(self) -> list[int]:
         """Indices of RoCE v2 addresses, those of IPv4 first."""
         indices = sorted(int(path.name) for path in self.path.glob("gids/*") if path.name.isdigit())
-        usable = [one for one in indices if self.gid(one) and self.gid_type(one) == ROCE_V2]
-        return sorted(usable, key=lambda one: ":ffff:" not in (self.gid(one) or ""))
+        usable = [index for index in indices if self.gid(index) and self.gid_type(index) == ROCE_V2]
+        return sorted(usable, key=lambda index: ":ffff:" not in (self.gid(index) or ""))
 
     def errors(self) -> dict[str, int]:
         texts = {name: read(self.path / "counters" / name) for name in ERRORS}
@@ -89,27 +89,29 @@ def ports(sys: Path) -> list[Port]:
 
 
 def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
-    """Ports that NCCL_IB_HCA chooses, and the names in it that fit no port.
+    """The ports that NCCL_IB_HCA selects, and the names in it that fit no port.
 
-    `mlx5` chooses by prefix, `=mlx5_0:1,mlx5_1` exactly, `^mlx5_3` all others.
+    `mlx5` selects by prefix, `=mlx5_0:1,mlx5_1` exactly, `^mlx5_3` all others.
     """
     excludes = pattern.startswith("^")
     exact = pattern.removeprefix("^").startswith("=")
-    names = [one for one in pattern.removeprefix("^").removeprefix("=").split(",") if one]
+    names = [name for name in pattern.removeprefix("^").removeprefix("=").split(",") if name]
 
     def fits(name: str, port: Port) -> bool:
         device, _, number = name.partition(":")
         same = port.device == device if exact else port.device.startswith(device)
         return same and number in ("", str(port.number))
 
-    chosen = [one for one in among if any(fits(name, one) for name in names) is not excludes]
-    unfit = [name for name in names if not any(fits(name, one) for one in among)]
+    chosen = [port for port in among if any(fits(name, port) for name in names) is not excludes]
+    unfit = [name for name in names if not any(fits(name, port) for port in among)]
     return chosen, unfit
 
 
 def named(environ: Mapping[str, str]) -> bool:
-    """Whether the user said which ports are for training: others of the machine may be storage's
-    or management's, and differ."""
+    """Whether the user named the ports for training.
+
+    The machine's other ports may serve storage or management, and differ.
+    """
     return bool(environ.get("NCCL_IB_HCA"))
 
 
@@ -123,8 +125,7 @@ def disabled(environ: Mapping[str, str]) -> bool:
 
 
 def verbs(port: Port, sys: Path, dev: Path) -> list[Path]:
-    """The device files by which a program uses `port`; all that are there where /sys does not say
-    which."""
+    """The device files by which a program uses `port`; all such files if /sys names none."""
     own = [
         dev / "infiniband" / path.parent.name
         for path in sorted((sys / "class" / "infiniband_verbs").glob("uverbs*/ibdev"))
@@ -134,9 +135,9 @@ def verbs(port: Port, sys: Path, dev: Path) -> list[Path]:
 
 
 def used_gbits(sys: Path, environ: Mapping[str, str]) -> float:
-    """Of all active ports that NCCL takes; 0 where it takes none."""
+    """Gbit/s of all active ports that NCCL takes, together; 0 if it takes none."""
     if environ.get("NCCL_IB_DISABLE", "").strip() not in ("", "0"):
         return 0.0
     found = ports(sys)
     chosen, _ = selected(environ.get("NCCL_IB_HCA", ""), found)
-    return sum(one.rate for one in chosen or found if one.active)
+    return sum(port.rate for port in chosen or found if port.active)

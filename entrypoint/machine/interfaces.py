@@ -26,13 +26,13 @@ class Interface:
     rdma: bool = False
     """Whether an InfiniBand or RoCE device is behind it."""
     gbits: float = 0.0
-    """Gbit/s of the line; 0 where it does not tell, and for one with no device behind it."""
+    """Gbit/s of the line; 0 if unknown, or if the interface has no device."""
 
 
 def addresses() -> dict[str, list[str]]:
     """Interface to its IPv4 and IPv6 addresses."""
     return {
-        name: [one.address.partition("%")[0] for one in given if one.family.name in FAMILIES]
+        name: [entry.address.partition("%")[0] for entry in given if entry.family.name in FAMILIES]
         for name, given in psutil.net_if_addrs().items()
     }
 
@@ -41,7 +41,7 @@ FAMILIES = ("AF_INET", "AF_INET6")
 
 
 def interfaces(sys: Path, known: Mapping[str, Sequence[str]]) -> list[Interface]:
-    """All but the loopback, in the order of the kernel's numbers."""
+    """All interfaces but the loopback, in the order of the kernel's numbers."""
     directory = sys / "class" / "net"
     found = [path for path in directory.glob("*") if read(path / "type") != LOOPBACK]
     found.sort(key=lambda path: int(read(path / "ifindex") or 0))
@@ -59,38 +59,39 @@ def interfaces(sys: Path, known: Mapping[str, Sequence[str]]) -> list[Interface]
 
 
 def _gbits(path: Path) -> float:
-    """A container's virtual pair says 10 Gbit/s whatever is below it."""
+    """Gbit/s of a real device; 0 for a container's virtual pair, which always says 10 Gbit/s."""
     text = read(path / "speed") if (path / "device").exists() else ""
     return int(text) / 1000 if text.isdigit() else 0.0
 
 
 def holding(address: str, among: Sequence[Interface]) -> Interface | None:
-    """The interface that has `address`; None for a loopback's or another machine's."""
+    """The interface that has `address`; None if a loopback or another machine has it."""
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:
         return None
-    for one in among:
-        if any(ipaddress.ip_address(own) == wanted for own in one.addresses):
-            return one
+    for interface in among:
+        if any(ipaddress.ip_address(own) == wanted for own in interface.addresses):
+            return interface
     return None
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """NCCL's way to choose by name: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`."""
+    """Whether a name fits NCCL's pattern: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`."""
     excludes = pattern.startswith("^")
     exact = pattern.removeprefix("^").startswith("=")
     names = pattern.removeprefix("^").removeprefix("=").split(",")
 
     def matches(name: str) -> bool:
-        chosen = any(name == one if exact else name.startswith(one) for one in names if one)
+        given = filter(None, names)
+        chosen = any(name == text if exact else name.startswith(text) for text in given)
         return chosen is not excludes
 
     return matches
 
 
 def by_nccl(among: Sequence[Interface]) -> list[Interface]:
-    """What NCCL takes by itself: those of InfiniBand, else all but containers' bridges."""
-    ready = [one for one in among if one.up and one.addresses]
-    infiniband = [one for one in ready if one.name.startswith("ib")]
-    return infiniband or [one for one in ready if matcher(PASSED_OVER)(one.name)]
+    """The interfaces that NCCL takes by default: InfiniBand's, else all but containers' bridges."""
+    ready = [interface for interface in among if interface.up and interface.addresses]
+    infiniband = [interface for interface in ready if interface.name.startswith("ib")]
+    return infiniband or [interface for interface in ready if matcher(PASSED_OVER)(interface.name)]

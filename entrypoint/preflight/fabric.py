@@ -33,26 +33,26 @@ def _of_fabric(
 def _used(context: Context, found: list[Port]) -> list[Port]:
     """The active ports that NCCL would take."""
     chosen, _ = infiniband.selected(context.environ.get("NCCL_IB_HCA", ""), found)
-    return [one for one in chosen or found if one.active]
+    return [port for port in chosen or found if port.active]
 
 
 def ports(context: Context, found: list[Port]) -> Finding:
-    down = [one for one in found if not one.active]
+    down = [port for port in found if not port.active]
     if not down:
         return Finding(Verdict.PASS, f"{len(found)} ports are active")
-    evidence = ", ".join(f"{one} is {one.state} ({one.physical})" for one in down)
+    evidence = ", ".join(f"{port} is {port.state} ({port.physical})" for port in down)
     remedy = "check cable, switch port and subnet manager, or use another node"
-    active = [one for one in found if one.active]
+    active = [port for port in found if port.active]
     pattern = context.environ.get("NCCL_IB_HCA", "")
     wanted = infiniband.selected(pattern, found)[0] if pattern else found
     by_name = bool(pattern) and not pattern.startswith("^")
-    serving, layers = {one.device for one in active}, {one.layer for one in active}
+    serving, layers = {port.device for port in active}, {port.layer for port in active}
 
-    def meant(one: Port) -> bool:
+    def meant(port: Port) -> bool:
         """Second ports without a cable, and ports that were switched off, are meant to be down."""
-        return one.physical == "Disabled" or one.device in serving or one.layer not in layers
+        return port.physical == "Disabled" or port.device in serving or port.layer not in layers
 
-    dead = [one for one in down if one in wanted and (by_name or not meant(one))]
+    dead = [port for port in down if port in wanted and (by_name or not meant(port))]
     if not active or dead:
         return Finding(Verdict.FAIL, evidence, remedy)
     return Finding(Verdict.WARN, evidence, f"{remedy}; nothing to do where it is meant to be down")
@@ -61,15 +61,15 @@ def ports(context: Context, found: list[Port]) -> Finding:
 def rates(context: Context, found: list[Port]) -> Finding:
     used = _used(context, found)
     by_layer: dict[str, list[Port]] = {}
-    for one in used:
-        by_layer.setdefault(one.layer, []).append(one)
+    for port in used:
+        by_layer.setdefault(port.layer, []).append(port)
     told, sure = [], infiniband.named(context.environ)
     for layer, several in by_layer.items():
-        usual, _ = Counter(one.rate for one in several).most_common(1)[0]
-        others = [one for one in several if one.rate != usual]
+        usual, _ = Counter(port.rate for port in several).most_common(1)[0]
+        others = [port for port in several if port.rate != usual]
         told += [
-            f"{one} runs at {one.rate:g} Gbit/s, the others of {layer} at {usual:g}"
-            for one in others
+            f"{port} runs at {port.rate:g} Gbit/s, the others of {layer} at {usual:g}"
+            for port in others
         ]
         # Other NICs of a machine, for storage, may be RoCE, too.
         sure |= bool(others) and layer == "InfiniBand"
@@ -108,7 +108,7 @@ def gids(context: Context, found: list[Port]) -> Finding:
 def hcas(context: Context) -> Finding:
     pattern = context.environ.get("NCCL_IB_HCA", "")
     found = infiniband.ports(context.machine.sys)
-    devices = ", ".join(dict.fromkeys(one.device for one in found)) or "none"
+    devices = ", ".join(dict.fromkeys(port.device for port in found)) or "none"
     if not pattern:
         return Finding(Verdict.SKIP, "NCCL_IB_HCA is not set" if found else NO_FABRIC)
     chosen, unfit = infiniband.selected(pattern, found)
@@ -121,7 +121,7 @@ def hcas(context: Context) -> Finding:
 
 
 def mtus(context: Context, found: list[Port]) -> Finding:
-    of_port = {str(one): one.mtus() for one in _used(context, found) if one.layer == "Ethernet"}
+    of_port = {str(port): port.mtus() for port in _used(context, found) if port.layer == "Ethernet"}
     known = {name: min(several) for name, several in of_port.items() if several}
     if not known:
         return Finding(Verdict.SKIP, "no RoCE port with a network interface")
@@ -150,13 +150,13 @@ def gpudirect(context: Context, found: list[Port]) -> Finding:
 
 
 def errors(context: Context, found: list[Port]) -> Finding:
-    before = {str(one): one.errors() for one in found}
+    before = {str(port): port.errors() for port in found}
     time.sleep(WATCH_SECONDS)
     told, link_lost = [], False
-    for one in found:
-        for name, count in one.errors().items():
-            if (more := count - before[str(one)].get(name, count)) > 0:
-                told.append(f"{one}: {name} rose by {more} within {WATCH_SECONDS:g} s")
+    for port in found:
+        for name, count in port.errors().items():
+            if (more := count - before[str(port)].get(name, count)) > 0:
+                told.append(f"{port}: {name} rose by {more} within {WATCH_SECONDS:g} s")
                 link_lost |= name == "link_downed"
     if told:
         verdict = Verdict.FAIL if link_lost else Verdict.WARN
@@ -188,7 +188,7 @@ def verbs(context: Context, found: list[Port]) -> Finding:
 
 def disabled(context: Context, found: list[Port]) -> Finding:
     raw = context.environ.get("NCCL_IB_DISABLE", "").strip()
-    active = [one for one in found if one.active]
+    active = [port for port in found if port.active]
     off = infiniband.disabled(context.environ)
     if off and active:
         evidence = f"NCCL_IB_DISABLE={raw}, and {len(active)} ports are active"

@@ -70,11 +70,11 @@ def _divided(context: Context) -> set[int]:
         return set()
     try:
         with discover.opened(context.settings, context.machine) as gpus:
-            used = [] if isinstance(gpus, str) else [one for one in gpus if one is not None]
-            whole = [isinstance(one, GpuError) or not one.partition() for one in used]
+            used = [] if isinstance(gpus, str) else [gpu for gpu in gpus if gpu is not None]
+            whole = [isinstance(gpu, GpuError) or not gpu.partition() for gpu in used]
     except GpuError:
         return set()
-    return {index for index, one in enumerate(whole) if not one}
+    return {index for index, is_whole in enumerate(whole) if not is_whole}
 
 
 def judge(index: int, row: dict[str, Any], *, divided: bool = False) -> Finding:

@@ -111,8 +111,8 @@ def judge_visible(
         if value.strip() in HIDES_ALL:
             remedy = f"unset {name}; for a node of CPUs set ROLLCALL_NUM_GPUS=0, too"
             return Finding(Verdict.WARN, f"{name}={value} hides every GPU: none is used", remedy)
-        numbers = [int(one) for one in value.split(",") if one.strip().isdigit()]
-        if beyond := [str(one) for one in numbers if one >= found]:
+        numbers = [int(number) for number in value.split(",") if number.strip().isdigit()]
+        if beyond := [str(number) for number in numbers if number >= found]:
             problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {found}"
             return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {found}")
     shown = len(discover.visible(environ, found, is_amd=is_amd))
@@ -147,18 +147,18 @@ def _is_ours(context: Context) -> Callable[[str], bool]:
 
 def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: True) -> Finding:
     """`messages`: lines of the kernel's log since the machine was booted."""
-    told = [one for line in messages.splitlines() if (one := xid.parse(line))]
-    found = [one for one in told if is_ours(one.address)]
-    serious = Counter(one for one in found if one.action not in HARMLESS)
+    told = [error for line in messages.splitlines() if (error := xid.parse(line))]
+    found = [error for error in told if is_ours(error.address)]
+    serious = Counter(error for error in found if error.action not in HARMLESS)
     if not serious:
         evidence = "no Xid but those that programs cause" if found else "no Xid"
         others = " on the GPUs that this node uses" if len(found) < len(told) else ""
         return Finding(Verdict.PASS, evidence + others)
     evidence = ", ".join(
-        f"Xid {one.number} on {one.bus} ({times} times)" for one, times in serious.items()
+        f"Xid {error.number} on {error.bus} ({times} times)" for error, times in serious.items()
     )
-    actions = list(dict.fromkeys(one.action for one in serious))
-    verdict = Verdict.FAIL if any(one in FATAL for one in actions) else Verdict.WARN
+    actions = list(dict.fromkeys(error.action for error in serious))
+    verdict = Verdict.FAIL if any(action in FATAL for action in actions) else Verdict.WARN
     return Finding(verdict, evidence, "; ".join(actions))
 
 

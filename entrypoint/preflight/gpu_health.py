@@ -48,12 +48,12 @@ def counted(context: Context) -> Finding:
         return Finding(Verdict.FAIL, evidence, remedy)
     if why:
         return Finding(Verdict.SKIP, why)
-    found = each_gpu.each(context, lambda one: Finding(Verdict.PASS, one.model()))
+    found = each_gpu.each(context, lambda gpu: Finding(Verdict.PASS, gpu.model()))
     return Finding(found.verdict, f"{evidence}; {found.evidence}", found.remedy)
 
 
-def recovery(one: Gpu) -> Finding | None:
-    action = one.recovery_action()
+def recovery(gpu: Gpu) -> Finding | None:
+    action = gpu.recovery_action()
     if action is None:
         return None
     if action:
@@ -61,8 +61,8 @@ def recovery(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, "the driver asks for nothing")
 
 
-def ecc(one: Gpu) -> Finding | None:
-    errors = one.memory_errors()
+def ecc(gpu: Gpu) -> Finding | None:
+    errors = gpu.memory_errors()
     if errors is None:
         return None
     evidence = f"{errors.uncorrected} uncorrected and {errors.corrected} corrected memory errors"
@@ -71,8 +71,8 @@ def ecc(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, evidence)
 
 
-def remapped_rows(one: Gpu) -> Finding | None:
-    rows = one.remapped_rows()
+def remapped_rows(gpu: Gpu) -> Finding | None:
+    rows = gpu.remapped_rows()
     if rows is None:
         return None
     evidence = f"{rows.uncorrected} rows remapped for uncorrected errors"
@@ -84,8 +84,8 @@ def remapped_rows(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, evidence)
 
 
-def slowdown(one: Gpu) -> Finding | None:
-    reasons = one.slowdowns()
+def slowdown(gpu: Gpu) -> Finding | None:
+    reasons = gpu.slowdowns()
     if reasons is None:
         return None
     faults, limits = reasons
@@ -98,8 +98,8 @@ def slowdown(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, "clocks are not held down")
 
 
-def temperature(one: Gpu) -> Finding | None:
-    degrees = one.temperature()
+def temperature(gpu: Gpu) -> Finding | None:
+    degrees = gpu.temperature()
     if degrees is None:
         return None
     limit = degrees.slowdown or models.HOTTEST
@@ -112,8 +112,8 @@ def temperature(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, f"below {limit:.0f} °C")
 
 
-def pcie(one: Gpu) -> Finding | None:
-    link, model = one.pcie(), models.find(one.model())
+def pcie(gpu: Gpu) -> Finding | None:
+    link, model = gpu.pcie(), models.find(gpu.model())
     if link is None:
         return None
     generation = f", generation {link.max_generation}" if link.max_generation else ""
@@ -127,8 +127,8 @@ def pcie(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, evidence)
 
 
-def links(one: Gpu) -> Finding | None:
-    state, model = one.links(), models.find(one.model())
+def links(gpu: Gpu) -> Finding | None:
+    state, model = gpu.links(), models.find(gpu.model())
     if state is None:
         return None
     evidence = f"{state.up} of {state.up + state.down} links to other GPUs are up"
@@ -142,8 +142,8 @@ def links(one: Gpu) -> Finding | None:
     return Finding(Verdict.PASS, evidence)
 
 
-def partition(one: Gpu) -> Finding | None:
-    mode = one.partition()
+def partition(gpu: Gpu) -> Finding | None:
+    mode = gpu.partition()
     if mode is None:
         return None
     if mode:
@@ -157,11 +157,11 @@ def held_memory(context: Context) -> Finding:
         return Finding(Verdict.SKIP, why)
     own, whose = context.own_processes()
 
-    def judge(one: Gpu) -> Finding | None:
-        memory = one.memory()
+    def judge(gpu: Gpu) -> Finding | None:
+        memory = gpu.memory()
         if memory is None:
             return None
-        holders = one.processes()
+        holders = gpu.processes()
         if memory.used < HELD_WARNS:
             return Finding(Verdict.PASS, f"less than {sized(HELD_WARNS)} is held")
         evidence = f"{sized(memory.used)} of {sized(memory.total)} are held"

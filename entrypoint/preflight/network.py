@@ -1,4 +1,4 @@
-"""Names and interfaces: does this node find the head, and itself, over the network it should?"""
+"""Names and interfaces: does this node find itself and the head, over the right network?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def looked_up(host: str) -> str | None:
 
 
 def names(context: Context) -> Finding:
-    """`localhost` and this host's own name, which Ray and gloo look up; the head's, if it is up."""
+    """Can `localhost` and this host's name, which Ray and gloo need, be resolved? On a worker, also
+    the head's name, which may come later."""
     own = socket.gethostname()
     if looked_up("localhost") is None:
         remedy = "add `127.0.0.1 localhost` to /etc/hosts"
@@ -43,8 +44,7 @@ def names(context: Context) -> Finding:
 
 
 def own_address(context: Context, everything: list[Interface]) -> str:
-    """What other nodes reach this one by, as it is told to them; towards the head, where that is
-    known already."""
+    """The address that this node gives to the others, from the route to the head if known."""
     named = head_address(context.settings)
     if isinstance(context.role, Worker):
         return address.worker_address(context.settings, looked_up(context.role.head_address))
@@ -53,7 +53,7 @@ def own_address(context: Context, everything: list[Interface]) -> str:
 
 
 def chosen(context: Context) -> Finding:
-    """NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against what is there and leads to the head."""
+    """Compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the interfaces and the route."""
     if isinstance(context.role, Head) and context.role.expected_workers == 0:
         return Finding(Verdict.SKIP, "a cluster of one node")
     everything = interfaces.interfaces(context.machine.sys, context.machine.addresses())
@@ -76,7 +76,8 @@ def chosen(context: Context) -> Finding:
         if finding.verdict is not Verdict.PASS:
             return finding
     if given:
-        return Finding(Verdict.PASS, ", ".join(f"{name}={one}" for name, one in given.items()))
+        evidence = ", ".join(f"{name}={pattern}" for name, pattern in given.items())
+        return Finding(Verdict.PASS, evidence)
     gpus = context.gpus
     return judge_unset(own, everything, gpus=len(gpus))
 
@@ -89,25 +90,26 @@ def judge_chosen(
     *,
     sure: bool = False,
 ) -> Finding:
-    """`own`: the interface with this node's address, None where that is a loopback's.
+    """`own`: the interface with this node's address; None if that is a loopback.
 
-    Another one may be meant for the data, as NICs with RDMA are; `sure`: the platform has one
-    network for all.
+    `sure`: the platform has one network only, so that another interface is a fault. Interfaces with
+    RDMA may differ: they may be for the data.
     """
     # gloo takes names as they are, NCCL patterns.
     exact = f"={pattern}" if variable.startswith("GLOO") else pattern
-    matching = [one for one in everything if interfaces.matcher(exact)(one.name)]
-    names = ", ".join(one.name for one in everything) or "none but the loopback"
+    matching = [interface for interface in everything if interfaces.matcher(exact)(interface.name)]
+    names = ", ".join(interface.name for interface in everything) or "none but the loopback"
     right = f"set {variable}={own.name} on this node" if own else f"unset {variable}"
     if not matching:
         if own is None and interfaces.matcher(exact)("lo"):
             return Finding(Verdict.PASS, f"{variable}={pattern}, as this node's address is")
         evidence = f"{variable}={pattern} names no interface of this node, which has {names}"
         return Finding(Verdict.FAIL, evidence, right)
-    if not any(one.up for one in matching):
+    if not any(interface.up for interface in matching):
         evidence = f"{variable}={pattern} names {matching[0].name}, which is down"
         return Finding(Verdict.FAIL, evidence, right)
-    if own is not None and own not in matching and not any(one.rdma for one in matching):
+    has_rdma = any(interface.rdma for interface in matching)
+    if own is not None and own not in matching and not has_rdma:
         evidence = f"{variable}={pattern} names {matching[0].name}, and the way to the head"
         evidence += f" is {own.name} ({', '.join(own.addresses)})"
         verdict = Verdict.FAIL if sure else Verdict.WARN
@@ -116,7 +118,7 @@ def judge_chosen(
 
 
 def judge_unset(own: Interface | None, everything: list[Interface], *, gpus: int) -> Finding:
-    """What NCCL would choose by itself; without GPUs nothing uses it."""
+    """Compare NCCL's own choice with the head's route. Without GPUs nothing uses NCCL."""
     candidates = interfaces.by_nccl(everything)
     if not gpus or own is None or not candidates or candidates[0] == own:
         return Finding(Verdict.PASS, f"this node is reached by {own.name if own else 'loopback'}")

@@ -92,9 +92,9 @@ def _holders() -> dict[int, int]:
     except psutil.AccessDenied:
         return {}
     return {
-        one.laddr.port: one.pid
-        for one in connections
-        if one.laddr and one.pid and one.status == psutil.CONN_LISTEN
+        connection.laddr.port: connection.pid
+        for connection in connections
+        if connection.laddr and connection.pid and connection.status == psutil.CONN_LISTEN
     }
 
 

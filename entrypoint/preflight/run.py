@@ -52,7 +52,7 @@ def run_checks(
         if check.name in skip
     }
     for loads in (False, True):
-        wave = [one for one in checks if one.loads is loads and one.name not in told]
+        wave = [check for check in checks if check.loads is loads and check.name not in told]
         told |= _at_once(wave, context)
     results = [told[check.name] for check in checks]
     return Report(settings.preflight, results, {check.name: check.exit_code for check in checks})

@@ -120,7 +120,8 @@ def temp_dir(context: Context) -> Finding:
     """Ray's directory, or the nearest one above it that exists."""
     path = context.settings.ray_dir
     # os.path.exists, unlike Path.exists, answers for what this user may not look into.
-    existing = next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
+    parents = (path, *path.parents)
+    existing = next(parent for parent in parents if os.path.exists(parent))  # noqa: PTH110
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True) or not existing.is_dir():
         evidence = f"{existing} is no directory that user {os.geteuid()} can write"
         return Finding(Verdict.FAIL, evidence, "make it writable, or set ROLLCALL_RAY_TEMP_DIR")

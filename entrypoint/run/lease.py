@@ -197,8 +197,8 @@ class Lease:
         now = self._leases.parent.stat()
         if self._place is not None and os.path.samestat(self._place, now):
             return True
-        starts = (one for one in read_events(self._run.journal) if one["kind"] == "start")
-        return any(one["details"].get("incarnation") == self.incarnation for one in starts)
+        starts = (event for event in read_events(self._run.journal) if event["kind"] == "start")
+        return any(event["details"].get("incarnation") == self.incarnation for event in starts)
 
     def _beat(self, count: int) -> None:
         self._write(

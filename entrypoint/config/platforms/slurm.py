@@ -36,7 +36,7 @@ def task(environ: Mapping[str, str]) -> Facts | None:
     them is not compared with what the job says, but takes its place."""
     if not environ.get("SLURM_NODEID"):
         return None
-    step = [one for one in STEP if environ.get(one.variable, "").strip()]
-    told = {one.fact for one in step}
-    job = [one for one in JOB if one.fact not in told]
+    step = [source for source in STEP if environ.get(source.variable, "").strip()]
+    told = {source.fact for source in step}
+    job = [source for source in JOB if source.fact not in told]
     return gather("slurm", environ, [*NODE, *step, *job])

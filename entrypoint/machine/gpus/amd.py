@@ -68,7 +68,7 @@ class SysfsGpu:
     def memory_errors(self) -> MemoryErrors | None:
         """All blocks together: memory, compute units, DMA engines, XGMI."""
         counts = [read(path) for path in sorted(self.device.glob("ras/*_err_count"))]
-        found = [(_after("ue", one), _after("ce", one)) for one in counts]
+        found = [(_after("ue", count), _after("ce", count)) for count in counts]
         if not found:
             return None
         return MemoryErrors(sum(ue for ue, _ in found), sum(ce for _, ce in found))
@@ -155,7 +155,7 @@ class AmdSmiGpu:
             return None
         can, has = row["pcie_static"], row["pcie_metric"]
         numbers = (has["pcie_width"], can["max_pcie_width"], can["pcie_interface_version"])
-        if not all(isinstance(one, int) for one in numbers):  # "N/A" where it does not tell
+        if not all(isinstance(number, int) for number in numbers):  # "N/A" where it does not tell
             return None
         return Pcie(*numbers)
 

@@ -148,9 +148,9 @@ def markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.name} | {one.tflops:g} | {one.memory_gbs:g} "
-        f"| {one.all_reduce_gbs or '–'} | {one.pcie_generation} | {one.links or '–'} "
-        f"| {one.source} |"
-        for one in MODELS
+        f"| {model.name} | {model.tflops:g} | {model.memory_gbs:g} "
+        f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} "
+        f"| {model.source} |"
+        for model in MODELS
     ]
     return "\n".join(lines)

@@ -134,7 +134,7 @@ class NvidiaGpu:
     def processes(self) -> tuple[int, ...]:
         call = self.nvml.nvmlDeviceGetComputeRunningProcesses
         running = [self._ask(call, handle) or () for handle in self.parts or (self.handle,)]
-        return tuple(one.pid for several in running for one in several)
+        return tuple(process.pid for several in running for process in several)
 
     def address(self) -> str:
         """On the PCI bus, as the kernel's log writes it; "" where it is not told."""
@@ -189,33 +189,33 @@ def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]
     UUIDs, MIG devices."""
     found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     by_uuid = tuple(name for name in names if name.startswith("GPU-"))
-    uuids = [_told(one, NvidiaGpu.uuid) if by_uuid else "" for one in found]
+    uuids = [_told(gpu, NvidiaGpu.uuid) if by_uuid else "" for gpu in found]
     parts = _parts(nvml, [name for name in names if name.startswith("MIG-")])
     # A GPU that does not answer tells no UUID: it may be the one that a name fits no other.
     unmet = any(not any(uuid.startswith(name) for uuid in uuids) for name in by_uuid)
 
-    def of_node(index: int, one: NvidiaGpu | GpuError) -> NvidiaGpu | GpuError | None:
+    def of_node(index: int, gpu: NvidiaGpu | GpuError) -> NvidiaGpu | GpuError | None:
         named = str(index) in names or uuids[index].startswith(by_uuid or ("no UUID",))
-        if isinstance(one, GpuError):
-            return one if named or unmet or index in parts else None
+        if isinstance(gpu, GpuError):
+            return gpu if named or unmet or index in parts else None
         if index in parts and not named:
-            return replace(one, parts=tuple(parts[index]))
-        return one if named else None
+            return replace(gpu, parts=tuple(parts[index]))
+        return gpu if named else None
 
-    return [of_node(index, one) for index, one in enumerate(found)]
+    return [of_node(index, gpu) for index, gpu in enumerate(found)]
 
 
 def addresses(nvml: Nvml, names: Sequence[str]) -> dict[str, bool]:
     """The PCI address of each GPU that tells it, and whether `names` has that one."""
-    own = [one is not None for one in shown(nvml, names)]
+    own = [gpu is not None for gpu in shown(nvml, names)]
     found = (_told(_at(nvml, index), NvidiaGpu.address) for index in range(len(own)))
     return {address: used for address, used in zip(found, own, strict=True) if address}
 
 
-def _told(one: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
+def _told(gpu: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
     """The answer; "" of one that gives none."""
     try:
-        return "" if isinstance(one, GpuError) else ask(one)
+        return "" if isinstance(gpu, GpuError) else ask(gpu)
     except GpuError:
         return ""
 

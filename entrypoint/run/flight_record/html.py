@@ -65,14 +65,15 @@ def _failures(record: FlightRecord) -> Iterable[str]:
         yield "<p>None.</p>"
         return
     yield _head("at", "class and evidence", "answer", "noticed after", "next step", "steps lost")
-    for one in record.failures:
+    for failure in record.failures:
+        recovered = failure.recovery_seconds
         yield _row(
-            escape(one.at),
-            f"<strong>{escape(one.failure)}</strong><br><code>{escape(one.evidence)}</code>",
-            f"{escape(one.answer)}<br>{escape(one.decision)}",
-            duration(one.noticed_seconds),
-            "none" if one.recovery_seconds is None else f"{duration(one.recovery_seconds)} later",
-            str(one.steps_lost),
+            escape(failure.at),
+            f"<strong>{escape(failure.failure)}</strong><br><code>{escape(failure.evidence)}</code>",
+            f"{escape(failure.answer)}<br>{escape(failure.decision)}",
+            duration(failure.noticed_seconds),
+            f"{duration(recovered)} later" if recovered is not None else "none",
+            str(failure.steps_lost),
         )
     yield "</table>"
 
@@ -82,16 +83,17 @@ def _repairs(record: FlightRecord) -> Iterable[str]:
         yield "<p>Nothing.</p>"
         return
     yield _head("at", "attempt", "what")
-    for one in record.repairs:
-        yield _row(escape(one.at), str(one.attempt or "none"), escape(one.sentence))
+    for repair in record.repairs:
+        yield _row(escape(repair.at), str(repair.attempt or "none"), escape(repair.sentence))
     yield "</table>"
 
 
 def _attempts(record: FlightRecord) -> Iterable[str]:
     yield _head("attempt", "began", "lasted", "from step", "steps", "ended")
-    for one in record.attempts:
-        lasted, numbers = duration(one.seconds), (one.resumed_from, one.steps)
-        yield _row(str(one.number), escape(one.at), lasted, *map(str, numbers), escape(one.ending))
+    for attempt in record.attempts:
+        lasted, numbers = duration(attempt.seconds), (attempt.resumed_from, attempt.steps)
+        cells = (str(attempt.number), escape(attempt.at), lasted, *map(str, numbers))
+        yield _row(*cells, escape(attempt.ending))
     yield "</table>"
 
 
