@@ -1,4 +1,4 @@
-"""What people see: a sentence a line, on the console and in the node's log file; progress."""
+"""Logging to the console and to the node's log file, and the line of progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPEATING = ("asyncio", "uvicorn.error", "entrypoint.cluster.connections")
 
 
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF})
-"""What a write to a closed pipe, terminal or file says."""
+"""Errors of a write to a closed pipe, terminal or file."""
 
 
 class OncePerMinute(logging.Filter):
@@ -107,7 +107,7 @@ def set_up(settings: Settings) -> None:
 
 
 def log_to_file(settings: Settings, *, is_head: bool) -> None:
-    """Append to the node's file in the run directory; say so and go on where that cannot be."""
+    """Also log to the node's file in the run directory. A file that fails is a warning only."""
     worker = settings.node_name.removeprefix("worker-")
     name = "head" if is_head else f"worker-{worker}"
     path = RunFiles(settings.run_dir).logs / f"{name}.log"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def digest() -> str | None:
-    """Of the source and the locks that the image was built of; None outside of an image."""
+    """The digest of the image's source and lock files; None outside an image."""
     try:
         return Path(__file__).with_name("image.digest").read_text().strip() or None
     except OSError:

@@ -1,6 +1,6 @@
 """Parsers: from a variable's text, stripped and not empty, to its value, or `ParseError`.
 
-None repeats the text in its message: what of it is shown is decided where secrets are masked.
+No message repeats the text: the caller, which masks secrets, decides what to show of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHORTEST_TOKEN = 16
 
 
 def token(raw: str) -> Secret:
-    """The cluster's secret: whoever guesses it runs programs on every node."""
+    """The cluster's secret. Who guesses it can run programs on every node."""
     given = secret(raw)
     if len(raw) < SHORTEST_TOKEN:
         raise ParseError(
@@ -109,7 +109,7 @@ def duration(raw: str) -> float:
 
 
 SMALLEST_PORT_RANGE = 32
-"""Ray's own daemons take nine of them, each of its worker processes one."""
+"""Ray's daemons take nine ports, and each of Ray's worker processes one."""
 
 
 class PortRange(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which part this node plays, and why: settings and platform facts to a Head or a Worker."""
+"""Decides this node's role from settings and platform facts: a Head or a Worker, and why."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sourced(NamedTuple):
 
 
 def decide(settings: Settings) -> Head | Worker:
-    """This node's role. Raises SettingsError where the settings name none, or two."""
+    """This node's role. Raises SettingsError if the settings give none or contradict each other."""
     if faults := list(_faults(settings)):
         raise SettingsError(faults)
     head = head_address(settings)
@@ -61,7 +61,7 @@ def is_worker(settings: Settings) -> bool:
 
 
 def head_address(settings: Settings) -> Sourced | None:
-    """Where the head is, most explicit source first; None where nothing says it."""
+    """The head's address from the most explicit source; None if no source has it."""
     if settings.head_address is not None:
         return Sourced(settings.head_address, "ROLLCALL_HEAD_ADDRESS")
     if settings.head_pod_id is not None:
@@ -75,7 +75,7 @@ def head_address(settings: Settings) -> Sourced | None:
 
 
 def host_to_ask(settings: Settings) -> str:
-    """Where this node's commands find the head: here, unless another node is named."""
+    """The host that this node's commands ask: this machine, unless another node is named."""
     named = head_address(settings)
     return named.value if named and named.value != settings.platform.node_host else "localhost"
 
@@ -89,7 +89,7 @@ def expected_workers(settings: Settings) -> int:
 
 
 def sources(settings: Settings) -> dict[str, str]:
-    """Fact to the variable that decided it, "default" where none did; unknown facts left out."""
+    """Fact to the variable that decided it, or "default". Unknown facts are left out."""
     head = head_address(settings)
     facts = {
         "role": _source(settings, "ray_worker", "rank"),
@@ -110,8 +110,8 @@ def sources(settings: Settings) -> dict[str, str]:
 
 
 def _source(settings: Settings, setting: str, fact: str | None = None) -> str:
-    told = settings.platform.sources.get(fact) if fact is not None else None
-    return settings.variable(setting) or told or DEFAULT
+    from_platform = settings.platform.sources.get(fact) if fact is not None else None
+    return settings.variable(setting) or from_platform or DEFAULT
 
 
 def _why(settings: Settings) -> str:
@@ -132,9 +132,9 @@ def _faults(settings: Settings) -> Iterator[Fault]:
 
 
 def _two_heads(settings: Settings) -> Iterator[Fault]:
-    """HEAD_POD_ID names a pod and RUNPOD_POD_ID is this one: they must fit this node's role.
+    """HEAD_POD_ID (the head's pod) and RUNPOD_POD_ID (this pod) must fit this node's role.
 
-    An explicit RAY_WORKER=0 stands against any HEAD_POD_ID; to be one's own head's worker cannot.
+    RAY_WORKER=0 overrides any HEAD_POD_ID. RAY_WORKER=1 with this pod's own id is an error.
     """
     named, own = settings.head_pod_id, settings.environ.get("RUNPOD_POD_ID", "").strip()
     if named is None or not own:

@@ -35,7 +35,7 @@ class Settings:
     environ: Mapping[str, str] = field(repr=False)
     """The whole environment, for children; secrets given by `…_FILE` are not in it."""
     platform: Facts
-    """What the platform's own variables say."""
+    """The facts from the platform's own variables."""
 
     ray_worker: bool | None = variable(
         "RAY_WORKER",
@@ -301,17 +301,17 @@ class Settings:
 
     @property
     def ray_dir(self) -> Path:
-        """Ray's directory on this node: ROLLCALL_RAY_TEMP_DIR, else where Ray itself puts it."""
+        """Ray's directory on this node: ROLLCALL_RAY_TEMP_DIR, else Ray's default."""
         parent = self.environ.get("RAY_TMPDIR") or self.environ.get("TMPDIR") or "/tmp"
         return self.ray_temp_dir or Path(parent).absolute() / "ray"
 
     @property
     def node_mark(self) -> str:
-        """What distinguishes this node's processes from those of another node on the machine."""
+        """The mark of this node's processes, which another node on the machine does not have."""
         return f"{self.node_name}@{self.ray_dir}"
 
     def variable(self, name: str) -> str | None:
-        """The variable that gave the field `name`; None where its default stands."""
+        """The variable that gave the field `name`; None if it has its default."""
         names = dict(declared())[name].names
         return next((given for given in names if self.environ.get(given, "").strip()), None)
 

@@ -1,4 +1,4 @@
-"""The W&B key that guides write on the job's command line, where `ps` shows it to everyone."""
+"""Takes the W&B key off the job's command line, which `ps` shows to everyone."""
 
 from __future__ import annotations
 

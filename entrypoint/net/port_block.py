@@ -1,9 +1,9 @@
-"""Reserves successive TCP ports on this machine for servers that are to be told their port.
+"""Reserves successive TCP ports on this machine for servers that take a port number.
 
 The reservation is a lock, not a bound port: the server itself binds later. A lock is an abstract
 Unix socket. The kernel frees it with its process, and counts it, as it does ports, by network
-namespace. Only processes that reserve here respect it. Against all others, the ports lie below
-those that Linux by default gives to connections, and to servers that ask for any port.
+namespace. Only processes that reserve here respect it. The ports lie below Linux's default
+range for connections and for servers that ask for any port, so that others seldom take them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LOCKS = "rollcall-ports"
 SLOT_PORTS = 50
 """Ports for each lock."""
 SINGLE_SLOTS = 100
-"""Short blocks lie in so many slots at the upper end, which leaves room for long ones."""
+"""Slots at the upper end for short blocks; the rest is left for long blocks."""
 
 
 class PortBlock:
-    """Ports from `first` on; nobody else who reserves is given one of them until `close`."""
+    """A block of ports that begins at `first`, reserved until `close`."""
 
     def __init__(self, count: int = 1) -> None:
         """Raises OSError if this machine has no `count` successive free ports."""
@@ -47,7 +47,7 @@ class PortBlock:
 
 
 def why_not(port: int) -> str | None:
-    """Why this process cannot listen on `port`; None where it can."""
+    """Why this process cannot listen on `port`; None if it can."""
     with socket.socket() as listener:
         # As servers do: a connection that is still closing does not keep the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,7 +59,7 @@ def why_not(port: int) -> str | None:
 
 
 def _candidates(length: int) -> Iterable[int]:
-    """First ports of blocks. Short ones are drawn: one just let go is seldom the next given."""
+    """First ports of blocks. Short blocks come in random order, so that a freed block rests."""
     if length > SLOT_PORTS:
         return range(FIRST, END - length + 1, SLOT_PORTS)
     slots = range(END - SLOT_PORTS, FIRST - 1, -SLOT_PORTS)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEADY_SECONDS = 60.0
-"""What ran for longer than this before it failed starts the count of failures anew."""
+"""Seconds. A failure after a longer run restarts the count of failures in a row."""
 SAY_AFTER_SECONDS = (3, 10, 30, 60)
 SAY_EVERY_SECONDS = 60
 
@@ -29,7 +29,7 @@ class NotYetError(Exception):
 
 
 class GaveUpError(Exception):
-    """The deadline passed. `str()` is one sentence: what, how long, the last answer."""
+    """The deadline passed. `str()` is one sentence: what was missing, how long, the last answer."""
 
 
 class InterruptedWaitError(Exception):
@@ -99,7 +99,7 @@ def until(
 
 
 def failures_in_a_row(before: int, lasted: float) -> int:
-    """The number of failures in a row after one more, of something that ran for `lasted` s."""
+    """The number of failures in a row, with a new failure after a run of `lasted` seconds."""
     return 1 if lasted > STEADY_SECONDS else before + 1
 
 

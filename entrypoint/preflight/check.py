@@ -1,7 +1,7 @@
-"""What a check is, and how checks run: all at once, each within its own time.
+"""A check and its result, and the report of all checks of a node.
 
-A probe runs in a daemon thread of its own, which nothing waits for beyond the check's timeout: a
-probe that hangs (a stale mount, a driver that does not answer) is a verdict, not a hanging node.
+A probe runs in a daemon thread of its own, up to the check's timeout. So a probe that hangs (a
+stale mount, a driver that does not answer) gives a verdict, and does not hang the node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from entrypoint.processes import process
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A check's answer as it is reported."""
+    """A check's answer in the report."""
 
     name: str
     verdict: Verdict
@@ -78,9 +78,9 @@ class Check:
     timeout: float = 5.0
     """Seconds after which the probe counts as hanging, which fails the check."""
     exit_code: ExitCode = ExitCode.UNFIT
-    """What the node ends with where this check stops it."""
+    """The node's exit code if this check stops it."""
     loads: bool = False
-    """Whether it loads what other checks look at, and so runs after them."""
+    """Whether the check loads the machine, and so runs after the others."""
 
     def run(self, context: Context) -> Result:
         return self.result(self.start(context))
@@ -102,7 +102,7 @@ class Check:
         started = time.monotonic()
         try:
             finding = self.probe(context)
-        except Exception as error:  # whatever a probe trips over, it cannot tell
+        except Exception as error:  # a probe that raises any error gives a warning
             evidence = f"the probe could not tell: {type(error).__name__}: {error}"
             finding = Finding(Verdict.WARN, evidence)
         seconds = round(time.monotonic() - started, 3)
@@ -116,11 +116,11 @@ class Report:
     mode: PreflightMode
     results: Sequence[Result] = ()
     exit_codes: dict[str, ExitCode] = field(default_factory=dict)
-    """Check to what the node ends with where it fails."""
+    """Check to the node's exit code if it fails."""
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict; `pass` where nothing was examined."""
+        """The worst verdict; `pass` if nothing was examined."""
         verdicts = [Verdict.PASS, *(result.verdict for result in self.results)]
         return max(verdicts, key=SEVERITY.__getitem__)
 
@@ -134,10 +134,10 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the node ends with now: 73 for its run directory, 76 for the rest, 0 to go on."""
+        """The node's exit code: 73 for its run directory, 76 for other failures, 0 to continue."""
         if self.mode is not PreflightMode.STRICT or not self.fails:
             return ExitCode.FINISHED
-        # 73 before 76 where both hold: it says more, and another node would not help.
+        # 73 wins over 76: it says more, and another node would not help.
         return min(self.exit_codes.get(result.name, ExitCode.UNFIT) for result in self.fails)
 
     def _with(self, verdict: Verdict) -> tuple[Result, ...]:

@@ -41,21 +41,23 @@ def run_checks(
     *,
     running_pid: int | None = None,
 ) -> Report:
-    """Every check at once, those that put a load on the machine after the others; none where
-    preflight is off. `running_pid`: the entrypoint of this node if it runs already."""
+    """The report of all checks, which run at the same time; those that load the machine run last.
+
+    No check runs if preflight is off. `running_pid`: this node's entrypoint if it runs already.
+    """
     if settings.preflight is PreflightMode.OFF:
         return Report(PreflightMode.OFF)
     context, skip = Context(role, settings, running_pid=running_pid), settings.preflight_skip
-    told: dict[str, Result] = {
+    results: dict[str, Result] = {
         check.name: Result(check.name, Verdict.SKIP, "left out by ROLLCALL_PREFLIGHT_SKIP", "", 0.0)
         for check in checks
         if check.name in skip
     }
     for loads in (False, True):
-        wave = [check for check in checks if check.loads is loads and check.name not in told]
-        told |= _at_once(wave, context)
-    results = [told[check.name] for check in checks]
-    return Report(settings.preflight, results, {check.name: check.exit_code for check in checks})
+        wave = [check for check in checks if check.loads is loads and check.name not in results]
+        results |= _at_once(wave, context)
+    ordered = [results[check.name] for check in checks]
+    return Report(settings.preflight, ordered, {check.name: check.exit_code for check in checks})
 
 
 def _at_once(checks: Sequence[Check], context: Context) -> dict[str, Result]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from contract.run_dir import ExitCode
 
 OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What whichever file it happened to is not at fault for."""
+"""Limits of the node, whatever path the call named."""
 
 
 def describe(error: OSError) -> str:

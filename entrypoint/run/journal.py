@@ -31,13 +31,13 @@ class Journal:
         self.attempt: int | None = None
 
     def record(self, kind: str, sentence: str, **details: Any) -> None:
-        """Append the event and say its sentence.
+        """Append the event and log its sentence.
 
-        Raises OSError where the run directory no longer takes it: a run without a journal could
-        not be resumed, so the head must not go on. Raises SupersededError where a later head has
-        the run.
+        Raises OSError if the run directory does not take the event: then the head must stop, since
+        a run without a journal cannot be resumed. Raises SupersededError if a later head owns the
+        run.
         """
-        lease.check(self.claim)  # before the sentence is said
+        lease.check(self.claim)  # before the sentence is logged
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         log.log(level, "%s", sentence)
         self.write(kind, sentence, **details)

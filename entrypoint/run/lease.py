@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
 SILENCE_SECONDS = 8.0
-"""Without a heartbeat for so long, a holder is taken for dead."""
+"""Seconds without a heartbeat after which a holder counts as dead."""
 POLL_SECONDS = 0.5
 
 
@@ -48,7 +48,7 @@ class HeldError(Exception):
 
 
 def address(leases: Path) -> str:
-    """Of the head that has the newest lease there; "" where there is none, or it does not say."""
+    """The address of the head with the newest lease; "" if there is none or it has no address."""
     try:
         newest = fence.newest(leases)
         return str(ip_address(str(fence.read(newest).get("address", "")))) if newest else ""
@@ -62,8 +62,10 @@ class Lease:
     def __init__(
         self, leases: Path, on_lost: Callable[[str], None] = log.error, address: str = ""
     ) -> None:
-        """`on_lost` is told, in a sentence, that a later head has taken the run over. `address`:
-        where workers find the holder."""
+        """`on_lost` is called with a sentence when a later head has taken over the run.
+
+        `address`: where workers reach the holder.
+        """
         self._leases = leases
         self._address = address
         self._on_lost = on_lost
@@ -73,15 +75,15 @@ class Lease:
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
         self._place: os.stat_result | None = None
-        """Of the run directory as the lease was taken."""
+        """The identity of the run directory when the lease was taken."""
 
     @property
     def claim(self) -> fence.Claim:
-        """What the holder writes to the run under."""
+        """The claim with which the holder writes to the run."""
         return fence.Claim(self.path, self.incarnation)
 
     def acquire(self) -> Lease:
-        """Raises HeldError where another head lives, OSError where no file can be written."""
+        """Raises HeldError if another head lives, OSError if no file can be written."""
         self._leases.mkdir(exist_ok=True)
         written = _newest_epoch(self._run.journal)
         previous = fence.newest(self._leases)
@@ -122,7 +124,7 @@ class Lease:
         return RunFiles(self._leases.parent)
 
     def _restored(self, epoch: int) -> Path | None:
-        """The lease of a living head that writes it again, where all leases are gone."""
+        """If all leases are gone: the lease that a living head writes again."""
         log.warning(
             "%s has no lease, and %s has events of lease %d: watching for a living head",
             self._leases,
@@ -164,7 +166,7 @@ class Lease:
                     log.warning("the lease %s cannot be renewed: %s", self.path, error)
 
     def _is_own_file(self) -> bool:
-        """Whether the file that beats is the one that others see."""
+        """Whether the file with the heartbeat is the file that others see."""
         assert self._descriptor is not None
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
@@ -172,10 +174,10 @@ class Lease:
             return False
 
     def _restore(self) -> None:
-        """Write the lease again where somebody has deleted it, or put a copy into its place.
+        """Write the lease again if it was deleted or replaced by a copy.
 
-        Raises SupersededError where the number is another head's by now, OSError where other
-        storage has come into the run directory's place.
+        Raises SupersededError if another head has the number by now, OSError if the run directory
+        is on other storage now.
         """
         if self.path.exists():
             fence.check(self.claim)
@@ -193,7 +195,7 @@ class Lease:
         log.warning("the lease %s was deleted: this head, its holder, wrote it again", self.path)
 
     def _is_our_run(self) -> bool:
-        """Whether this is still the directory in which the lease was taken, or has its journal."""
+        """Whether this is the directory in which the lease was taken, or has its journal."""
         now = self._leases.parent.stat()
         if self._place is not None and os.path.samestat(self._place, now):
             return True
@@ -221,7 +223,7 @@ class Lease:
             os.fsync(self._descriptor)
 
     def _lives(self, lease: Path, descriptor: int) -> bool:
-        """Whether its holder does; a silent one is watched for as long as one may be silent."""
+        """Whether the holder lives. A silent holder is watched for as long as it may be silent."""
         before = fence.read(lease)
         deadline = time.monotonic() + SILENCE_SECONDS
         said = False
@@ -250,12 +252,12 @@ class Lease:
 
 
 def _newest_epoch(journal: Path) -> int:
-    """The greatest number of a lease that an event of the journal has; 0 where none has one."""
+    """The greatest lease number in the journal's events; 0 if there is none."""
     return max((event.get("epoch") or 0 for event in read_events(journal)), default=0)
 
 
 def _created_and_locked(path: Path) -> int:
-    """A descriptor. Raises FileExistsError, BlockingIOError, and OSError where that fails."""
+    """A locked descriptor. Raises FileExistsError, BlockingIOError, and OSError on failure."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with named(path):
@@ -267,7 +269,7 @@ def _created_and_locked(path: Path) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether the lock is ours now: nobody living on this machine has it."""
+    """Take the lock; return whether it is ours now: no living process of this machine holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -276,7 +278,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _boot_id() -> str:
-    """One value for a running kernel, hence for all containers of one machine."""
+    """The id of the running kernel's boot, the same in all containers of a machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

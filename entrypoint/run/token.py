@@ -17,15 +17,15 @@ from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 log = logging.getLogger(__name__)
 
 TOKEN = re.compile(rb"[!-~]{16,}")
-"""What a request's header can carry, and nobody guesses."""
+"""Characters that an HTTP header can carry, and enough of them to resist guessing."""
 
 
 def for_head(settings: Settings) -> str:
-    """The given token, or the run's own, made at its first start.
+    """The given token, or the run's own token, which its first start makes.
 
-    A given one is not written down: who gives it wants it to lie where they put it.
+    A given token is never written to the run directory.
 
-    Raises OSError where the run directory does not take the file.
+    Raises OSError if the run directory does not take the file.
     """
     if settings.token is not None:
         return settings.token.reveal()
@@ -42,14 +42,14 @@ def for_head(settings: Settings) -> str:
 
 
 def _token_in(path: Path) -> str | None:
-    """None where the file holds nothing that a head has written. Raises OSError."""
+    """The token in the file; None if no head has written the content. Raises OSError."""
     with named(path):
         content = path.read_bytes().strip()
     return content.decode() if TOKEN.fullmatch(content) else None
 
 
 def for_worker(settings: Settings, stop: threading.Event) -> str:
-    """The given token, or the one that the head puts into the run directory, waited for.
+    """The given token, or the head's token, once the run directory has it.
 
     Raises GaveUpError, whose sentence names both remedies, after ROLLCALL_HEAD_TIMEOUT.
     """
@@ -74,8 +74,9 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
 
 
 def other_than(refused: str, settings: Settings, stop: threading.Event) -> str | None:
-    """What the run directory holds in place of a token that the head refuses, as after a start of
-    the head without the file; None where it holds no other within STORAGE_GRACE_SECONDS.
+    """The run directory's token if it differs from one that the head refuses, else None.
+
+    A head that starts without the file makes a new token. Waits for STORAGE_GRACE_SECONDS.
 
     Raises InterruptedWaitError.
     """
@@ -96,7 +97,7 @@ def other_than(refused: str, settings: Settings, stop: threading.Event) -> str |
 
 
 def for_client(settings: Settings) -> str | None:
-    """The token for a command such as `status`; None where there is none to be had."""
+    """The token for a command such as `status`; None if there is none."""
     if settings.token is not None:
         return settings.token.reveal()
     try:

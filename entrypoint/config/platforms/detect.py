@@ -1,4 +1,4 @@
-"""Which platform this is, and what it says: prefixed variables before those that many share."""
+"""Recognises the platform and reads its facts: its own variables before the generic ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COMPARED = ("rank", "nodes")
 
 
 def detect(environ: Mapping[str, str]) -> Facts:
-    """What all recognised platforms say together; the first that knows a fact decides it.
+    """The facts of all recognised platforms; the first platform that knows a fact decides it.
 
-    Generic variables (torchrun's) are read only where no platform gives a rank.
+    Generic variables (torchrun's) are read only if no platform gives a rank.
     """
     found = [facts for read in PREFIXED if (facts := read(environ)) is not None]
     if all(facts.rank is None and "rank" not in facts.faults for facts in found):

@@ -1,4 +1,4 @@
-"""What a platform's variables say about this node, and which of them said it."""
+"""The facts that a platform's variables give about this node, and their sources."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ REMEDIES = {
     "node_name": "set ROLLCALL_NODE_NAME",
     "node_host": "set ROLLCALL_HEAD_ADDRESS on all nodes",
 }
-"""Fact to what a user does where the platform's word for it cannot be used."""
+"""Fact to the remedy if the platform's value for it cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One platform's view of this node; None where it says nothing."""
+    """One platform's facts about this node; None for an unknown fact."""
 
     name: str | None = None
-    """The platform; None where none was recognised."""
+    """The platform; None if none was recognised."""
     rank: int | None = None
     """This node's number among the nodes; 0 is the head."""
     head_address: str | None = None
@@ -40,7 +40,7 @@ class Facts:
     node_address: str | None = None
     node_name: str | None = None
     node_host: str | None = None
-    """The name at which other nodes of the platform find this one."""
+    """The host name by which the platform's other nodes reach this node."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Fact (a field's name) to the variable that gave it."""
     faults: Mapping[str, Fault] = field(default_factory=dict)

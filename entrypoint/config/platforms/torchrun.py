@@ -1,7 +1,6 @@
-"""The variables that torchrun and its likes have in common, with no platform's prefix.
+"""The variables without a prefix that torchrun and similar launchers set.
 
-RANK and WORLD_SIZE count processes in one place, nodes in another and GPUs in a third: neither is
-read.
+RANK and WORLD_SIZE are not read: launchers count processes, nodes or GPUs in them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run directory says of a run that has ended: its outcome, and its result in numbers."""
+"""Reads the outcome and the result of an ended run from its run directory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Ended:
     """finished, failed or stopped."""
     sentence: str
     result: Mapping[str, Any]
-    """Of result.json; empty where that is not there."""
+    """The content of result.json; empty if there is no such file."""
 
     def row(self) -> dict[str, Any]:
-        """In the shape of the head's state, as far as it goes."""
+        """The same shape as the head's state, with the known fields."""
         told = {"outcome": self.outcome, "exit_code": self.result.get("exit_code")}
         return {
             "phase": "ended",
@@ -40,9 +40,9 @@ class Ended:
 
 
 def read(run: RunFiles) -> Ended | None:
-    """None for a run that has not ended, or that a head was started for since.
+    """The end of the run; None if it has not ended, or if a head has started it again.
 
-    Raises OSError where the run directory cannot be read.
+    Raises OSError if the run directory cannot be read.
     """
     last = None
     for event in read_events(run.journal):

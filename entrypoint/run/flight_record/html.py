@@ -1,4 +1,4 @@
-"""A flight record as one HTML page that needs nothing else: no script, no network."""
+"""Renders a flight record as one HTML page without scripts or network access."""
 
 from __future__ import annotations
 
