@@ -1,7 +1,7 @@
 """Weights from the policy's process into an engine's, against memcpy of as many bytes.
 
 A randomly initialised Qwen2 of 500 MB in float32 goes from a policy to an engine, over Ray and
-through `publish.weights` as in a run, version after version; before each, one thread copies as many
+through `update_weights` as in a run, version after version; before each, one thread copies as many
 bytes from one warm buffer to another. The first version, for which memory is found, is left out.
 The value is the median over versions of memcpy's time against the transfer's, of the slower engine.
 `first_use_seconds` is how much longer the first token takes than the next one.
@@ -113,11 +113,11 @@ def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, 
     source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
     policy, group = started(kind, model, apart=apart)
     engines = EnginePool(group)
-    update.weights(policy, engines, 1)
+    update.update_weights(policy, engines, 1)
     copies, transfers, first_uses = [], [], []
     for version in range(2, versions + 2):
         copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
-        transfers.append(seconds(lambda n=version: update.weights(policy, engines, n)))
+        transfers.append(seconds(lambda n=version: update.update_weights(policy, engines, n)))
         first, second = (seconds(lambda: one_token(group)) for _ in range(2))
         first_uses.append(first - second)
     ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]

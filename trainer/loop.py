@@ -18,9 +18,9 @@ from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction
 from trainer.algorithms import batching
 from trainer.algorithms.kl_control import next_coefficient
-from trainer.checkpoint import best, resume
-from trainer.checkpoint.checkpointer import Keeping
-from trainer.checkpoint.replication import Peers
+from trainer.checkpoint import resume, retention
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
@@ -31,6 +31,7 @@ from trainer.rollout import rewards
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.generate import Generator
 from trainer.rollout.prompts import Data
+from trainer.rollout.rollout_state import pending_at
 from trainer.rollout.source import RolloutSource
 from trainer.rollout.sync_rollout import SyncRollouts
 from trainer.types import (
@@ -59,28 +60,28 @@ def train(
     data: Data,
     reward: RewardFunction,
     stop: StopRequest,
-    peers: Peers | None = None,
+    peers: Replicator | None = None,
 ) -> RunState:
     """Train to the last step. Returns the run's final state.
 
     Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
     ResumeError if it must not begin, and what the reward function raises.
     """
-    beginning = resume.begin(config, workers, data.stream, peers)
+    beginning = resume.begin(config, workers.learners, data.stream, peers)
     state = beginning.run
     rollouts = _rollouts(config, workers, data, reward, beginning)
     recorder = Recorder(config, config.total_steps(len(data.stream)), state, peers)
-    keeping = Keeping(config, workers, recorder, peers)
+    checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
         disk = CheckpointsOnDisk(config.checkpoints)
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
         recovery = Recovery(workers, stores, teller(config.files.journal), fresh)
-        run = _Run(config, workers, data, reward, stop, recorder, rollouts, keeping, recovery)
+        run = _Run(config, workers, data, reward, stop, recorder, rollouts, checkpointer, recovery)
         state = run.to_the_end(state)
     except BaseException as error:
         if isinstance(error, Exception):
-            keeping.salvage()
+            checkpointer.try_flush()
         recorder.close(ExitCode.JOB_FAILED)
         raise
     recorder.close(ExitCode.FINISHED)
@@ -122,7 +123,7 @@ class _Run:
     stop: StopRequest
     recorder: Recorder
     rollouts: RolloutSource
-    keeping: Keeping
+    checkpointer: Checkpointer
     recovery: Recovery
 
     def to_the_end(self, run: RunState) -> RunState:
@@ -170,7 +171,7 @@ class _Run:
         """Bring all models, the prompts and the rollouts back to the newest step that is held."""
         assert state.lost is not None
         self.recorder.repairs(state.step + 1)
-        self.keeping.salvage()
+        self.checkpointer.try_flush()
         point = self.recovery.recover(state.lost, state.run, self.rollouts.oldest)
         if point.store:  # the step is durable, even if its replication was reported as failed
             self.recorder.step_durable(point.run.step)
@@ -178,7 +179,7 @@ class _Run:
         if point.run.step == state.step:
             return replace(state, lost=None, published=False)
         self.recorder.goes_back(point.run.step)
-        self.keeping.goes_back(point.run.step)
+        self.checkpointer.roll_back(point.run.step)
         return LoopState(run=point.run)
 
     def _publish(self, state: LoopState) -> LoopState:
@@ -186,7 +187,7 @@ class _Run:
         return replace(state, published=True)
 
     def _hold(self, state: LoopState) -> LoopState:
-        self.keeping.hold(state.run, self.rollouts.pending)
+        self.checkpointer.snapshot(state.run, self.rollouts.pending)
         self.workers.restarts.step_finished(state.step)
         return replace(state, held=True)
 
@@ -194,18 +195,18 @@ class _Run:
         """Begin a checkpoint if one is due. The last one is completed at once."""
         final = self.stop.requested or state.step == self.recorder.total_steps
         due = final or _due(state.step, self.config.save_steps)
-        self.keeping.save(state.run, due=due, pending=self.rollouts.pending)
+        self.checkpointer.save(state.run, due=due, pending=self.rollouts.pending)
         if final:
-            self.keeping.finish()
+            self.checkpointer.finish()
         return replace(state, saved=True, complete=final)
 
     def _complete(self, state: LoopState) -> LoopState:
         """Complete the newest step's checkpoint. A state from the nodes' memory may have none."""
-        self.keeping.finish()
+        self.checkpointer.finish()
         directory = checkpoint_path(self.config.checkpoints, state.step)
         if state.step and fault_of(directory, checksums=False):
-            self.keeping.save(state.run, due=True, pending=self.rollouts.pending)
-            self.keeping.finish()
+            self.checkpointer.save(state.run, due=True, pending=self.rollouts.pending)
+            self.checkpointer.finish()
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
@@ -288,7 +289,7 @@ class _Run:
             reward_moments=moments,
             wandb_id=self.recorder.wandb_id,
         )
-        self.keeping.settle()
+        self.checkpointer.wait()
         self.recorder.log_step(state, outcome)
         return state
 
@@ -296,7 +297,9 @@ class _Run:
         config, workers = self.config, self.workers
         wake, backend = config.vllm.enable_sleep, config.vllm.sync_backend
         with self.rollouts.new_weights(version):
-            update.weights(workers.policy, workers.engines, version, wake=wake, backend=backend)
+            update.update_weights(
+                workers.policy, workers.engines, version, wake=wake, backend=backend
+            )
 
     def _update(self, experience: Experience, step: int) -> Metrics:
         pending = []
@@ -319,13 +322,13 @@ class _Run:
         generator = Generator.of(self.config, self.workers.engines)
         written = generator.held_out(self.data.held_out, k, self.config.eval_temperature)
         evaluation = Evaluation.of(rewards.score(self.reward, written), k)
-        self.keeping.settle()
+        self.checkpointer.wait()
         self.recorder.evaluated(run.step, evaluation)
         before = evaluation.pass1 if run.step == 0 else run.eval_before
         run = replace(run, eval=evaluation.pass1, eval_before=before, evaluated=run.step)
         run = self._keep_the_best(run, evaluation)
         self.recorder.progress(run)
-        self.keeping.evaluated(run)
+        self.checkpointer.amend(run)
         return replace(state, run=run)
 
     def _keep_the_best(self, state: RunState, evaluation: Evaluation) -> RunState:
@@ -336,7 +339,7 @@ class _Run:
         value = evaluation.row()[key]
         if state.best is not None and value <= state.best:
             return state
-        best.keep(self.workers.policy, self.config.files.best, state.step)
+        retention.keep_best(self.workers.policy, self.config.files.best, state.step)
         self.recorder.best(state.step, key, value)
         return replace(state, best=value)
 
@@ -349,7 +352,7 @@ def _rollouts(
     beginning: DriverState,
 ) -> RolloutSource:
     """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
-    found = resume.pending_rollouts(config, beginning)
+    found = pending_at(config, beginning)
     generator = Generator.of(config, workers.engines)
     if not config.async_train:
         return SyncRollouts(config, generator, data.stream, reward)

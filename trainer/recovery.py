@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from contract.journal import Tell
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from trainer.checkpoint.replication import Peers, Snapshot
+from trainer.checkpoint.protocol import Snapshot
+from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.rollout.outages import ROLE as ENGINE
@@ -62,7 +63,7 @@ class CheckpointsOnDisk:
 class ReplicasInMemory:
     """A StateStore: the copies of each step in the memory of the nodes."""
 
-    peers: Peers
+    peers: Replicator
     _found: Snapshot | None = None
     """The snapshot of the last call of `newest`. Another query might find a different one."""
 

@@ -22,7 +22,7 @@ from env.registry import (
 )
 from env.types import RewardFunction
 from trainer import loop
-from trainer.checkpoint.replication import Peers
+from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import ResumeError
 from trainer.cluster import memory_estimate, placement
 from trainer.cluster.bin_packing import Assignment
@@ -77,7 +77,7 @@ def run(config: Config) -> None:
     placed = placement.reserve(wanted)
     config = _fetched(_settled(config, placed), placed)
     launcher = RayLauncher(placed, config.dist_timeout)
-    peers = Peers(config)
+    peers = Replicator(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
         loop.train(config, workers, prompts, reward or _model_reward(config, workers), stop, peers)
@@ -122,7 +122,7 @@ def _settled(config: Config, placed: Placement) -> Config:
     config = choose_engine(config, placed.assignment)
     if lacking := engine_faults(config):
         raise placement.LayoutError("\n".join(lacking))
-    way = choose.choice(config, placed.assignment)
+    way = choose.choose_backend(config, placed.assignment)
     config = replace(config, vllm=replace(config.vllm, sync_backend=way.backend))
     engine = f"rollouts by {ENGINE_NAMES[config.rollout_engine]}"
     layout_event = "; ".join([*placed.sentences(), engine, str(way)])

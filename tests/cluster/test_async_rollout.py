@@ -13,9 +13,10 @@ from contract.manifest import checkpoint_path
 from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, events, metric_rows, to_argv
 from tests.support.trainer_program import Begin, flags_of, process_of, wait_until
+from trainer.checkpoint.writer import IN_FLIGHT
 from trainer.config.config import Config
 from trainer.config.parse import parse
-from trainer.rollout.rollout_state import FILE, PendingRollouts, PromptGroup
+from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -112,5 +113,5 @@ def position_of(config: Config, step: int) -> int:
 
 
 def under_way(config: Config, step: int) -> list[PromptGroup]:
-    content = (checkpoint_path(config.checkpoints, step) / FILE).read_bytes()
+    content = (checkpoint_path(config.checkpoints, step) / IN_FLIGHT).read_bytes()
     return PendingRollouts.parse(content).groups

@@ -20,8 +20,8 @@ from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
 from trainer import loop
-from trainer.checkpoint.checkpointer import Keeping
-from trainer.checkpoint.replication import Peers
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import DriverState
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -80,7 +80,7 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
 ) -> None:
     flags |= {"save_steps": STEPS, "advantage_estimator": "group_norm", "init_kl_coef": 0}
     config = parse(to_argv(flags | {"max_steps": 12}))
-    copy, begin = Keeping._copy, Peers.begin
+    copy, begin = Checkpointer._copy, Replicator.replicate
 
     def strike(step: int) -> None:
         if step == 7 and not events(config, "rank-replaced"):
@@ -90,11 +90,11 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
             kill(found)
             psutil.wait_procs(found, 10)
 
-    def copies(keeping: Keeping, step: int) -> float:
+    def copies(keeping: Checkpointer, step: int) -> float:
         strike(step)
         return copy(keeping, step)
 
-    def hands_over(peers: Peers, driver: DriverState, learners: Any) -> None:
+    def hands_over(peers: Replicator, driver: DriverState, learners: Any) -> None:
         begin(peers, driver, learners)
         under[driver.run.step] = peers._attempt
         if lost_in == "hand-over":
@@ -102,8 +102,8 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
 
     under: dict[int, str] = {}
     if lost_in == "copy":
-        monkeypatch.setattr(Keeping, "_copy", copies)
-    monkeypatch.setattr(Peers, "begin", hands_over)
+        monkeypatch.setattr(Checkpointer, "_copy", copies)
+    monkeypatch.setattr(Replicator, "replicate", hands_over)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with cluster_at(*[{"num_cpus": 2, "node_name": f"node-{n}"} for n in range(2)]):
         train_on_ray(config)
@@ -125,7 +125,7 @@ def train_on_ray(config: Config) -> None:
     prompts, wanted = data.load(config), layout.of(config)
     launcher = RayLauncher(placement.reserve(wanted), config.dist_timeout)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
-    peers = Peers(config)
+    peers = Replicator(config)
     reward = reward_function(config.remote_rm_url)
     loop.train(config, workers, prompts, reward, StopRequest(), peers)
     peers.end()

@@ -22,7 +22,7 @@ from contract.manifest import checkpoint_path
 from contract.run_dir import ExitCode
 from tests.support.ray_nodes import cluster_at, workers_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
-from trainer.checkpoint.replication import LOOK_SECONDS, Peers
+from trainer.checkpoint.replication import LOOK_SECONDS, Replicator
 from trainer.config.config import Config
 from trainer.config.parse import parse
 
@@ -151,12 +151,12 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     until(lambda: bool(run.events("checkpoint")), run.attempts[-1])  # written in the background
     run.kill()
     assert events(run.config, "checkpoint")[-1]["details"]["step"] == SAVE_STEPS
-    peers = Peers(run.config)
+    peers = Replicator(run.config)
     snapshot = peers.newest()
     assert snapshot is not None
     assert snapshot.step > SAVE_STEPS
     assert_a_silent_holder_is_not_waited_for(peers, held=snapshot.step - 1)
-    sheet, holders = snapshot.shares[0]
+    sheet, holders = snapshot.shards[0]
     for holder in holders:
         flip_a_bit(Path(ray.get(holder.address.remote(sheet.key)).path))
 
@@ -166,11 +166,11 @@ def test_a_torn_snapshot_is_refused_and_the_run_goes_on_from_disk(run: Run) -> N
     assert "its checksum differs" in skipped["sentence"]
 
 
-def assert_a_silent_holder_is_not_waited_for(peers: Peers, held: int) -> None:
+def assert_a_silent_holder_is_not_waited_for(peers: Replicator, held: int) -> None:
     """Where the others have all of the newest step that this attempt knows to be held: the one
     before that which was being handed over as the driver was killed."""
-    peers.whole = held
-    while not (holders := workers_of("Holder")):
+    peers.complete = held
+    while not (holders := workers_of("ReplicaStore")):
         time.sleep(0.05)
     silent = holders[0]
     silent.suspend()

@@ -30,7 +30,7 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Request, Sampling, TrainingError
 from trainer.weight_sync import update
-from trainer.weight_sync.choose import Member, Seat
+from trainer.weight_sync.messages import GroupRank, Member
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -63,7 +63,7 @@ def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     actor = "trainer.workers.policy:PolicyActor"
     policy = launcher.launch_ranks("policy", actor, 1, learner(tiny), PolicyObjective())
     group = launcher.launch("engine", f"{__name__}:Known", 2, settings(tiny))
-    update.weights(policy, EnginePool(group), 1)  # a start may take longer than 5 s
+    update.update_weights(policy, EnginePool(group), 1)  # a start may take longer than 5 s
     told: list[str] = []
     pool = EnginePool(
         group, tell=lambda kind, *_, **__: told.append(kind), patience=Patience(start=120, part=5)
@@ -72,11 +72,11 @@ def test_an_engine_that_stops_before_weights_come_is_killed_and_replaced(
     pids = [group.send(engine, Known.pid).result() for engine in (0, 1)]
     os.kill(pids[1], signal.SIGSTOP)
     begun = time.monotonic()
-    update.weights(policy, pool, 2)
+    update.update_weights(policy, pool, 2)
     assert time.monotonic() - begun < 20
     while not told:
         time.sleep(1)
-        update.weights(policy, pool, 2)
+        update.update_weights(policy, pool, 2)
     assert told == ["engine-replaced"]
     assert pool.present == [0, 1]
     new = group.send(1, Known.pid).result()
@@ -97,7 +97,7 @@ class Comer:
     def member(self) -> Member:
         return Member(str(os.getpid()), 1)
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: GroupRank) -> None:
         with suppress(FileExistsError):
             with self._stopped.open("x") as file:
                 file.write(str(os.getpid()))
@@ -118,7 +118,7 @@ def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_othe
         assert group.has_started(engine, 150)
     pool = EnginePool(group, patience=Patience(start=150, part=10))
     with pytest.raises(TrainingError, match="weights cannot go by NCCL"):
-        update.weights(policy, pool, 1, backend="nccl")
+        update.update_weights(policy, pool, 1, backend="nccl")
     lost = re.findall(r"engine-(\d) is lost \((.*), port \d+\)", capsys.readouterr().out)
     (number, how), *others = lost
     assert not others

@@ -104,7 +104,7 @@ def follow(policy: WorkerGroup[Policy], pool: EnginePool, backend: str, versions
     """Train and publish: every engine writes what the policy would, with its own numbers."""
     for version in range(1, versions + 1):
         policy.call_ranks(Policy.update, experience(version), version).result()
-        update.weights(policy, pool, version, backend=backend)
+        update.update_weights(policy, pool, version, backend=backend)
         shares = [requests(1, 2)] * len(pool)
         for written in pool.generate(shares, SAMPLING):
             assert {completion.version for completion in written} == {version}
@@ -152,6 +152,6 @@ def test_an_engine_that_stops_is_replaced_and_the_group_formed_anew(model: Tiny)
         follow(policy, pool, "nccl", versions=1)
         os.kill(engines.send(0, Known.pid).result(), signal.SIGSTOP)
         begun = time.monotonic()
-        update.weights(policy, pool, 2, backend="nccl")
+        update.update_weights(policy, pool, 2, backend="nccl")
         assert time.monotonic() - begun < 300
         assert told == ["engine-replaced"]

@@ -18,7 +18,7 @@ from env.types import RewardRequest, Score
 from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
-from trainer.checkpoint import replication, state
+from trainer.checkpoint import replica_client, state
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
 
@@ -37,11 +37,11 @@ class Remote(Remembered):
     _step: int = 0
     _before: DriverState | None = None
 
-    def begin(self, driver: DriverState, learners: object) -> None:
+    def replicate(self, driver: DriverState, learners: object) -> None:
         self._step, self._before = driver.run.step, self.driver
-        super().begin(driver, learners)  # type: ignore[arg-type]
+        super().replicate(driver, learners)  # type: ignore[arg-type]
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         if self._step == self.slow:
             assert self.arrives.wait(30)
         if self._step == self.cut:
@@ -54,7 +54,9 @@ class Remote(Remembered):
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     found = Remote(tmp_path / "memory")
-    monkeypatch.setattr(replication, "load", lambda s, role: state.load(found.held(s.step), role))
+    monkeypatch.setattr(
+        replica_client, "load", lambda s, role: state.load(found.held(s.step), role)
+    )
     return found
 
 

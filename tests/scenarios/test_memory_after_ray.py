@@ -18,8 +18,8 @@ import pytest
 from contract import fd_store
 from contract.fd_store import Custody, Deposit
 from tests.support.sheets import sheet_of
-from trainer.checkpoint.replica_store import Holder, view
-from trainer.checkpoint.spilled import Kept
+from trainer.checkpoint.replica_store import ReplicaStore, view
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import Server
 
@@ -149,37 +149,37 @@ def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held(
     segment: Segment,
 ) -> None:
     source, budget = Server(segment.buffer, port=0).source, 1000
-    first = Holder(budget, "a run")
+    first = ReplicaStore(budget, "a run")
     for step in (1, 2):
         first.receive(sheet_of(segment, step), source)
         first.keep("a", step)
     first.amend("a", 2, "evaluated")
 
-    second = Holder(budget, "a run", goes_on=True)
-    (sheet,) = second.sheets()
+    second = ReplicaStore(budget, "a run", goes_on=True)
+    (sheet,) = second.manifests()
     assert (sheet.step, sheet.run_state) == (2, "evaluated")
     assert np.array_equal(second.piece(sheet.key, 0, 99), view(segment))
-    assert Holder(budget, "a run").sheets() == []
-    assert Holder(budget, "another run", goes_on=True).sheets() == []
-    second.let_go()
-    assert Holder(budget, "a run", goes_on=True).sheets() == []
+    assert ReplicaStore(budget, "a run").manifests() == []
+    assert ReplicaStore(budget, "another run", goes_on=True).manifests() == []
+    second.clear()
+    assert ReplicaStore(budget, "a run", goes_on=True).manifests() == []
 
 
 def test_what_two_nodes_held_as_they_ended_is_found_in_files(
     custodian: Custody, tmp_path: Path, segment: Segment
 ) -> None:
     source, directory = Server(segment.buffer, port=0).source, tmp_path / "run" / ".kept"
-    holder = Holder(1000, "a run")
+    holder = ReplicaStore(1000, "a run")
     for step, node in ((1, "one"), (2, "two")):
         holder.receive(sheet_of(segment, step), source)
         holder.keep("a", step)
         custodian.save(directory, node)
 
-    found = Kept(directory, "a run")
-    assert [sheet.step for sheet in found.sheets()] == [1, 2]
-    for sheet in found.sheets():
+    found = SpilledReplicas(directory, "a run")
+    assert [sheet.step for sheet in found.manifests()] == [1, 2]
+    for sheet in found.manifests():
         assert np.array_equal(found.read(sheet), view(segment))
-    assert Kept(directory, "another run").sheets() == []
+    assert SpilledReplicas(directory, "another run").manifests() == []
     found.forget()
     assert not directory.exists()
 
@@ -226,5 +226,5 @@ def test_files_of_another_version_are_left_out(
 ) -> None:
     (tmp_path / "a run").mkdir()
     (tmp_path / "a run" / f"one{fd_store.LABEL}").write_bytes(b"of another kind")
-    assert Kept(tmp_path, "a run").sheets() == []
+    assert SpilledReplicas(tmp_path, "a run").manifests() == []
     assert "cannot be read and is left out" in caplog.text

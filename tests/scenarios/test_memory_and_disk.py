@@ -20,8 +20,8 @@ from contract.run_dir import RunFiles
 from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import flip_a_bit, leaves_of
 from tests.support.tiny_run import Tiny, dying_at, events, train
-from trainer.checkpoint import replication, state
-from trainer.checkpoint.replication import Snapshot
+from trainer.checkpoint import replica_client, replication, state
+from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
@@ -35,7 +35,9 @@ from trainer.workers.groups import WorkerGroups
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
     found = Remembered(tmp_path / "memory")
-    monkeypatch.setattr(replication, "load", lambda s, role: state.load(found.held(s.step), role))
+    monkeypatch.setattr(
+        replica_client, "load", lambda s, role: state.load(found.held(s.step), role)
+    )
     return found
 
 
@@ -126,7 +128,7 @@ def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
     flags = {**LEAN, "save_steps": 1, "load_checkpoint": True}
     train(tiny.config(run_dir, **flags, max_steps=3), peers=memory)
     flip_a_bit(checkpoint_path(run_dir / "checkpoints", 3) / "policy.pt")
-    monkeypatch.setattr(replication, "load", lost)
+    monkeypatch.setattr(replica_client, "load", lost)
     config = tiny.config(run_dir, **flags, max_steps=4)
     train(config, peers=memory)
     assert [event["details"]["step"] for event in events(config, "checkpoint-skipped")] == [3]
@@ -165,7 +167,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
     config = tiny.config(run_dir, **flags)
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(4), peers=memory)
-    monkeypatch.setattr(replication, "load", in_part)
+    monkeypatch.setattr(replica_client, "load", in_part)
     monkeypatch.setattr(LocalWorkerGroup, "restart", restart)
     monkeypatch.setattr(group_module, "build", remember)
     train(config, peers=memory)
@@ -185,7 +187,7 @@ def test_learners_that_cannot_be_started_anew_end_the_attempt(
     config = tiny.config(run_dir, **LEAN, max_steps=4, save_steps=4, load_checkpoint=True)
     with pytest.raises(RuntimeError, match="dies"):
         train(config, dying_at(3), peers=memory)
-    monkeypatch.setattr(replication, "load", lost)
+    monkeypatch.setattr(replica_client, "load", lost)
     with pytest.raises(NoSeatError):
         train(config, peers=memory)
 
@@ -206,7 +208,7 @@ def test_a_repair_restores_what_its_look_has_found_though_another_would_miss_it(
     driver = DriverState(RunState(step=7, seed=42, prompts={}))
     nodes, learner = Remembered(tmp_path, driver), Learned()
     workers = cast(WorkerGroups, SimpleNamespace(learners={"policy": LocalWorkerGroup([learner])}))
-    memory = ReplicasInMemory(cast(replication.Peers, nodes))
+    memory = ReplicasInMemory(cast(replication.Replicator, nodes))
     assert memory.newest(range(1, 7)) is None
     found = memory.newest(range(1, 8))
     nodes.driver = None  # as where its holder answers late

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from tests.support.tiny_run import Tiny
-from trainer.cluster.shared_memory import Parcel
 from trainer.rollout.engine import EngineSettings
 from trainer.weight_sync import shared_memory as weights
+from trainer.weight_sync.messages import Bucket
 
 
 def settings(tiny: Tiny, prompt_max_len: int = 32, slots: int = 64) -> EngineSettings:
@@ -25,6 +25,6 @@ TEXTS = ["1+1=", "12+30=", "7="]
 State = dict[str, Tensor]
 
 
-def staged(outbox: weights.Outbox, state: State, *, abroad: bool = False) -> Parcel:
+def staged(outbox: weights.SharedMemorySender, state: State, *, abroad: bool = False) -> Bucket:
     (part,) = outbox.offer(state)
     return outbox.stage(part, abroad=abroad)

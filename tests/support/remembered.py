@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.checkpoint.replication import Snapshot
+from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.workers.protocols import Learner
@@ -16,25 +16,25 @@ LEAN = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 
 @dataclass
 class Remembered:
-    """Stands for `Peers`: holds the newest step, over attempts, in a directory."""
+    """Stands for `Replicator`: holds the newest step, over attempts, in a directory."""
 
     root: Path
     driver: DriverState | None = None
-    whole: int | None = None
+    complete: int | None = None
     on: bool = True
     last: int | None = None
     """No later step is taken."""
 
-    def begin(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
+    def replicate(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
         if self.last is not None and driver.run.step > self.last:
             return
         directory = self.held(driver.run.step)
         directory.mkdir(parents=True, exist_ok=True)
         for group in learners.values():
             group.call_ranks(Learner.save, driver.run.step, directory).result()
-        self.driver, self.whole = driver, driver.run.step
+        self.driver, self.complete = driver, driver.run.step
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """There is nothing to wait for."""
 
     def amend(self, run: RunState) -> None:
@@ -45,7 +45,7 @@ class Remembered:
         later = self.driver and at_most is not None and self.driver.run.step > at_most
         return Snapshot(self.driver, ()) if self.driver and not later else None
 
-    def goes_on_from(self, snapshot: Snapshot) -> None:
+    def adopt(self, snapshot: Snapshot) -> None:
         """It is kept as it is."""
 
     def held(self, step: int) -> Path:

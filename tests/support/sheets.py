@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainer.checkpoint.labels import PIECE_BYTES
 from trainer.checkpoint.replica_store import digest_of, pieces, view
-from trainer.checkpoint.shard_manifest import Contents, Sheet
+from trainer.checkpoint.shard_manifest import Contents, ShardManifest
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Segment
 
@@ -15,9 +15,9 @@ SIZE = PIECE_BYTES + 4096
 """Bytes of a share in two pieces."""
 
 
-def sheet(step: int, role: str, rank: int, attempt: str = "a") -> Sheet:
+def sheet(step: int, role: str, rank: int, attempt: str = "a") -> ShardManifest:
     contents = Contents((), {}, 8)
-    return Sheet(
+    return ShardManifest(
         attempt=attempt,
         step=step,
         role=role,
@@ -30,7 +30,7 @@ def sheet(step: int, role: str, rank: int, attempt: str = "a") -> Sheet:
     )
 
 
-def sheet_of(segment: Segment, step: int) -> Sheet:
+def sheet_of(segment: Segment, step: int) -> ShardManifest:
     data = view(segment)
     digests = tuple(digest_of(data[start:end]) for start, end in pieces(len(data)))
     contents = Contents((), {}, len(data))

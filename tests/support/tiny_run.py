@@ -90,7 +90,7 @@ def train(
     stop: StopRequest | None = None,
     peers: Any = None,
 ) -> RunState:
-    """`peers`: None, or what stands for `Peers` without Ray."""
+    """`peers`: None, or what stands for `Replicator` without Ray."""
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())

@@ -123,12 +123,12 @@ def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit
     ]
     texts = []
     for pool in pools:
-        update.weights(actor, pool, 1)
+        update.update_weights(actor, pool, 1)
         written = pool.generate(SHARES, SAMPLING)
         texts.append([(c.text, c.log_probs.tobytes()) for share in written for c in share])
     assert texts[0] == texts[1]
     assert pools[1].present == [0, 2], "a new engine has no weights yet"
-    update.weights(actor, pools[1], 2)
+    update.update_weights(actor, pools[1], 2)
     assert pools[1].present == [0, 1, 2]
     (event,) = told
     assert event[0] == "engine-replaced"
@@ -141,19 +141,19 @@ def test_an_engine_that_was_left_out_is_taken_back_once_there_is_a_place_and_nob
     actor, told = LocalWorkerGroup([policy(tiny)]), list[tuple[str, dict[str, Any]]]()
     group = Mortal(tiny, 3, [1], LostWorkerError("engine-1 is lost", "engine", "it died"))
     pool = EnginePool(group, tell=lambda kind, _, **more: told.append((kind, more)))
-    update.weights(actor, pool, 1)
+    update.update_weights(actor, pool, 1)
     group.places = 2
     pool.generate(SHARES, SAMPLING)
-    update.weights(actor, pool, 2)
+    update.update_weights(actor, pool, 2)
     assert (pool.present, pool.shares) == ([0, 2], 2)
     assert told.pop() == ("engine-left-out", {"engine": 1, "engines": 2})
 
     group.places = 3
     group.starting.add(1)
-    update.weights(actor, pool, 3)
+    update.update_weights(actor, pool, 3)
     assert (pool.present, pool.shares) == ([0, 2], 2), "it loads its model"
     group.starting.clear()
-    update.weights(actor, pool, 4)
+    update.update_weights(actor, pool, 4)
     assert (pool.present, pool.shares) == ([0, 1, 2], 3)
     assert group.renewed == [1]
     ((kind, details),) = told
@@ -181,7 +181,7 @@ class Silent:
 def test_engines_that_do_not_answer_are_waited_for_together(tiny: Tiny) -> None:
     group = Mortal(tiny, 3, [], LostWorkerError("it is lost", "engine"))
     pool = EnginePool(group)
-    update.weights(LocalWorkerGroup([policy(tiny)]), pool, 1)
+    update.update_weights(LocalWorkerGroup([policy(tiny)]), pool, 1)
     waits: list[float] = []
     asked: dict[int, Pending[Any]] = {engine: Silent(waits) for engine in range(3)}
     assert pool.answers(asked, 0.3, "saying where they are") == {}
@@ -201,12 +201,12 @@ def test_it_is_said_before_all_wait_for_an_engine_to_start(tiny: Tiny, tmp_path:
     patience = Patience(restart_eagerly=False)
     pool = EnginePool(group, phase=Noted(tmp_path / ".phase"), patience=patience)
     actor = LocalWorkerGroup([policy(tiny)])
-    update.weights(actor, pool, 1)
+    update.update_weights(actor, pool, 1)
     with pytest.raises(LostWorkerError):
         pool.generate(SHARES, SAMPLING)
     assert said == []
     group.starting.add(0)
-    update.weights(actor, pool, 1)
+    update.update_weights(actor, pool, 1)
     assert [(phase.step, phase.done) for phase in said] == [(2, "repair")]
 
 
@@ -214,10 +214,10 @@ def test_where_no_engine_is_left_the_step_must_wait_for_new_ones(tiny: Tiny) -> 
     group = Mortal(tiny, 2, [0, 1], LostWorkerError("it is lost", "engine"))
     pool = EnginePool(group, patience=Patience(restart_eagerly=False))
     actor = LocalWorkerGroup([policy(tiny)])
-    update.weights(actor, pool, 1)
+    update.update_weights(actor, pool, 1)
     with pytest.raises(LostWorkerError, match="no engine is left"):
         pool.generate(SHARES, SAMPLING)
     assert group.renewed == [], "its slot is another's until weights are due"
-    update.weights(actor, pool, 1)
+    update.update_weights(actor, pool, 1)
     assert group.renewed == [0, 1]
     assert len(pool.generate(SHARES, SAMPLING)) == 3

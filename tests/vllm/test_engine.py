@@ -33,7 +33,7 @@ from trainer.types import (
     TrainingError,
 )
 from trainer.weight_sync import shared_memory, update
-from trainer.weight_sync.choose import Seat
+from trainer.weight_sync.messages import GroupRank
 from trainer.workers.policy import PolicyActor
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
@@ -95,7 +95,7 @@ def test_engine_and_trainer_agree_and_weights_and_versions_advance(
     for version in (1, 2):
         moved(policy, version)
         assert worst(policy, before) > 100 * TOLERANCE
-        update.weights(
+        update.update_weights(
             LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), version, wake=True
         )
         after = engine.generate(requests(1, 2, 3), SAMPLING)
@@ -109,7 +109,7 @@ def test_weights_from_another_node_are_the_same_weights(
 ) -> None:
     moved(policy, 3)
     monkeypatch.setattr(engine, "node", lambda: "elsewhere")
-    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 3)
+    update.update_weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 3)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -125,7 +125,7 @@ def test_weights_come_in_parts_also_after_an_update_that_broke_off(
     engine.begin()
     engine.load(policy.stage(first))
     moved(policy, 4)
-    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 4)
+    update.update_weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 4)
     assert worst(policy, engine.generate(requests(1), SAMPLING)) < TOLERANCE
 
 
@@ -140,7 +140,7 @@ def test_vllm_s_own_end_of_nccl_is_told_where_to_come_and_says_what_it_lacks(mod
     for port in (29500, 29501):
         said = rf"127.0.0.1, port {port}: .*no.* available|127.0.0.1, port {port}: .*CUDA"
         with pytest.raises(BrokenGroupError, match=said):
-            engine.join(Seat("127.0.0.1", port, first=1, world=2))
+            engine.join(GroupRank("127.0.0.1", port, first=1, world=2))
     after = engine.generate(requests(1), SAMPLING)
     assert [list(c.tokens) for c in after] == [list(c.tokens) for c in before]
 
@@ -175,7 +175,9 @@ def test_greedy_completions_are_those_of_transformers(
     engine: HFEngine, policy: PolicyActor, model: Tiny
 ) -> None:
     plain = HFEngine(settings(model))
-    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([plain, engine])), 4)
+    update.update_weights(
+        LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([plain, engine])), 4
+    )
     ours, theirs = (
         [(c.text, c.finished) for c in one.generate(requests(0), SAMPLING.greedy())]
         for one in (plain, engine)
@@ -207,13 +209,13 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
         ]
         return float(np.abs(np.concatenate(of_version)).max())
 
-    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 5)
+    update.update_weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 5)
     write(partials, calls=4)
     engine.generate(requests(1), SAMPLING.greedy())
     before = {partial.key: partial.tokens.tolist() for partial in engine.partials()}
     assert before
     moved(policy, 6)
-    update.weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 6)
+    update.update_weights(LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 6)
     write([], calls=40)
     assert sorted(ended) == [partial.key for partial in partials]
     for key, tokens in before.items():

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.cluster.shared_memory import Lent, Part
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.choose import Meeting, Member, Seat
-from trainer.weight_sync.sending import Broadcaster, pack
+from trainer.weight_sync.cuda_ipc import pack
+from trainer.weight_sync.messages import BucketSpec, GroupRank, GroupRendezvous, IpcHandle, Member
+from trainer.weight_sync.nccl import NcclSender
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 
@@ -33,7 +33,7 @@ TRANSFER = "vllm.distributed.weight_transfer"
 PYNCCL = "vllm.distributed.device_communicators.pynccl:PyNcclCommunicator"
 MEETING = "vllm.distributed.utils:StatelessProcessGroup.create"
 PRODUCER = f"{TRANSFER}.packed_tensor:packed_nccl_broadcast_producer"
-SEAT = Seat("10.0.0.1", 29500, 3, 7)
+SEAT = GroupRank("10.0.0.1", 29500, 3, 7)
 TENSORS = {"embed": torch.arange(12.0).view(4, 3), "norm": torch.ones(3), "head": torch.randn(5, 3)}
 WORKERS = """
 import os, sys
@@ -65,7 +65,7 @@ def engine(backend: str) -> Any:
     return known.create_engine(config, rest, torch.device("cpu"), torch.nn.Module())
 
 
-def part() -> Part:
+def part() -> BucketSpec:
     kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in TENSORS.items()}
     (only,) = shared_memory.parts(shared_memory.laid_out(kinds), shared_memory.PART_BYTES)
     return only
@@ -127,7 +127,7 @@ def test_what_is_lent_is_found_by_the_gpu_and_unpacked_by_vllm() -> None:
 
     end = engine("ipc")
     assert end.parse_init_info(AT_START["ipc"]).packed
-    lent = [Lent(part(), f"GPU-{n}", pickle.dumps(("opened with", n))) for n in range(2)]
+    lent = [IpcHandle(part(), f"GPU-{n}", pickle.dumps(("opened with", n))) for n in range(2)]
     info = end.parse_update_info(opened(lent))
     assert info.ipc_handles == {"GPU-0": ("opened with", 0), "GPU-1": ("opened with", 1)}
     buffer = torch.zeros(1000, dtype=torch.uint8)
@@ -179,12 +179,12 @@ class Workers:
         assert self._process.stdout
         assert self._process.stdout.readline() == "imported\n"  # nobody waits for it at a meeting
 
-    def come(self, meeting: Meeting) -> None:
+    def come(self, meeting: GroupRendezvous) -> None:
         assert self._process.stdin
         for rank in range(1, meeting.world):
             print(meeting.port, rank, meeting.world, file=self._process.stdin, flush=True)
 
-    def came(self, meeting: Meeting) -> set[int]:
+    def came(self, meeting: GroupRendezvous) -> set[int]:
         assert self._process.stdout
         return {int(self._process.stdout.readline()) for _ in range(1, meeting.world)}
 
@@ -199,7 +199,7 @@ def workers() -> Iterator[Workers]:
     workers.end()
 
 
-def met(broadcaster: Broadcaster, *members: Member) -> Meeting:
+def met(broadcaster: NcclSender, *members: Member) -> GroupRendezvous:
     meeting = broadcaster.meet(members)
     assert meeting is not None
     return meeting
@@ -210,7 +210,7 @@ def test_processes_meet_and_no_nccl_is_an_error_not_a_silence(
     workers: Workers, free_port: int
 ) -> None:
     """Twice on one port: it is free as soon as all have come."""
-    broadcaster = Broadcaster(free_port)
+    broadcaster = NcclSender(free_port)
     for _ in range(2):
         meeting = met(broadcaster, Member("a", 2), Member("b", 1))
         assert meeting.port == free_port
@@ -222,7 +222,7 @@ def test_processes_meet_and_no_nccl_is_an_error_not_a_silence(
 
 def test_a_rank_that_never_comes_is_waited_for_so_long_and_no_longer(free_port: int) -> None:
     of_vllm(MEETING)
-    broadcaster = Broadcaster(free_port)
+    broadcaster = NcclSender(free_port)
     meeting = met(broadcaster, Member("a", 1), Member("b", 1))
     begun = time.monotonic()
     said = re.escape(f"not all 3 ranks came to 127.0.0.1, port {free_port} within 2 s")

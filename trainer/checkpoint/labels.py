@@ -1,7 +1,7 @@
-"""Sheets as text, for who keeps shares while no trainer runs: JSON, with a checksum of itself.
+"""Shard manifests as text, for a process that keeps shards while no trainer runs. Torch-free.
 
-A label lies in files that others may write to, so nothing that is read from it can run: an older
-version's pickle, or anything else that is no label of this one, is refused. Torch-free.
+A label is JSON with its own checksum. It lies in files that others may write to, so reading it can
+run nothing: a pickle of an older version, or anything that is no label of this one, is refused.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Any
 import xxhash
 
 from contract import stored_json
-from trainer.checkpoint.shard_manifest import Contents, Sheet
+from trainer.checkpoint.shard_manifest import Contents, ShardManifest
 from trainer.cluster.shared_memory import Entry
 
 FORMAT = b"rollcall-label-1"
 """Begins the first line, which ends with the checksum of the second."""
 PIECE_BYTES = 64 << 20
-"""What has a checksum of its own; small enough for the object store."""
+"""Each piece has a checksum; a piece is small enough for Ray's object store."""
 NAME = re.compile(r"\w{1,64}", re.ASCII)
 DTYPES: Mapping[str, int] = {
     **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1},
     **{"float8_e4m3fn": 1, "float8_e5m2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1},
 }
-"""torch's name of each kind that a state may have → bytes of an element."""
+"""torch's name of each data type that a state may have → bytes of an element."""
 
 
 class LabelError(ValueError):
-    """These bytes are no label of this version; the sentence says why."""
+    """The bytes are no label of this version; the message says why."""
 
 
-def dump(sheets: Iterable[Sheet]) -> bytes:
-    """Raises TypeError where a sheet holds what JSON has not."""
-    body = json.dumps([_row(sheet) for sheet in sheets]).encode()
+def dump(manifests: Iterable[ShardManifest]) -> bytes:
+    """Return the label. Raises TypeError if a manifest has what JSON cannot hold."""
+    body = json.dumps([_row(manifest) for manifest in manifests]).encode()
     return b"%s %s\n%s" % (FORMAT, _digest(body), body)
 
 
-def parse(label: bytes) -> list[Sheet]:
-    """Raises LabelError."""
+def parse(label: bytes) -> list[ShardManifest]:
+    """Return the manifests of a label. Raises LabelError."""
     head, _, body = label.partition(b"\n")
     form, _, digest = head.partition(b" ")
     if form != FORMAT:
@@ -52,36 +52,36 @@ def parse(label: bytes) -> list[Sheet]:
     try:
         rows = stored_json.parsed(body)
         if not isinstance(rows, list):
-            raise LabelError("it has no list of sheets")
-        return [_sheet(row) for row in rows]
+            raise LabelError("it has no list of shards")
+        return [_manifest(row) for row in rows]
     except LabelError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LabelError(f"a sheet of it cannot be read: {error!r}") from None
+        raise LabelError(f"a shard of it cannot be read: {error!r}") from None
 
 
 def _digest(body: bytes) -> bytes:
     return xxhash.xxh3_128_hexdigest(body).encode()
 
 
-def _row(sheet: Sheet) -> dict[str, Any]:
-    contents = sheet.contents
+def _row(manifest: ShardManifest) -> dict[str, Any]:
+    contents = manifest.contents
     return {
-        "attempt": sheet.attempt,
-        "step": sheet.step,
-        "role": sheet.role,
-        "rank": sheet.rank,
-        "ranks": sheet.ranks,
-        "run_state": sheet.run_state,
-        "in_flight": None if sheet.in_flight is None else b64encode(sheet.in_flight).decode(),
+        "attempt": manifest.attempt,
+        "step": manifest.step,
+        "role": manifest.role,
+        "rank": manifest.rank,
+        "ranks": manifest.ranks,
+        "run_state": manifest.run_state,
+        "in_flight": None if manifest.in_flight is None else b64encode(manifest.in_flight).decode(),
         "entries": [[one.name, one.dtype, one.shape, one.offset] for one in contents.entries],
         "scheduler": contents.scheduler,
         "bytes": contents.bytes,
-        "digests": sheet.digests,
+        "digests": manifest.digests,
     }
 
 
-def _sheet(row: dict[str, Any]) -> Sheet:
+def _manifest(row: dict[str, Any]) -> ShardManifest:
     """Raises LabelError, and what an object of another shape raises."""
     size, ranks, in_flight = row["bytes"], row["ranks"], row["in_flight"]
     _expect(all(isinstance(row[key], str) for key in ("attempt", "role", "run_state")), "a text")
@@ -93,7 +93,7 @@ def _sheet(row: dict[str, Any]) -> Sheet:
     _expect(isinstance(row["scheduler"], dict), "a scheduler's state")
     _expect(all(isinstance(digest, str) for digest in row["digests"]), "checksums")
     _expect(len(row["digests"]) == max(1, math.ceil(size / PIECE_BYTES)), "all checksums")
-    return Sheet(
+    return ShardManifest(
         attempt=row["attempt"],
         step=row["step"],
         role=row["role"],
@@ -118,4 +118,4 @@ def _entry(entry: list[Any], size: int) -> Entry:
 
 def _expect(fits: bool, what: str) -> None:
     if not fits:
-        raise LabelError(f"a sheet of it lacks {what}")
+        raise LabelError(f"a shard of it lacks {what}")

@@ -1,9 +1,9 @@
-"""OpenRLHF's checkpoints, to go on from: where they lie, and whether they are all there.
+"""Finds OpenRLHF's checkpoints, for `trainer.import_openrlhf`. Torch-free.
 
-Its --ckpt_path holds `_actor` and `_critic`, written by DeepSpeed one after the other: each has a
-file `latest` with the name of the newest directory, global_stepN (OpenRLHF 0.11.2,
-`DeepspeedStrategy.save_ckpt`). Nothing says that the two belong together, or that a file is whole.
-Torch-free; what is in the files, `trainer.checkpoint.openrlhf_deepspeed` reads.
+OpenRLHF's --ckpt_path holds `_actor` and `_critic`, written by DeepSpeed one after the other. Each
+has a file `latest` with the name of the newest directory, global_stepN (OpenRLHF 0.11.2,
+`DeepspeedStrategy.save_ckpt`). Nothing says that the two belong together, or that a file is
+complete. `trainer.checkpoint.openrlhf_deepspeed` reads the files.
 """
 
 from __future__ import annotations
@@ -22,34 +22,25 @@ STEP_NAME = re.compile(r"[\w.-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRLHF:
-    """Directories of one step, by role."""
-
-    directories: dict[str, Path]
-
-    def __str__(self) -> str:
-        return str(self.directories["policy"])
-
-
-@dataclass(frozen=True, slots=True)
 class Position:
-    """How far OpenRLHF's run was: its client state, which the actor's files hold."""
+    """How far OpenRLHF's run was, from the client state in the actor's files."""
 
     step: int
     prompts: int
-    """Dealt so far, over all episodes."""
+    """Prompts used so far, over all episodes."""
 
 
 class IncompleteError(ValueError):
-    """Says all that is missing."""
+    """The checkpoint cannot be converted; the message has everything that is missing."""
 
 
 def is_there(root: Path) -> bool:
+    """Return whether `root` looks like OpenRLHF's --ckpt_path."""
     return (root / FOLDERS["policy"]).is_dir()
 
 
-def find(root: Path, roles: Iterable[str]) -> OpenRLHF:
-    """The newest checkpoint below `root`. Raises IncompleteError."""
+def find(root: Path, roles: Iterable[str]) -> dict[str, Path]:
+    """Return each role's newest checkpoint below `root`. Raises IncompleteError."""
     found = {role: _newest(root / FOLDERS[role]) for role in roles}
     faults = [one for one in found.values() if isinstance(one, str)]
     directories = {role: one for role, one in found.items() if isinstance(one, Path)}
@@ -59,11 +50,11 @@ def find(root: Path, roles: Iterable[str]) -> OpenRLHF:
         faults.append(f"{both} are of different steps. Let both files {LATEST} name the same one")
     if faults:
         raise IncompleteError("; ".join(faults))
-    return OpenRLHF(directories)
+    return directories
 
 
 def _newest(folder: Path) -> Path | str:
-    """Its directory, or what is wrong."""
+    """Return the newest directory in `folder`, or what is wrong."""
     if not folder.is_dir():
         return f"{folder} is missing"
     try:
@@ -88,6 +79,6 @@ def _missing(directories: Mapping[str, Path]) -> Iterator[str]:
 
 
 def prompts_at(position: Position, cursor: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt stream's cursor after so many prompts. The order within an epoch is another."""
+    """Return a prompt stream's cursor after as many prompts. Their order in an epoch differs."""
     epoch, place = divmod(position.prompts, cursor["prompts"])
     return {**cursor, "epoch": epoch, "position": place}

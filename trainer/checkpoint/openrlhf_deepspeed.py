@@ -1,7 +1,7 @@
-"""A training state from DeepSpeed's own files, of any ZeRO stage and number of ranks.
+"""Reads a training state from DeepSpeed's files, of any ZeRO stage and number of ranks.
 
-Partitions of fp32 weights and of Adam's moments are laid end to end by DeepSpeed's `zero_to_fp32`.
-The files are pickles, which may run code: as with DeepSpeed itself, read those that you trust.
+DeepSpeed's `zero_to_fp32` joins the partitions of fp32 weights and of Adam's moments. The files are
+pickles, which can run code: read only files that you trust.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Tensors = dict[str, Tensor]
 
 
 def load(directory: Path, role: str) -> tuple[State, Position | None]:
-    """The state under this trainer's names, and the run's position where the files have it.
+    """Return the state under this trainer's names, and the run's position if the files have it.
 
-    Raises UnreadableCheckpointError where a file is missing or torn.
+    Raises UnreadableCheckpointError if a file is missing or damaged.
     """
     try:
         files = zero_to_fp32.get_model_state_files(str(directory))
         head = _read(files[0])
-        with contextlib.redirect_stdout(io.StringIO()):  # it tells of every file
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints every file
             weights, moments, updates = (
                 _sharded(directory, files) if _is_zero(head) else _plain(head)
             )
@@ -94,7 +94,7 @@ def _sharded(directory: Path, files: list[str]) -> tuple[Tensors, dict[str, Tens
 
 
 def _plain(head: Mapping[str, Any]) -> tuple[Tensors, dict[str, Tensors], float]:
-    """Of stage 0, whose optimiser knows parameters by their place in its groups alone."""
+    """Read stage 0, whose optimiser knows parameters only by their index in its groups."""
     weights: Tensors = dict(head["module"])
     optimiser = head["optimizer"] or {}
     names = _in_groups(weights)
@@ -113,7 +113,7 @@ def _plain(head: Mapping[str, Any]) -> tuple[Tensors, dict[str, Tensors], float]
 
 
 def _in_groups(weights: Tensors) -> list[list[str]]:
-    """Names of parameters, those of one tensor once, as OpenRLHF groups them."""
+    """Return names of parameters as OpenRLHF groups them; a tied tensor counts once."""
     seen: dict[int, str] = {}
     for name, tensor in weights.items():
         seen.setdefault(tensor.data_ptr(), name)
@@ -123,7 +123,7 @@ def _in_groups(weights: Tensors) -> list[list[str]]:
 
 
 def _tied(weights: Tensors, module: Tensors) -> Tensors:
-    """With every name of one tensor for the same weights."""
+    """Return the weights under every name of a tied tensor."""
     first: dict[int, str] = {}
     for name, tensor in module.items():
         first.setdefault(tensor.data_ptr(), name)
@@ -131,7 +131,7 @@ def _tied(weights: Tensors, module: Tensors) -> Tensors:
 
 
 def _named(name: str, role: str) -> str:
-    """A critic's backbone has another name here, and so has its head, score.weight there."""
+    """Return a parameter's name here: a critic's backbone and head have other names."""
     if role != "critic":
         return name
     rest = name.partition(".")[2]

@@ -1,6 +1,6 @@
-"""The holders of a run: one on each node, in a ring, where each share goes to two neighbours.
+"""The replica stores of a run: one on each node, in a ring. Each shard goes to two neighbours.
 
-They are detached actors, which are found by a name that only this run has.
+The stores are detached actors, found by a namespace that only this run has.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.run_dir import write_atomically
-from trainer.checkpoint.replica_store import Holder
-from trainer.checkpoint.shard_manifest import Sheet
+from trainer.checkpoint.protocol import ReplicaRing
+from trainer.checkpoint.replica_store import ReplicaStore
+from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.cluster.tcp_stream import StreamSource
 from trainer.config.config import Config
 
 MARK = re.compile(rb"[0-9a-f]{32}")
-Ring = tuple[tuple[str, Any], ...]
-"""Ray's id of each node with its holder."""
 
 RECEIVE = "receive"
-"""The concurrency group in which holders receive: they answer beside it."""
+"""The concurrency group in which stores receive: they answer other requests meanwhile."""
 RECEIVERS = 16
-"""Shares that come to a holder at a time. One of a node that was cut off has a place for as long as
-`trainer.cluster.tcp_stream` is patient."""
-SHARE_OF_MEMORY = 0.5
-"""Of what Ray counts as a node's memory: the budget where no flag gives one."""
+"""Shards that a store receives at a time. One from an unreachable node takes a place until
+`trainer.cluster.tcp_stream` times out."""
+MEMORY_FRACTION = 0.5
+"""Fraction of what Ray counts as a node's memory: the budget if no flag gives one."""
 END_SECONDS = 5.0
-"""For all holders to let go of what they hold."""
+"""Seconds for all stores to delete what they hold."""
 PATIENCE_SECONDS = 120.0
-"""For one answer of a holder, which gives up a silent stream after half of it."""
+"""Seconds for one answer of a store, which gives up a silent stream after half of that."""
 
 
 def build(
     namespace: str, nodes: Iterable[Mapping[str, Any]], memory: float | None, *, goes_on: bool
-) -> Ring:
-    """A holder on each of these nodes, Ray's rows; `memory`: GB that each may hold, if given.
+) -> ReplicaRing:
+    """Start a store on each of these nodes, which are Ray's rows.
 
-    `goes_on`: new ones begin with what a Ray before this one has left on their node.
+    `memory`: GB that each may hold, if given. `goes_on`: a new store begins with what an earlier
+    Ray left on its node.
     """
     ordered = sorted(nodes, key=lambda row: (row["NodeName"], row["NodeID"]))
     return tuple(
@@ -53,20 +53,17 @@ def build(
 
 
 def release(namespace: str) -> None:
-    """Let all holders of the run go, whoever started them, and what they hold."""
-    found = list(holders(namespace).values())
+    """Delete all stores of the run, whoever started them, and what they hold."""
+    found = list(stores(namespace).values())
     if found:
-        letting_go = [holder.let_go.remote() for holder in found]
-        ray.wait(letting_go, num_returns=len(found), timeout=END_SECONDS)
-    for holder in found:
-        ray.kill(holder)
+        cleared = [store.clear.remote() for store in found]
+        ray.wait(cleared, num_returns=len(found), timeout=END_SECONDS)
+    for store in found:
+        ray.kill(store)
 
 
 def namespace_of(config: Config) -> str:
-    """Of this run's holders: a run directory that was made anew has others.
-
-    Raises OSError.
-    """
+    """Return the namespace of the run's stores, one for each run directory. Raises OSError."""
     file = config.files.peers
     mark = file.read_bytes() if file.exists() else b""
     if not MARK.fullmatch(mark):
@@ -77,8 +74,8 @@ def namespace_of(config: Config) -> str:
     return f"peers-{hashlib.sha256(str(file).encode() + mark).hexdigest()[:16]}"
 
 
-def holders(namespace: str) -> dict[str, Any]:
-    """Name → each living holder of the run."""
+def stores(namespace: str) -> dict[str, Any]:
+    """Return each living store of the run by its name."""
     found = {}
     for row in ray.util.list_named_actors(all_namespaces=True):
         if row["namespace"] == namespace:
@@ -89,8 +86,8 @@ def holders(namespace: str) -> dict[str, Any]:
     return found
 
 
-def neighbours(ring: Ring, node: str) -> tuple[Any | None, Any]:
-    """The holder of the node itself, if it has one, and that of the next."""
+def neighbours(ring: ReplicaRing, node: str) -> tuple[Any | None, Any]:
+    """Return the store of the node itself, if there is one, and that of the next node."""
     names = [name for name, _ in ring]
     if node not in names:
         return None, ring[0][1]
@@ -98,13 +95,13 @@ def neighbours(ring: Ring, node: str) -> tuple[Any | None, Any]:
     return ring[place][1], ring[(place + 1) % len(ring)][1]
 
 
-def receive(holder: Any, sheet: Sheet, source: StreamSource) -> Any:
-    """A reference to what comes of `Holder.receive`, which other requests do not wait for."""
-    return holder.receive.options(concurrency_group=RECEIVE).remote(sheet, source)
+def receive(store: Any, manifest: ShardManifest, source: StreamSource) -> Any:
+    """Call `ReplicaStore.receive`; other requests do not wait for it. Returns Ray's reference."""
+    return store.receive.options(concurrency_group=RECEIVE).remote(manifest, source)
 
 
 def answer(reference: Any) -> Any:
-    """Raises RayError where there is none, and what the holder raised."""
+    """Return the answer. Raises RayError if there is none, and what the store raised."""
     try:
         return ray.get(reference, timeout=PATIENCE_SECONDS)
     except RayTaskError as error:
@@ -116,14 +113,14 @@ def answers(references: Iterable[Any]) -> list[Any]:
 
 
 def _budget(row: Mapping[str, Any], memory: float | None) -> float:
-    """Bytes."""
+    """Return the budget of a node's store in bytes."""
     if memory is not None:
         return memory * 1e9
-    return SHARE_OF_MEMORY * float(row["Resources"].get("memory", 0.0))
+    return MEMORY_FRACTION * float(row["Resources"].get("memory", 0.0))
 
 
 def _start(namespace: str, node: str, budget: float, goes_on: bool) -> Any:
-    """The holder on a node: the one that is there, or a new one."""
+    """Return the store of a node: the existing one, or a new one."""
     options: dict[str, Any] = {
         "name": f"holder-{node}",
         "namespace": namespace,
@@ -131,10 +128,10 @@ def _start(namespace: str, node: str, budget: float, goes_on: bool) -> Any:
         "get_if_exists": True,
         "num_cpus": 0,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
-        # It is none of the attempt's processes: whoever ends those must not end it.
+        # It does not belong to the attempt: ending the attempt's processes must not end it.
         "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
     }
-    actor = ray.remote(concurrency_groups={RECEIVE: RECEIVERS})(Holder)
-    holder = actor.options(**options).remote(budget, namespace, goes_on=goes_on)
-    holder.allow.remote(budget)
-    return holder
+    actor = ray.remote(concurrency_groups={RECEIVE: RECEIVERS})(ReplicaStore)
+    store = actor.options(**options).remote(budget, namespace, goes_on=goes_on)
+    store.set_budget.remote(budget)
+    return store

@@ -1,14 +1,14 @@
-"""A node's memory for snapshots: it holds shares of its own ranks and of another node's.
+"""A node's replica store: shards of its own ranks and of another node's, in memory.
 
-It outlives the job that filled it, and computes nothing. A share of a rank of the same node is that
-rank's own copy, which lives on here after the rank has died; one from another node is read from its
-rank by a stream, memory to memory. A share that is not whole is listed nowhere.
+The store outlives the job that filled it, and computes nothing. A shard of a rank of the same node
+is the rank's own copy, which stays here after the rank has died. A shard from another node is read
+from its rank by a stream, memory to memory. An incomplete shard is never listed.
 
-It receives several shares at a time, beside everything else: a stream from a node that was cut off
-is silent until it is given up, and meanwhile others are told what is here.
+The store receives several shards at a time in threads, beside other requests. A stream from an
+unreachable node is silent until it times out; meanwhile other requests are answered.
 
-Ray ends it when it ends on the node. What it holds then is in custody of the node's entrypoint, if
-that has started the node's Ray, and the holder of the next Ray begins with it.
+Ray ends the store when Ray ends on the node. If the node's entrypoint started that Ray, its
+descriptor store keeps the shards, and the store of the next Ray begins with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from contract import fd_store
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
-from trainer.checkpoint.shard_manifest import Key, Sheet
+from trainer.checkpoint.shard_manifest import Key, ShardManifest
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Address, Segment
 from trainer.cluster.tcp_stream import Reader, StreamSource
@@ -37,149 +37,152 @@ Bytes = NDArray[np.uint8]
 
 
 class TornError(Exception):
-    """Bytes came that are not those that were sent."""
+    """The bytes that arrived differ from those that were sent."""
 
 
 class NoRoomError(Exception):
-    """The node would hold more than it may."""
+    """The node would hold more than its budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
-    """A whole one."""
+class _Shard:
+    """A complete shard."""
 
     segment: Segment
-    sheet: Sheet
+    manifest: ShardManifest
 
 
 class _Own(threading.local):
-    """Each thread's."""
+    """State of each thread."""
 
     def __init__(self) -> None:
         self.reader = Reader()
 
 
-class Holder:
+class ReplicaStore:
+    """The actor on each node."""
+
     def __init__(self, budget: float, owner: str = "", *, goes_on: bool = False) -> None:
-        """`budget`: bytes that it may hold, other processes' copies included. `owner`: whose
-        shares are in custody; `goes_on`: whether it begins with those that are there."""
+        """`budget`: bytes that it may hold, copies of ranks included. `owner`: the run, as the
+        descriptor store knows it. `goes_on`: begin with the shards that the descriptor store has.
+        """
         self._budget = budget
         self._owner = owner
-        self._shares = _left(owner) if goes_on else {}
+        self._shards = _left(owner) if goes_on else {}
         self._coming: dict[Key, int] = {}
-        """Bytes of the shares that are under way."""
+        """Bytes of the shards that are being received."""
         self._spare: list[Segment] = []
         self._changing = threading.Lock()
         self._own = _Own()
 
     def node(self) -> str:
-        """What `shared.node` says here."""
+        """Return `shared_memory.node` of this node."""
         return shared_memory.node()
 
-    def allow(self, budget: float) -> None:
+    def set_budget(self, budget: float) -> None:
         self._budget = budget
 
-    def attach(self, sheet: Sheet, address: Address) -> None:
-        """Hold a copy that a rank of this node has made: no byte is moved.
+    def attach(self, manifest: ShardManifest, address: Address) -> None:
+        """Hold a copy that a rank of this node made, by mapping it.
 
-        Raises NoRoomError, and OSError where the rank has ended.
+        Raises NoRoomError, and OSError if the rank has ended.
         """
         with self._changing:
-            self._check_room(sheet)
-            self._shares[sheet.key] = _Share(shared_memory.adopt(address), sheet)
+            self._check_room(manifest)
+            self._shards[manifest.key] = _Shard(shared_memory.adopt(address), manifest)
 
-    def receive(self, sheet: Sheet, source: StreamSource) -> None:
-        """Read a rank's copy from another node. Raises NoRoomError; TornError where it differs.
+    def receive(self, manifest: ShardManifest, source: StreamSource) -> None:
+        """Read a rank's copy from another node. Raises NoRoomError, and TornError if it differs.
 
-        May run in several threads, for different shares.
+        May run in several threads, for different shards.
         """
-        size = sheet.contents.bytes
+        size = manifest.contents.bytes
         with self._changing:
-            self._check_room(sheet)
-            self._coming[sheet.key] = size
+            self._check_room(manifest)
+            self._coming[manifest.key] = size
             spare = next((one for one in self._spare if one.address.size == size), None)
             if spare:
                 self._spare.remove(spare)
         try:
             segment = spare or Segment(size)
-            self._read(sheet, source, view(segment))
+            self._read(manifest, source, view(segment))
             with self._changing:
-                self._shares[sheet.key] = _Share(segment, sheet)
+                self._shards[manifest.key] = _Shard(segment, manifest)
         finally:
             with self._changing:
-                del self._coming[sheet.key]
+                del self._coming[manifest.key]
 
-    def _read(self, sheet: Sheet, source: StreamSource, place: Bytes) -> None:
-        for (start, end), digest in zip(pieces(len(place)), sheet.digests, strict=True):
+    def _read(self, manifest: ShardManifest, source: StreamSource, place: Bytes) -> None:
+        for (start, end), digest in zip(pieces(len(place)), manifest.digests, strict=True):
             piece = place[start:end]
             try:
                 self._own.reader.read(source, start, piece.data)
             except TrainingError as error:
-                raise TornError(f"{_named(sheet)} did not come: {error.__cause__}") from None
+                raise TornError(f"{_named(manifest)} did not come: {error.__cause__}") from None
             if digest_of(piece) != digest:
-                raise TornError(f"{_named(sheet)} was torn on its way")
+                raise TornError(f"{_named(manifest)} was torn on its way")
 
-    def sheets(self) -> list[Sheet]:
+    def manifests(self) -> list[ShardManifest]:
         with self._changing:
-            return [share.sheet for share in self._shares.values()]
+            return [shard.manifest for shard in self._shards.values()]
 
     def keep(self, attempt: str, step: int) -> None:
-        """Forget all that is older than that attempt's step, or another attempt's."""
+        """Delete shards that are older than this step of this attempt, or of another attempt."""
         with self._changing:
-            old = [key for key in self._shares if key[0] != attempt or key[1] < step]
-            freed = [self._shares.pop(key).segment for key in old]
+            old = [key for key in self._shards if key[0] != attempt or key[1] < step]
+            freed = [self._shards.pop(key).segment for key in old]
             self._spare = [segment for segment in freed if not segment.adopted]
         self._deposit()
 
     def amend(self, attempt: str, step: int, run_state: str) -> None:
-        """Replace what is said of the run at that step."""
+        """Replace the run state of that step."""
         with self._changing:
-            for key, share in self._shares.items():
+            for key, shard in self._shards.items():
                 if key[:2] == (attempt, step):
-                    sheet = replace(share.sheet, run_state=run_state)
-                    self._shares[key] = replace(share, sheet=sheet)
+                    manifest = replace(shard.manifest, run_state=run_state)
+                    self._shards[key] = replace(shard, manifest=manifest)
         self._deposit()
 
-    def let_go(self) -> None:
-        """Of everything, also of what is in custody."""
+    def clear(self) -> None:
+        """Delete all shards, also those in the descriptor store."""
         with self._changing:
-            self._shares, self._spare = {}, []
+            self._shards, self._spare = {}, []
         self._deposit()
 
     def held(self) -> int:
-        """Bytes."""
-        return sum(sheet.contents.bytes for sheet in self.sheets())
+        """Return the bytes of all shards."""
+        return sum(manifest.contents.bytes for manifest in self.manifests())
 
     def address(self, key: Key) -> Address:
-        """Where a process of this node finds a share."""
-        return self._shares[key].segment.address
+        """Return where a process of this node finds a shard."""
+        return self._shards[key].segment.address
 
     def piece(self, key: Key, start: int, size: int) -> Bytes:
-        return view(self._shares[key].segment)[start : start + size]
+        return view(self._shards[key].segment)[start : start + size]
 
     def _deposit(self) -> None:
-        # Its own ranks' first: what one node has written, another need not write again.
+        # Its own ranks' shards first: what one node has spilled, another need not spill again.
         with self._changing:
-            shares = sorted(self._shares.values(), key=lambda share: not share.segment.adopted)
-        segments = {share.sheet.name: share.segment.descriptor for share in shares}
+            shards = sorted(self._shards.values(), key=lambda shard: not shard.segment.adopted)
+        segments = {shard.manifest.name: shard.segment.descriptor for shard in shards}
         try:
-            label = labels.dump(share.sheet for share in shares)
+            label = labels.dump(shard.manifest for shard in shards)
             fd_store.deposit(self._owner, label, segments)
         except (OSError, TypeError) as error:  # training can do without
             log.warning("what this node holds would not outlive its Ray: %s", error)
 
-    def _check_room(self, sheet: Sheet) -> None:
-        """With those of its step that are under way: one of a step before may be so in vain."""
-        self._shares.pop(sheet.key, None)
-        here = sum(share.sheet.contents.bytes for share in self._shares.values())
-        coming = sum(size for key, size in self._coming.items() if key[:2] == sheet.key[:2])
-        wanted = here + coming + sheet.contents.bytes
+    def _check_room(self, manifest: ShardManifest) -> None:
+        """Raise NoRoomError if the shard does not fit beside those of its step on their way."""
+        self._shards.pop(manifest.key, None)
+        here = sum(shard.manifest.contents.bytes for shard in self._shards.values())
+        coming = sum(size for key, size in self._coming.items() if key[:2] == manifest.key[:2])
+        wanted = here + coming + manifest.contents.bytes
         if wanted > self._budget:
             raise NoRoomError(f"{wanted / 1e9:.2f} GB, and may hold {self._budget / 1e9:.2f} GB")
 
 
-def _left(owner: str) -> dict[Key, _Share]:
-    """What is in custody, of a Ray before this one."""
+def _left(owner: str) -> dict[Key, _Shard]:
+    """Return the shards that the previous Ray's store on this node left in the descriptor store."""
     try:
         found = fd_store.withdraw(owner)
     except OSError as error:
@@ -189,16 +192,16 @@ def _left(owner: str) -> dict[Key, _Share]:
         return {}
     sizes = [os.fstat(one).st_size for one in found.descriptors]
     try:
-        sheets = labels.parse(found.label)
-        pairs = zip(sheets, sizes, strict=True)
-        if not all(sheet.contents.bytes <= size for sheet, size in pairs):
-            raise LabelError("a share is shorter than its sheet says")
+        manifests = labels.parse(found.label)
+        pairs = zip(manifests, sizes, strict=True)
+        if not all(manifest.contents.bytes <= size for manifest, size in pairs):
+            raise LabelError("a share is shorter than its label says")
     except ValueError as error:
         found.close()
         log.warning("what a Ray before this one has left is left out: %s", error)
         return {}
     segments = map(Segment, sizes, found.descriptors)
-    return {s.key: _Share(one, s) for s, one in zip(sheets, segments, strict=True)}
+    return {s.key: _Shard(one, s) for s, one in zip(manifests, segments, strict=True)}
 
 
 def view(segment: Segment) -> Bytes:
@@ -210,11 +213,11 @@ def digest_of(data: Bytes) -> str:
 
 
 def pieces(size: int) -> list[tuple[int, int]]:
-    """(beginning, end) of each piece of so many bytes."""
+    """Return (beginning, end) of each piece of `size` bytes."""
     return [
         (start, min(size, start + PIECE_BYTES)) for start in range(0, max(1, size), PIECE_BYTES)
     ]
 
 
-def _named(sheet: Sheet) -> str:
-    return f"share {sheet.role}-{sheet.rank} of step {sheet.step}"
+def _named(manifest: ShardManifest) -> str:
+    return f"share {manifest.role}-{manifest.rank} of step {manifest.step}"

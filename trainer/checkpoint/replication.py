@@ -1,28 +1,27 @@
-"""Snapshots in the memory of other nodes: the loss of a node loses no finished step.
+"""Replicates each step to the memory of other nodes: losing a node loses no finished step.
 
-On every node lives a Holder: a detached actor, which outlives the job; what it holds outlives Ray,
-too, where our entrypoint has started that (`contract.fd_store`), and then its node, in files
-(`trainer.checkpoint.spilled`). After a step each rank has a copy of its share of the training state
-(`trainer.checkpoint.staging`). In the background it gives that
-copy to the holder of its own node, which maps it, and sends it to the holder of the next node. So
-each share lies on two nodes. A snapshot counts once all its shares are there; the step before is
-forgotten only then. Who restores compares checksums, as with a checkpoint on disk.
+Every node has a replica store: a detached actor that outlives the job. What it holds also outlives
+Ray, if our entrypoint started Ray (`contract.fd_store`), and then the node's entrypoint, in files
+(`trainer.checkpoint.spilled`). After a step each rank copies its shard of the training state
+(`trainer.checkpoint.staging`). In the background it gives the copy to the store of its own node,
+which maps it, and sends it to the store of the next node. So two nodes have each shard. A snapshot
+counts once all its shards are there; only then is the previous step deleted. Restoring compares
+checksums, as with a checkpoint on disk.
 
-For the driver there is `Peers`: `begin` after the copies of a step are made, `settle` before the
-step is said to be finished; `newest` is what can be restored, by this attempt or by the one after a
-crash, with `Learner.restore(snapshot)` on all ranks of all learners. `end` leaves no holder behind.
+The driver has a `Replicator`. It calls `replicate` after the copies of a step are made, and `wait`
+before the step counts as finished. `newest` is the snapshot that this attempt, or the next one, can
+restore with `Checkpointable.restore` on all ranks of all learners. `end` deletes all stores.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 
@@ -30,125 +29,29 @@ from contract.journal import read_events, teller
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring
-from trainer.checkpoint.replica_ring import Ring
-from trainer.checkpoint.replica_store import Bytes, NoRoomError, digest_of, pieces
-from trainer.checkpoint.shard_manifest import Sheet, newest_whole
-from trainer.checkpoint.spilled import Kept
+from trainer.checkpoint.protocol import Checkpointable, Receipt, ReplicaRing, Snapshot, Targets
+from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState, RunState
-from trainer.cluster import shared_memory
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
-from trainer.types import SnapshotLostError
-from trainer.workers.protocols import Learner
-
-if TYPE_CHECKING:
-    from trainer.checkpoint.staging import Space
-    from trainer.checkpoint.state import State
 
 LOOK_SECONDS = 20.0
-"""For all of them to say what they hold, at the start of an attempt."""
+"""Seconds for all stores to list their shards, at the start of an attempt."""
 OTHERS_SECONDS = 0.5
-"""For the others, once the newest step is found."""
+"""Seconds for the other stores, once the newest step is found."""
 KEEP_SECONDS = 5.0
-"""For all holders to hand on what the run goes on from."""
+"""Seconds for all stores to keep the snapshot that the run resumes from."""
 FILES = "files"
-"""Among the names of holders."""
-MANY = 3
-"""So many steps in a row without a snapshot, and no more are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A whole one, in the memory of the nodes or in files of it."""
-
-    driver: DriverState
-    shares: tuple[tuple[Sheet, tuple[Any, ...]], ...]
-    """Each with what has it: holders, or files."""
-
-    @property
-    def step(self) -> int:
-        return self.driver.run.step
-
-    @property
-    def place(self) -> str:
-        """Where it is had from, in words."""
-        in_files = any(isinstance(have_it[0], Kept) for _, have_it in self.shares)
-        return "files of the nodes' memory" if in_files else "the nodes' memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Where the shares of a step go; the same for all ranks."""
-
-    attempt: str
-    step: int
-    ranks: dict[str, int]
-    """Role → its ranks."""
-    run_state: str
-    in_flight: bytes | None
-    ring: Ring
-    """A share goes to its own node's holder and to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What came of handing over one share."""
-
-    bytes: int
-    fault: str | None = None
-    """Why it is not held twice."""
-    for_good: bool = False
-    """Whether the next one would fail as well."""
-
-
-def hand_over(space: Space, role: str, rank: int, to: Targets) -> Receipt:
-    """Give a rank's copy to the holders of this node and the next. In the rank, beside its work."""
-    size = space.contents.bytes
-    data = np.frombuffer(space.buffer, np.uint8, count=size)
-    sheet = Sheet(
-        attempt=to.attempt,
-        step=to.step,
-        role=role,
-        rank=rank,
-        ranks=to.ranks,
-        run_state=to.run_state,
-        in_flight=to.in_flight if rank == 0 else None,
-        contents=space.contents,
-        digests=tuple(digest_of(data[a:b]) for a, b in pieces(size)),
-    )
-    own, other = ring.neighbours(to.ring, ray.get_runtime_context().get_node_id())
-    try:
-        if own is not None:
-            ring.answer(own.attach.remote(sheet, space.address))
-        ring.answer(ring.receive(other, sheet, space.source))
-    except NoRoomError as error:
-        return Receipt(size, f"a node would hold {error}", for_good=True)
-    except Exception as error:  # training can do without a snapshot
-        return Receipt(size, (str(error) or repr(error)).splitlines()[0])
-    return Receipt(size)
-
-
-def load(snapshot: Snapshot, role: str) -> State:
-    """What all ranks of the role have handed over: mapped where this node holds it, else fetched.
-
-    Raises SnapshotLostError where no holder has a share any more that is what it was.
-    """
-    from trainer.checkpoint.staging import state_in
-    from trainer.checkpoint.state import merged
-
-    here = shared_memory.node()
-    parts = [
-        state_in(_bytes_of(sheet, holders, here), sheet.contents)
-        for sheet, holders in snapshot.shares
-        if sheet.role == role
-    ]
-    return merged(parts)
+"""The name of spilled replicas among the names of stores."""
+MAX_FAILURES = 3
+"""After this many steps in a row without a snapshot, no more are tried."""
 
 
 def may_be_held(run: RunFiles) -> bool:
-    """Whether an attempt before may have left snapshots in the memory of nodes.
+    """Return whether an earlier attempt may have left snapshots in the memory of nodes.
 
-    If progress.json is lost or damaged, the journal's steps tell of such an attempt.
+    If progress.json is lost or damaged, the journal's steps are the evidence of such an attempt.
     """
     before = Progress.read(run.progress)
     if before is None:
@@ -156,24 +59,26 @@ def may_be_held(run: RunFiles) -> bool:
     return before.in_memory is not None
 
 
-class Peers:
-    """The driver's hand on the holders of a run."""
+class Replicator:
+    """The driver's access to the replica stores of a run."""
 
     def __init__(self, config: Config) -> None:
-        """Finds what an attempt before has left. A run that begins anew, or from a checkpoint that
-        is named, does not go on from it, so that what is held is let go."""
+        """Find what an earlier attempt left.
+
+        A run that starts anew, or resumes from a checkpoint that is named, deletes it.
+        """
         self._tell = teller(config.files.journal)
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
         self._namespace = ring.namespace_of(config)
-        self._kept = Kept(config.files.kept, self._namespace)
-        self._ring: Ring = ()
+        self._spilled = SpilledReplicas(config.files.kept, self._namespace)
+        self._ring: ReplicaRing = ()
         self._pending: list[Pending[list[Receipt]]] = []
         self._step = 0
         self._said = False
         self._failed = 0
-        self.whole: int | None = None
-        """The newest step that is held twice."""
+        self.complete: int | None = None
+        """The newest step of which two nodes hold a full copy."""
         self.on = config.peer_snapshot == "auto"
         self._goes_on = config.load_checkpoint and not config.load_step
         if not self._goes_on:
@@ -181,49 +86,52 @@ class Peers:
         elif not self.on:
             ring.release(self._namespace)
         elif may_be_held(config.files):
-            self._build(_living())  # of holders that ended with their Ray, new ones have it
+            self._build(_living())  # new stores take over from those that ended with their Ray
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
-        """The newest whole snapshot that the living holders and files have together, of no step
-        after `at_most`."""
-        holders = ring.holders(self._namespace)
-        found = self._found(holders, at_most) | {FILES: self._kept.sheets()}
-        have_it: dict[str, Any] = holders | {FILES: self._kept}
-        shares = newest_whole((one for sheets in found.values() for one in sheets), at_most)
-        if not shares:
+        """Return the newest complete snapshot in living stores and files, at most of `at_most`."""
+        stores = ring.stores(self._namespace)
+        found = self._found(stores, at_most) | {FILES: self._spilled.manifests()}
+        have_it: dict[str, Any] = stores | {FILES: self._spilled}
+        shards = newest_complete(itertools.chain(*found.values()), at_most)
+        if not shards:
             return None
-        have = {name: {sheet.key for sheet in sheets} for name, sheets in found.items()}
+        have = {name: {shard.key for shard in shards} for name, shards in found.items()}
         return Snapshot(
             DriverState(
-                RunState.parse(shares[0].run_state),
-                next((one.in_flight for one in shares if one.in_flight is not None), None),
+                RunState.parse(shards[0].run_state),
+                next((shard.in_flight for shard in shards if shard.in_flight is not None), None),
             ),
             tuple(
-                (sheet, tuple(have_it[name] for name in found if sheet.key in have[name]))
-                for sheet in shares
+                (shard, tuple(have_it[name] for name in found if shard.key in have[name]))
+                for shard in shards
             ),
         )
 
-    def _found(self, holders: Mapping[str, Any], at_most: int | None) -> dict[str, list[Sheet]]:
-        """What each holder has, of those that answer in time.
+    def _found(
+        self, stores: Mapping[str, Any], at_most: int | None
+    ) -> dict[str, list[ShardManifest]]:
+        """Return the shards of each store that answers in time.
 
-        One whose node has just died is not waited for where the others have the newest step.
+        If the others have the newest step, a store whose node has just died is not waited for.
         """
-        names = {holder.sheets.remote(): name for name, holder in holders.items()}
-        found: dict[str, list[Sheet]] = {}
+        names = {store.manifests.remote(): name for name, store in stores.items()}
+        found: dict[str, list[ShardManifest]] = {}
         waiting, until = list(names), time.monotonic() + LOOK_SECONDS
         while waiting and (left := until - time.monotonic()) > 0:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
             for answer in done:
                 with suppress(RayError):  # it, or its node, is gone
                     found[names[answer]] = ray.get(answer, timeout=0)
-            shares = newest_whole((one for sheets in found.values() for one in sheets), at_most)
-            if self.whole is not None and shares and shares[0].step >= self.whole:
+            shards = newest_complete(itertools.chain(*found.values()), at_most)
+            if self.complete is not None and shards and shards[0].step >= self.complete:
                 until = min(until, time.monotonic() + OTHERS_SECONDS)
         return found
 
-    def begin(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
-        """Have every rank hand over the copy that it has made of the step; returns at once."""
+    def replicate(
+        self, driver: DriverState, learners: Mapping[str, WorkerGroup[Checkpointable]]
+    ) -> None:
+        """Make every rank send the copy that it made of the step; returns at once."""
         if not self._ready():
             return
         ranks = {role: len(group) for role, group in learners.items()}
@@ -232,13 +140,13 @@ class Peers:
             self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, self._ring
         )
         self._pending = [
-            group.call_background(Learner.hand_over, to) for group in learners.values()
+            group.call_background(Checkpointable.replicate, to) for group in learners.values()
         ]
 
-    def settle(self) -> None:
-        """Wait for what `begin` has begun; then the steps before are forgotten.
+    def wait(self) -> None:
+        """Wait for what `replicate` began; then delete the steps before.
 
-        Raises what the death of a rank raises. That of a holder is said, and it is done without.
+        Raises what the death of a rank raises. The loss of a store is reported, and tolerated.
         """
         pending, self._pending = self._pending, []
         if not pending:
@@ -249,48 +157,47 @@ class Peers:
             self._give_up(fault)
             return
         try:
-            ring.answers(holder.keep.remote(self._attempt, self._step) for _, holder in self._ring)
+            ring.answers(store.keep.remote(self._attempt, self._step) for _, store in self._ring)
             if not self._said:
                 self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
         except RayError as error:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
-        self.whole, self._failed = self._step, 0
-        self._kept.forget()
+        self.complete, self._failed = self._step, 0
+        self._spilled.forget()
 
     def amend(self, run: RunState) -> None:
-        """More is known of the step that is held. Where that is lost, it is found out again."""
-        for _, holder in self._ring:
-            holder.amend.remote(self._attempt, run.step, run.dump())
+        """Replace the run state of the step that is held. If that is lost, it is computed again."""
+        for _, store in self._ring:
+            store.amend.remote(self._attempt, run.step, run.dump())
 
-    def goes_on_from(self, snapshot: Snapshot) -> None:
-        """What is found finished is kept as if this attempt had made it: by who outlives Ray, too.
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Make the stores keep this snapshot as if this attempt had made it, beyond Ray's end too.
 
-        The attempt before may have ended before it could say so to the holders.
+        The attempt before may have ended before it could tell the stores to.
         """
-        sheet = snapshot.shares[0][0]
-        holders = ring.holders(self._namespace).values()
-        if kept := [holder.keep.remote(sheet.attempt, sheet.step) for holder in holders]:
+        shard = snapshot.shards[0][0]
+        stores = ring.stores(self._namespace).values()
+        if kept := [store.keep.remote(shard.attempt, shard.step) for store in stores]:
             ray.wait(kept, num_returns=len(kept), timeout=KEEP_SECONDS)
 
     def branch_off(self, step: int) -> None:
-        """The run went back to `step`: no share of a later one that was made before fits to those
-        to come."""
+        """The run went back to `step`: shards of later steps made so far fit no later ones."""
         self._attempt = uuid.uuid4().hex
-        if self.whole is not None and self.whole > step:
-            self.whole = None
+        if self.complete is not None and self.complete > step:
+            self.complete = None
 
     def end(self) -> None:
-        """Let all holders of this run go, whoever started them."""
+        """Delete all replica stores of this run, whoever started them."""
         self.on, self._pending = False, []
         self._release()
 
     def _release(self) -> None:
         ring.release(self._namespace)
-        self._kept.forget()
+        self._spilled.forget()
 
     def _ready(self) -> bool:
-        """With a ring of holders, one on each living node."""
+        """Return whether there is a ring of stores, one on each living node."""
         if self.on and not self._ring:
             nodes = _living()
             if len(nodes) < 2:
@@ -299,7 +206,7 @@ class Peers:
             self._ring = self._build(nodes)
         return self.on
 
-    def _build(self, nodes: Sequence[Mapping[str, Any]]) -> Ring:
+    def _build(self, nodes: Sequence[Mapping[str, Any]]) -> ReplicaRing:
         return ring.build(self._namespace, nodes, self._memory, goes_on=self._goes_on)
 
     def _give_up(self, fault: Receipt) -> None:
@@ -307,8 +214,8 @@ class Peers:
         if fault.for_good:
             self._off(f"{fault.fault} (--peer_snapshot_memory)")
             self.end()
-        elif self._failed == MANY:
-            self._off(f"{MANY} in a row failed, the last one since {fault.fault}")
+        elif self._failed == MAX_FAILURES:
+            self._off(f"{MAX_FAILURES} in a row failed, the last one since {fault.fault}")
         else:
             self._say(f"No peer snapshot of step {self._step}: {fault.fault}.")
             self._ring = ()
@@ -319,7 +226,7 @@ class Peers:
 
     def _tell_of_memory(self, size: int) -> None:
         """Raises RayError."""
-        held = max(ring.answers(holder.held.remote() for _, holder in self._ring))
+        held = max(ring.answers(store.held.remote() for _, store in self._ring))
         self._said = True
         self._say(
             f"Peer snapshots: the {size / 1e9:.3f} GB of each step lie on two of {len(self._ring)} "
@@ -331,34 +238,5 @@ class Peers:
 
 
 def _living() -> list[Mapping[str, Any]]:
-    """Ray's rows of nodes."""
+    """Return Ray's rows of living nodes."""
     return [row for row in ray.nodes() if row["Alive"]]
-
-
-def _bytes_of(sheet: Sheet, holders: Iterable[Any], here: str) -> Bytes:
-    """A buffer with the share's bytes."""
-    fault = "no node has it any more"
-    for holder in holders:
-        try:
-            data = _mapped_or_fetched(sheet, holder, here)
-        except (RayError, OSError) as error:
-            fault = str(error).splitlines()[0]
-            continue
-        digests = (digest_of(data[a:b]) for a, b in pieces(sheet.contents.bytes))
-        if tuple(digests) == sheet.digests:
-            return data
-        fault = "its checksum differs"
-    raise SnapshotLostError(f"share {sheet.role}-{sheet.rank} of step {sheet.step}: {fault}")
-
-
-def _mapped_or_fetched(sheet: Sheet, holder: Any, here: str) -> Bytes:
-    if isinstance(holder, Kept):
-        return holder.read(sheet)
-    size = sheet.contents.bytes
-    if ring.answer(holder.node.remote()) == here:
-        segment = shared_memory.attach(ring.answer(holder.address.remote(sheet.key)))
-        return np.frombuffer(segment, np.uint8, count=size)
-    data = np.empty(size, np.uint8)
-    for start, end in pieces(size):
-        data[start:end] = ring.answer(holder.piece.remote(sheet.key, start, end - start))
-    return data

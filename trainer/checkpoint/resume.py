@@ -1,11 +1,11 @@
-"""Where a run goes on from."""
+"""The state that a run resumes from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contract.journal import append_event, attempt_number, newest_finished, read_events
 from contract.manifest import (
@@ -20,57 +20,60 @@ from contract.manifest import (
 from contract.progress import Progress
 from env.prompts import PromptStream
 from trainer.checkpoint import openrlhf
-from trainer.checkpoint.openrlhf import OpenRLHF
-from trainer.checkpoint.writer import DriverState, RunState
+from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
+from trainer.checkpoint.replication import Replicator
+from trainer.checkpoint.writer import IN_FLIGHT, DriverState, RunState
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
-from trainer.rollout.rollout_state import FILE, PendingRollouts
-from trainer.types import ModelMismatchError, SnapshotLostError, UnreadableCheckpointError
-from trainer.workers.groups import WorkerGroups
-from trainer.workers.protocols import Learner
+from trainer.types import ModelMismatchError, SnapshotLostError
 
-if TYPE_CHECKING:
-    from trainer.checkpoint.openrlhf import Position
-    from trainer.checkpoint.replication import Peers, Snapshot
-    from trainer.workers.protocols import Source
+Learners = Mapping[str, WorkerGroup[Checkpointable]]
 
 
 class ResumeError(ValueError):
-    """The run directory holds another beginning than the one that was asked for."""
+    """The run cannot begin as its flags say, because of what earlier runs left."""
 
 
 def begin(
-    config: Config, workers: WorkerGroups, stream: PromptStream, peers: Peers | None = None
+    config: Config,
+    learners: Learners,
+    stream: PromptStream,
+    replicator: Replicator | None = None,
 ) -> DriverState:
-    """The state to train on from: the newest that is whole, or a fresh one.
+    """Return the newest complete state, in memory or on disk, or a fresh one.
 
-    It is looked for in the memory of the nodes and among the checkpoints; with --load_step it is
-    that checkpoint. Restores actors and prompt cursor. Raises ResumeError where there are
-    checkpoints and --load_checkpoint is false, or where the one that is named is not whole,
-    PromptError where the prompts are others than before.
+    With --load_step it is the state of that checkpoint. Restores learners and prompt cursor. Raises
+    ResumeError if there are checkpoints and --load_checkpoint is false, or if the named checkpoint
+    is incomplete; PromptError if the prompts have changed.
     """
     fresh = DriverState(RunState(step=0, seed=config.seed, prompts=stream.state_dict()))
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh
-    to = _Beginning(config, workers, stream, peers)
+    to = _Beginning(config, learners, stream, replicator)
     if config.load_step:
         return _named_step(to, config.load_step)
-    found = _newest_held(to) or _from_openrlhf(to, fresh.run)
-    return fresh if found is None else found
+    found = _newest_held(to)
+    if found is None and openrlhf.is_there(config.checkpoints):
+        raise ResumeError(
+            f"--ckpt_path: {config.checkpoints} has OpenRLHF's checkpoints. Convert them first, by "
+            "`python -m trainer.import_openrlhf DIRECTORY` with the flags of this run"
+        )
+    return found or fresh
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """What is brought to where the run goes on from."""
+    """What is brought to the state that the run resumes from."""
 
     config: Config
-    workers: WorkerGroups
+    learners: Learners
     stream: PromptStream
-    peers: Peers | None
+    replicator: Replicator | None
 
 
 def _named_step(to: _Beginning, step: int) -> DriverState:
-    """That of the checkpoint of `step`. The run is there again: what came after it is put aside."""
+    """Return the state of the checkpoint of `step`; later checkpoints are put aside."""
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     if fault := fault_of(directory):
         raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
@@ -85,37 +88,37 @@ def _named_step(to: _Beginning, step: int) -> DriverState:
 
 
 def _newest_held(to: _Beginning) -> DriverState | None:
-    """What is newest in the nodes' memory and on disk; where both have it, that in memory."""
-    config, peers = to.config, to.peers
+    """Return the newest state in the nodes' memory or on disk; in memory if both have it."""
+    config = to.config
     told, finished = Progress.read(config.files.progress), finished_before(config)
-    # A node that was away may come back with steps that the run has since gone back from.
+    # An absent node may return with steps that the run has since rolled back.
     known = [finished if finished is not None else -1, told.step if told else -1]
     at_most = max(known) + 1 if max(known) >= 0 else None
-    snapshot = peers.newest(at_most) if peers else None
+    snapshot = to.replicator.newest(at_most) if to.replicator else None
     in_memory = snapshot.step if snapshot else 0
     steps = steps_on_disk(config.checkpoints)
-    # A checkpoint is read as a whole to be trusted: the older ones only where they are needed.
+    # A checkpoint is read completely to be trusted: older ones only if they are needed.
     on_disk = _newest(config, [step for step in steps if step >= in_memory])
     if snapshot and on_disk in (None, in_memory):
         if found := _from_memory(to, snapshot):
             return found
         on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
         if on_disk is None:
-            _start_anew(to.workers)
+            _start_anew(to.learners)
     return None if on_disk is None else _from_disk(to, on_disk)
 
 
-def _start_anew(workers: WorkerGroups) -> None:
-    """Some learners may have been restored before the share of another was missed.
+def _start_anew(learners: Learners) -> None:
+    """Restart all learners: some may have been restored before another's shard was missing.
 
-    Raises NoSeatError where they cannot be started anew.
+    Raises NoSeatError if they cannot be restarted.
     """
-    for group in workers.learners.values():
+    for group in learners.values():
         group.restart(range(len(group)))
 
 
 def finished_before(config: Config) -> int | None:
-    """The step that the run has finished last; None where none is known of. Raises OSError."""
+    """Return the last finished step of the run; None if none is known. Raises OSError."""
     finished = newest_finished(read_events(config.files.journal))
     if finished is None and (told := Progress.read(config.files.progress)):
         return told.step  # the journal is lost
@@ -124,77 +127,56 @@ def finished_before(config: Config) -> int | None:
 
 def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
-    run, file = RunState.read(directory), directory / FILE
+    run, file = RunState.read(directory), directory / IN_FLIGHT
     to.stream.load_state_dict(run.prompts)
-    _restore(config, to.workers, directory)
+    _restore(config, to.learners, directory)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
 
 def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
-    """None where no node has all of it any more; the prompts are then where they were."""
+    """Return None if no node has all of it any more; the prompt cursor is then unchanged."""
     config, details = to.config, {"step": snapshot.step}
     before = to.stream.state_dict()
-    to.stream.load_state_dict(snapshot.driver.run.prompts)  # before it is said to be found
+    to.stream.load_state_dict(
+        snapshot.driver.run.prompts
+    )  # before the journal says that it is restored
     try:
-        _restore(config, to.workers, snapshot)
+        _restore(config, to.learners, snapshot)
     except SnapshotLostError as error:
         sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
         to.stream.load_state_dict(before)
         return None
-    if to.peers:
-        to.peers.goes_on_from(snapshot)
+    if to.replicator:
+        to.replicator.adopt(snapshot)
     _confirm_step(config, snapshot.driver.run)
     _tell(config, "restore", f"Restored step {snapshot.step} from {snapshot.place}.", details)
     return snapshot.driver
 
 
-def _from_openrlhf(to: _Beginning, fresh: RunState) -> DriverState | None:
-    """What OpenRLHF has left in --ckpt_path."""
-    config, workers = to.config, to.workers
-    if not openrlhf.is_there(config.checkpoints):
-        return None
+def _restore(config: Config, learners: Learners, source: Source) -> None:
+    """Raises ResumeError for another model's state, SnapshotLostError if a shard is lost."""
+    groups = learners.values()
     try:
-        found = openrlhf.find(config.checkpoints, workers.learners)
-        position = _restore(config, workers, found)
-    except (openrlhf.IncompleteError, UnreadableCheckpointError) as error:
-        raise ResumeError(f"--ckpt_path: OpenRLHF's checkpoint cannot be read: {error}") from None
-    if position is None:
-        raise ResumeError(f"--ckpt_path: {found} does not say of which step it is (global_step)")
-    sentence = (
-        f"Goes on from OpenRLHF's {found}: step {position.step}, {position.prompts} prompts dealt. "
-        "Their order within an epoch is another here."
-    )
-    _tell(config, "restore", sentence, {"step": position.step})
-    prompts = openrlhf.prompts_at(position, fresh.prompts)
-    to.stream.load_state_dict(prompts)
-    return DriverState(replace(fresh, step=position.step, prompts=prompts))
-
-
-def _restore(config: Config, workers: WorkerGroups, source: Source) -> Position | None:
-    """Raises ResumeError for another model's, SnapshotLostError where a share is lost."""
-    groups = workers.learners.values()
-    try:
-        answers = [group.call_ranks(Learner.restore, source) for group in groups]
-        said = [answer.result()[0] for answer in answers]
+        for restored in [group.call_ranks(Checkpointable.restore, source) for group in groups]:
+            restored.result()
     except ModelMismatchError as error:
         raise ResumeError(
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "
             f"{error}. Give the model of that run, or another --run_dir"
         ) from None
-    _tell_of_rates(config, workers)
-    return said[0]  # the policy's files have it
+    _tell_of_rates(config, learners)
 
 
-def _tell_of_rates(config: Config, workers: WorkerGroups) -> None:
-    """Flags that say another learning rate than what is gone on from was trained with."""
+def _tell_of_rates(config: Config, learners: Learners) -> None:
+    """Report each learning rate that differs from the one before the restart."""
     by_flags = {
         "policy": config.policy_optimizer.learning_rate,
         "critic": config.critic_optimizer.learning_rate,
     }
-    for role, group in workers.learners.items():
-        before, now = group.call_rank0(Learner.restored_rate).result(), by_flags[role]
+    for role, group in learners.items():
+        before, now = group.call_rank0(Checkpointable.restored_rate).result(), by_flags[role]
         if before is not None and before != now:
             sentence = (
                 f"The {role}'s learning rate was {before:g} at its peak until now; from here on it "
@@ -204,8 +186,8 @@ def _tell_of_rates(config: Config, workers: WorkerGroups) -> None:
 
 
 def _named(source: Source) -> str:
-    known = isinstance(source, Path | OpenRLHF)
-    return str(source) if known else "the snapshot in the nodes' memory"
+    on_disk = isinstance(source, Path)
+    return str(source) if on_disk else "the snapshot in the nodes' memory"
 
 
 def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) -> None:
@@ -213,26 +195,8 @@ def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) 
     append_event(config.files.journal, kind, sentence, details, attempt=attempt_number())
 
 
-def pending_rollouts(config: Config, beginning: DriverState) -> PendingRollouts | None:
-    """Rollouts that were under way where the run goes on from; None: there are none.
-
-    Raises ResumeError where there are, and this run would forget them.
-    """
-    if beginning.in_flight is None:
-        return None
-    found, step = PendingRollouts.parse(beginning.in_flight), beginning.run.step
-    if (found.groups or found.prompts) and not config.async_train:
-        prompts = len(found.groups) + len(found.prompts)
-        raise ResumeError(
-            f"--load_checkpoint: {prompts} prompts were under way at step {step}, and without "
-            "--async_train they would be left out. Give --async_train; with --max_staleness 0 "
-            "beside it the run goes on synchronously"
-        )
-    return found
-
-
 def _refuse_leftovers(checkpoints: Path) -> None:
-    """A later resume would take an older run's higher step for this run's newest."""
+    """Raise ResumeError if there are checkpoints: a later resume would mix up two runs' steps."""
     if (step := newest_checkpoint(checkpoints, checksums=False)) is not None:
         raise ResumeError(
             f"--ckpt_path: {checkpoints} holds a checkpoint of step {step}. "
@@ -241,8 +205,7 @@ def _refuse_leftovers(checkpoints: Path) -> None:
 
 
 def _newest(config: Config, steps: Iterable[int]) -> int | None:
-    """The first of `steps` whose checkpoint is whole. Each other on the way is put aside, and named
-    in the journal."""
+    """Return the first of `steps` whose checkpoint is complete; put aside those before it."""
     for step in steps:
         directory = checkpoint_path(config.checkpoints, step)
         fault = fault_of(directory)
@@ -256,14 +219,14 @@ def _newest(config: Config, steps: Iterable[int]) -> int | None:
 
 
 def _confirm(journal: Path, step: int) -> None:
-    """A crash between a manifest and its event leaves a whole checkpoint unannounced."""
+    """Write the checkpoint's event if a crash came between the manifest and the event."""
     if not _is_told(journal, step, "checkpoint"):
         sentence = f"Checkpoint of step {step} found whole after a crash."
         append_event(journal, "checkpoint", sentence, {"step": step}, attempt=attempt_number())
 
 
 def _confirm_step(config: Config, run: RunState) -> None:
-    """So does one between a step's arrival at the nodes and its event: the step is finished."""
+    """Write the step's event if a crash came between its replication and the event."""
     if not _is_told(config.files.journal, run.step, "step", "step-found"):
         sentence = f"Step {run.step} found finished after a crash: reward {run.reward:.3f}."
         details = {"step": run.step, "samples": run.samples, "reward": run.reward}

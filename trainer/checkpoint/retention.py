@@ -1,4 +1,4 @@
-"""Which checkpoints stay on disk."""
+"""Which checkpoints stay on disk, and the export of the best policy so far."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from pathlib import Path
 
 from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
 from contract.run_dir import sync_directory
+from trainer.checkpoint.protocol import Exportable
+from trainer.cluster.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many whole checkpoints stay, and how many bytes they may take together."""
+    """How many complete checkpoints stay, and how many bytes they may take together."""
 
     count: int = 1
     bytes: float = math.inf
@@ -28,10 +30,10 @@ class OnDisk:
 
 
 def superfluous(found: Mapping[int, OnDisk], rule: Retention) -> list[int]:
-    """Steps to delete: all but the newest whole ones that `rule` has room for.
+    """Return the steps to delete: all but the newest complete checkpoints within `rule`.
 
-    The newest whole one stays in any case. Torn ones go too, unless they are newer than every
-    whole one: then there is nothing better yet, and what is left of them may be worth a look.
+    The newest complete checkpoint always stays. Incomplete ones are deleted unless they are newer
+    than every complete one: then there is nothing better yet, and they may be worth a look.
     """
     newest_first = sorted(found, reverse=True)
     whole = [step for step in newest_first if found[step].whole]
@@ -42,10 +44,10 @@ def superfluous(found: Mapping[int, OnDisk], rule: Retention) -> list[int]:
 
 
 def apply(checkpoints: Path, rule: Retention, newest: int) -> None:
-    """Delete superfluous checkpoints; each loses its manifest first: none is half there.
+    """Delete superfluous checkpoints. Each loses its manifest first, so none is half there.
 
-    `newest` is the step of the one just written. A later one is what the run has passed over as
-    broken, though its sizes may be right: it counts for nothing, and stays until its step is past.
+    `newest` is the step of the checkpoint just written. Newer directories are checkpoints that
+    resume rejected as corrupt: ignored here, deleted once training is past their step.
     """
     found = {
         step: _examined(checkpoint_path(checkpoints, step))
@@ -61,7 +63,16 @@ def apply(checkpoints: Path, rule: Retention, newest: int) -> None:
 
 def _examined(directory: Path) -> OnDisk:
     return OnDisk(
-        # Sizes suffice here: the newest was written just now, and checksums cost a full read.
+        # Sizes suffice: the newest was written just now, and checksums cost a full read.
         whole=fault_of(directory, checksums=False) is None,
         bytes=sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()),
     )
+
+
+def keep_best(policy: WorkerGroup[Exportable], directory: Path, step: int) -> None:
+    """Export the policy to `directory`, then delete the previous best policy."""
+    newest = checkpoint_path(directory, step)
+    policy.call_ranks(Exportable.export, newest).result()
+    for older in directory.iterdir():
+        if older != newest:
+            shutil.rmtree(older)

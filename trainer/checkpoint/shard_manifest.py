@@ -1,4 +1,4 @@
-"""What a snapshot in memory consists of, and when it is whole. Pure, and torch-free."""
+"""The manifest of each shard of a snapshot in memory; when a snapshot is complete. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 from trainer.cluster.shared_memory import Entry
 
 Key = tuple[str, int, str, int]
-"""Attempt, step, role, rank: no two shares have the same."""
+"""Attempt, step, role, rank: unique to a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies in a segment: a few kilobytes that make a training state of its bytes."""
+    """Which tensors lie where in a segment: a few kilobytes."""
 
     entries: tuple[Entry, ...]
     """Named KIND/KEY/NAME: model//NAME, average//NAME, adam/KEY/NAME."""
     scheduler: dict[str, Any]
     bytes: int
-    """Of the segment's beginning that are used."""
+    """Bytes at the beginning of the segment that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """One rank's share of a snapshot, and how it is known to be whole: a manifest in memory."""
+class ShardManifest:
+    """One rank's shard of a snapshot, with the checksums of its bytes."""
 
     attempt: str
-    """Who made it: shares of two attempts never make a snapshot together."""
+    """Which attempt made it: shards of two attempts never make a snapshot together."""
     step: int
     role: str
     rank: int
     ranks: dict[str, int]
-    """Role → its ranks: all shares of the snapshot."""
+    """Role → number of its ranks: all shards of the snapshot."""
     run_state: str
     """As RunState.parse reads it."""
     in_flight: bytes | None
-    """Rollouts under way, in the first rank's sheet."""
+    """Pending rollouts, in the first rank's manifest."""
     contents: Contents
     digests: tuple[str, ...]
-    """XXH3 of each piece of its bytes, in order."""
+    """XXH3 of each piece of the bytes, in order."""
 
     @property
     def key(self) -> Key:
@@ -49,21 +49,22 @@ class Sheet:
 
     @property
     def name(self) -> str:
-        """The key as the name of a file."""
+        """The key as a file name."""
         return "-".join(map(str, self.key))
 
 
-def newest_whole(found: Iterable[Sheet], at_most: int | None = None) -> list[Sheet]:
-    """The shares of the newest step, `at_most` that one, of which there are all; none where there
-    is no such step."""
-    snapshots: dict[tuple[int, str], dict[tuple[str, int], Sheet]] = defaultdict(dict)
-    for sheet in found:
-        if at_most is not None and sheet.step > at_most:
+def newest_complete(
+    found: Iterable[ShardManifest], at_most: int | None = None
+) -> list[ShardManifest]:
+    """Return the shards of the newest complete snapshot, at most of step `at_most`; else none."""
+    snapshots: dict[tuple[int, str], dict[tuple[str, int], ShardManifest]] = defaultdict(dict)
+    for manifest in found:
+        if at_most is not None and manifest.step > at_most:
             continue
-        snapshots[sheet.step, sheet.attempt][sheet.role, sheet.rank] = sheet
-    for _, shares in sorted(snapshots.items(), reverse=True):
-        ranks = next(iter(shares.values())).ranks
+        snapshots[manifest.step, manifest.attempt][manifest.role, manifest.rank] = manifest
+    for _, shards in sorted(snapshots.items(), reverse=True):
+        ranks = next(iter(shards.values())).ranks
         wanted = {(role, rank) for role, count in ranks.items() for rank in range(count)}
-        if shares.keys() == wanted:
-            return list(shares.values())
+        if shards.keys() == wanted:
+            return list(shards.values())
     return []

@@ -1,8 +1,7 @@
-"""Copies of a rank's training state, out of training's way: for the disk and for peers.
+"""Staging buffers: copies of a rank's training state, for checkpoints and replicas.
 
-A copy lies in one segment of shared memory, which is pinned where there is a GPU. It is made once,
-and filled anew when nobody needs the step in it any more; the steps that are needed are told by
-the driver, who knows what is under way.
+A buffer is one segment of shared memory; with a GPU it is pinned. It is allocated once and reused
+when its step is not needed any more. The driver says which steps are still needed.
 """
 
 from __future__ import annotations
@@ -26,45 +25,45 @@ ALIGNMENT = 64
 """Bytes; a cache line."""
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
-Keep = Callable[[Tensor], Tensor]
-"""Copies a tensor to where it is safe from training."""
+CopyOut = Callable[[Tensor], Tensor]
+"""Copies a tensor to where training does not change it."""
 
 
-class Copies:
-    """The copies of one rank: a segment for each step that is needed at the same time."""
+class StagingBuffers:
+    """The copies of one rank: a buffer for each step that is needed at the same time."""
 
     def __init__(self) -> None:
-        self._spaces: list[Space] = []
+        self._buffers: list[HostBuffer] = []
 
     def take(
-        self, step: int, needed: Iterable[int], bound: int, state_of: Callable[[Keep], State]
+        self, step: int, needed: Iterable[int], bound: int, state_of: Callable[[CopyOut], State]
     ) -> Contents:
-        """Copy what `state_of` passes through its argument, as that of `step`.
+        """Copy the tensors that `state_of` passes to its argument, as the state of `step`.
 
-        `bound`: bytes that suffice. The copies of all steps but `needed` are overwritten first.
+        `bound`: an upper bound on the bytes. Buffers of steps not in `needed` are reused.
         """
         keep = set(needed) - {step}
-        free = [one for one in self._spaces if one.step not in keep and one.size >= bound]
-        space = free[0] if free else Space(bound)
-        self._spaces = [one for one in self._spaces if one.step in keep] + free[1:]
-        space.fill(state_of)
-        space.step = step
-        self._spaces.append(space)
-        return space.contents
+        free = [one for one in self._buffers if one.step not in keep and one.size >= bound]
+        buffer = free[0] if free else HostBuffer(bound)
+        self._buffers = [one for one in self._buffers if one.step in keep] + free[1:]
+        buffer.fill(state_of)
+        buffer.step = step
+        self._buffers.append(buffer)
+        return buffer.contents
 
-    def of(self, step: int) -> Space:
-        """Raises KeyError where there is no copy of that step."""
-        for space in self._spaces:
-            if space.step == step:
-                return space
+    def of(self, step: int) -> HostBuffer:
+        """Return the copy of `step`. Raises KeyError if there is none."""
+        for buffer in self._buffers:
+            if buffer.step == step:
+                return buffer
         raise KeyError(step)
 
 
-class Space:
-    """A segment, and what lies in it."""
+class HostBuffer:
+    """A segment of host memory, and what lies in it."""
 
     def __init__(self, size: int) -> None:
-        """`size` may be more than is needed: what is never written takes no memory."""
+        """`size` may be more than is needed: pages that are never written take no memory."""
         self.size = size
         self.step: int | None = None
         self.contents = Contents((), {}, 0)
@@ -80,7 +79,7 @@ class Space:
 
     @property
     def source(self) -> StreamSource:
-        """Where other nodes read it, from the first time on that it is asked for."""
+        """Where other nodes read it; the first use starts the server."""
         if self._server is None:
             self._server = Server(self._segment.buffer, port=0)
         return self._server.source
@@ -89,10 +88,10 @@ class Space:
     def buffer(self) -> mmap.mmap:
         return self._segment.buffer
 
-    def fill(self, state_of: Callable[[Keep], State]) -> None:
-        self.step = None  # what is torn belongs to no step
+    def fill(self, state_of: Callable[[CopyOut], State]) -> None:
+        self.step = None  # an incomplete copy belongs to no step
         self._end = 0
-        state = state_of(self._keep)
+        state = state_of(self._copy_out)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         entries = tuple(
@@ -103,10 +102,10 @@ class Space:
         self._pin()
 
     def state(self) -> State:
-        """The copied state, where it lies."""
+        """The copied state, in place."""
         return state_in(self._segment.buffer, self.contents)
 
-    def _keep(self, tensor: Tensor) -> Tensor:
+    def _copy_out(self, tensor: Tensor) -> Tensor:
         place = _view(self._segment.buffer, tensor.dtype, tuple(tensor.shape), self._end)
         place.copy_(tensor.detach(), non_blocking=True)
         self._end += math.ceil(tensor.nbytes / ALIGNMENT) * ALIGNMENT
@@ -116,7 +115,7 @@ class Space:
         return tensor.data_ptr() - self._base if tensor.numel() else 0
 
     def _pin(self) -> None:
-        """From the second copy on, the GPU writes by itself."""
+        """Pin the memory: from the second copy on, the GPU writes it asynchronously."""
         if torch.cuda.is_available() and self._pinned < self._end:
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if self._pinned:
@@ -126,14 +125,14 @@ class Space:
 
 
 def room(shapes: Iterable[tuple[int, int]], copies: int) -> int:
-    """Bytes that suffice for so many copies of each tensor, given as (elements, bytes of each)."""
+    """Return bytes that suffice for `copies` of each tensor, given as (elements, bytes of each)."""
     return ALIGNMENT + sum(
         (copies + 1) * (count * max(4, width) + 2 * ALIGNMENT) for count, width in shapes
     )
 
 
 def state_in(buffer: Any, contents: Contents) -> State:
-    """The State whose bytes are in `buffer`, in place."""
+    """Return the State whose bytes are in `buffer`, in place."""
     model: dict[str, Tensor] = {}
     average: dict[str, Tensor] = {}
     adam: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""A checkpoint: every rank's data, then the run's state, then the manifest that confirms it."""
+"""A checkpoint on disk: each rank's shard, then the run's state, then the manifest."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from contract import stored_json
 from contract.manifest import Written, checkpoint_path, write_manifest
 from contract.run_dir import write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments
-from trainer.checkpoint import retention
-from trainer.checkpoint.retention import Retention
-from trainer.rollout.rollout_state import FILE
 
 RUN_STATE = "run.json"
+IN_FLIGHT = "in_flight.npz"
+"""Pending rollouts in a checkpoint, if there are any."""
 EXPORTED = "hf"
-"""The Hugging Face model in a checkpoint, where one is wanted."""
+"""Directory of the Hugging Face model in a checkpoint, if one is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """What a run is besides its models: all that the next step depends on, and what is shown.
+    """The state of a run besides its models: what the next step depends on, and what is shown.
 
-    There is no random state to keep: every seed is derived from (seed, step).
+    It has no random state: every seed is derived from (seed, step).
     """
 
     step: int
@@ -44,7 +43,7 @@ class RunState:
     best: float | None = None
     """The best evaluation so far, by --best_metric_key."""
     kl_coef: float | None = None
-    """Weight of the KL in the next step, where a target steers it; None: the flag's."""
+    """Weight of the KL in the next step if a target adapts it; None: the flag's value."""
     reward_moments: RunningMoments = field(default_factory=RunningMoments)
     wandb_id: str | None = None
 
@@ -57,7 +56,7 @@ class RunState:
 
     @classmethod
     def parse(cls, text: str) -> RunState:
-        """Raises ValueError for a text of another shape."""
+        """Return the state that `dump` wrote. Raises ValueError if the text is no such state."""
         try:
             row = stored_json.parsed(text.encode())
             state = cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
@@ -70,41 +69,38 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """All that a run goes on from, but for its models."""
+    """Everything that a run resumes from, except its models."""
 
     run: RunState
     in_flight: bytes | None = None
-    """Rollouts that are under way, if any may be; see `trainer.rollout.rollout_state`."""
+    """Pending rollouts, as `PendingRollouts.dump` returns them; None: there are none."""
 
 
 def begin(checkpoints: Path, step: int) -> Path:
-    """An empty directory for the checkpoint of `step`. Raises OSError."""
+    """Return an empty directory for the checkpoint of `step`. Raises OSError."""
     directory = checkpoint_path(checkpoints, step)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     return directory
 
 
-def commit(
-    directory: Path, driver: DriverState, shares: Iterable[Written], keep: Retention
-) -> None:
-    """Confirm what lies in `directory` beside the run's state, then delete old ones as `keep` says.
+def commit(directory: Path, driver: DriverState, shards: Iterable[Written]) -> None:
+    """Write the run's state and the manifest, which complete a checkpoint. Raises OSError.
 
-    Until its manifest is there it does not exist, and no other was touched. Raises OSError.
+    Without a manifest a checkpoint does not exist.
     """
     if driver.in_flight is not None:
-        with (directory / FILE).open("wb") as file:
+        with (directory / IN_FLIGHT).open("wb") as file:
             file.write(driver.in_flight)
             file.flush()
             os.fsync(file.fileno())
     write_atomically(directory / RUN_STATE, driver.run.dump())
     sync_tree(directory)
-    write_manifest(directory, driver.run.step, shares)
-    retention.apply(directory.parent, keep, newest=driver.run.step)
+    write_manifest(directory, driver.run.step, shards)
 
 
 def sync_tree(directory: Path) -> None:
-    """Make the names of all files below `directory`, and its own, survive a power cut."""
+    """Sync the directories, so that the names of all files survive a power cut."""
     for path in (directory.parent, directory, *directory.rglob("*/")):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)

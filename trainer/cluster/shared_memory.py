@@ -12,8 +12,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cluster.tcp_stream import StreamSource
-
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -36,34 +34,6 @@ class Entry:
     shape: tuple[int, ...]
     offset: int
     """Bytes from the beginning of all tensors that are offered together."""
-
-
-Part = tuple[Entry, ...]
-"""Tensors that are sent together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """A description of tensors in a segment: hundreds of bytes that stand for megabytes."""
-
-    address: Address
-    entries: Part
-    begin: int
-    end: int
-    """The tensors lie between bytes `begin` and `end` of the segment."""
-    source: StreamSource | None = None
-    """The address from which other nodes read the tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """A part of the weights in a GPU's memory, for other processes on that GPU to read."""
-
-    part: Part
-    gpu: str
-    """UUID of the GPU."""
-    handle: bytes
-    """Pickled handle with which torch opens the memory. It has no contents of the memory."""
 
 
 def node() -> str:

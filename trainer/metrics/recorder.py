@@ -12,7 +12,7 @@ from contract.journal import attempt_number, teller
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from trainer.checkpoint.checkpointer import Saved
-from trainer.checkpoint.replication import Peers
+from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
@@ -41,7 +41,7 @@ class Recorder:
     total_steps: int
     state: RunState
     """Where the attempt starts, then the newest that was told."""
-    peers: Peers | None = None
+    peers: Replicator | None = None
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
@@ -136,7 +136,7 @@ class Recorder:
             step_seconds=self._last.seconds,
             eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),
             checkpoint=self._checkpoint,
-            in_memory=self.peers.whole if self.peers else None,
+            in_memory=self.peers.complete if self.peers else None,
         ).write(self.config.files.progress)
 
     def close(self, exit_code: int) -> None:

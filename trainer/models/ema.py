@@ -13,7 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 class MovingAverage:
     """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that training begins with.
 
-    Kept in the precision that they begin with, whatever the model is trained in.
+    SpilledReplicas in the precision that they begin with, whatever the model is trained in.
     """
 
     def __init__(self, model: nn.Module, beta: float) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env.types import Prompt, Score, ScoreStatus
+from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
 from trainer.types import Completion, PartialRollout, Sample
 
-FILE = "in_flight.npz"
-"""Name of the file in a checkpoint."""
 ARRAYS = ("tokens", "actions", "log_probs", "versions")
 
 
@@ -138,3 +138,21 @@ def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Pr
 
 def _score(row: dict[str, Any]) -> Score:
     return Score(**row | {"status": ScoreStatus(row["status"])})
+
+
+def pending_at(config: Config, beginning: DriverState) -> PendingRollouts | None:
+    """Return the pending rollouts of the state that the run resumes from; None: there are none.
+
+    Raises ResumeError if this run would lose them.
+    """
+    if beginning.in_flight is None:
+        return None
+    found, step = PendingRollouts.parse(beginning.in_flight), beginning.run.step
+    if (found.groups or found.prompts) and not config.async_train:
+        prompts = len(found.groups) + len(found.prompts)
+        raise ResumeError(
+            f"--load_checkpoint: {prompts} prompts were under way at step {step}, and without "
+            "--async_train they would be left out. Give --async_train; with --max_staleness 0 "
+            "beside it the run goes on synchronously"
+        )
+    return found

@@ -21,10 +21,9 @@ from transformers import AutoConfig, GenerationConfig
 from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Lent, Parcel, Part
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
-from trainer.rollout.engine import EngineSettings, Memory
+from trainer.rollout.engine import EngineSettings
 from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
@@ -37,8 +36,8 @@ from trainer.types import (
     SliceResult,
     TrainingError,
 )
-from trainer.weight_sync.choose import Member, Seat
-from trainer.weight_sync.shared_memory import Inbox
+from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRank, IpcHandle, Member, Memory
+from trainer.weight_sync.shared_memory import SharedMemoryReceiver
 
 CPU_CACHE_BYTES = 1 << 30
 """Of keys and values, where no share of the memory is asked for: vLLM would take nearly all."""
@@ -70,7 +69,7 @@ class VLLMEngine:
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
             raise TrainingError(_explained(settings, error)) from error
         self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
-        self._inbox = Inbox()
+        self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
         """Of the partial rollouts."""
@@ -80,13 +79,13 @@ class VLLMEngine:
     def node(self) -> str:
         return shared_memory.node()
 
-    def fetch(self, parcel: Parcel) -> Parcel:
+    def fetch(self, parcel: Bucket) -> Bucket:
         return self._inbox.fetch(parcel)
 
     def member(self) -> Member:
         return self._intake.member
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: GroupRank) -> None:
         self._intake.join(seat)
 
     def begin(self) -> None:
@@ -94,13 +93,13 @@ class VLLMEngine:
             self._withdraw()
         self._intake.begin()
 
-    def load(self, parcel: Parcel) -> None:
+    def load(self, parcel: Bucket) -> None:
         self._intake.load(parcel)
 
-    def receive(self, part: Part) -> None:
+    def receive(self, part: BucketSpec) -> None:
         self._intake.receive(part)
 
-    def borrow(self, lent: Sequence[Lent]) -> None:
+    def borrow(self, lent: Sequence[IpcHandle]) -> None:
         self._intake.borrow(lent)
 
     def commit(self, version: int) -> None:

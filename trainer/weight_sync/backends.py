@@ -1,6 +1,6 @@
-"""The ways on which parts of the policy's weights get to the engines, as the driver sees to them.
+"""Weight-sync backends, driver side: shared memory, NCCL broadcast, CUDA IPC.
 
-Which of them a run takes is for `sync` to say. On each, whoever keeps another waiting is named.
+`choose` decides which one a run uses. Each backend names the process that keeps others waiting.
 """
 
 from __future__ import annotations
@@ -9,148 +9,155 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from trainer.cluster.restarts import Patience, silent
-from trainer.cluster.shared_memory import Parcel, Part
+from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending, WorkerGroup
-from trainer.rollout.engine import Engine, GPUEngine
-from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError
-from trainer.weight_sync import choose
-from trainer.workers.protocols import Policy
+from trainer.weight_sync.messages import (
+    Bucket,
+    BucketSpec,
+    GPUWeightReceiver,
+    ReceiverPool,
+    UpdateTimeouts,
+    WeightReceiver,
+    WeightSender,
+)
 
 T = TypeVar("T")
 
 POLICY = "policy"
 GRACE = 5.0
-"""Seconds for those who waited with another to say so, once all have given up."""
+"""Seconds for those that waited for another to say so, after all have timed out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
-    """One version under way."""
+class WeightUpdate:
+    """One version of the weights on its way to the engines."""
 
-    policy: WorkerGroup[Policy]
-    engines: EnginePool
+    policy: WorkerGroup[WeightSender]
+    engines: ReceiverPool
     what: str
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> UpdateTimeouts:
         return self.engines.patience
 
     def answer(self, pending: Pending[T], place: str = "", more: float = 0.0) -> T:
-        """The policy's, for whom `more` seconds are added. Raises LostWorkerError where there is
-        none in time."""
+        """Return the policy's answer. Raises LostWorkerError if it is late by `more` seconds."""
         if not pending.ready(self.patience.part + more):
             raise late(place or self.what)
         return pending.result()
 
     def answers(self, asked: Mapping[int, Pending[T]], place: str = "") -> dict[int, T]:
-        """Of the engines; those that do not answer in time are missing from then on."""
+        """Return the engines' answers; engines that do not answer in time are lost."""
         return self.engines.answers(asked, self.patience.part, place or self.what)
 
-    def places(self, parts: list[Part]) -> Iterator[tuple[str, Part]]:
-        """Each part, and how it is called."""
+    def places(self, parts: list[BucketSpec]) -> Iterator[tuple[str, BucketSpec]]:
+        """Yield each bucket with its name for messages."""
         for number, part in enumerate(parts, start=1):
             yield f"{self.what}, part {number} of {len(parts)}", part
 
 
-class Way(Protocol):
-    """What is raised of engines is BrokenGroupError where all must begin anew without some."""
+class Backend(Protocol):
+    """A method raises BrokenGroupError if all must start again without some engines."""
 
     def prepare(self) -> None:
-        """Find out who is where."""
+        """Find out which process is where."""
 
-    def offered(self) -> list[Part]:
-        """The policy's newest weights."""
+    def offered(self) -> list[BucketSpec]:
+        """Offer the policy's newest weights. Returns their buckets."""
 
-    def carry(self, parts: list[Part]) -> None:
-        """Every engine that is present has them when it returns; they have begun to take them."""
+    def carry(self, parts: list[BucketSpec]) -> None:
+        """Bring the buckets to every present engine, after all have begun an update."""
 
     def finish(self) -> None:
-        """Engines compute with them."""
+        """The engines have committed the update."""
 
 
 class _FromPolicy:
-    """What all ways have in common: all ranks of the policy have a part in it."""
+    """What all backends share: all ranks of the policy take part."""
 
-    def __init__(self, journey: Journey) -> None:
-        self._journey = journey
+    def __init__(self, update: WeightUpdate) -> None:
+        self._update = update
 
     def finish(self) -> None:
-        self._journey.answer(self._journey.policy.call_ranks(Policy.withdraw))
+        self._update.answer(self._update.policy.call_ranks(WeightSender.withdraw))
 
 
-class InSharedMemory(_FromPolicy):
-    """To each node once, and from there into each engine; a part while the next is prepared."""
+class SharedMemoryBackend(_FromPolicy):
+    """Sends each bucket to each node once, and from there into each engine, while the next one is
+    prepared."""
 
     def prepare(self) -> None:
-        journey = self._journey
-        asked = journey.engines.ask(Engine.node), journey.policy.call_rank0(Policy.node)
-        self._nodes = journey.answers(asked[0])
-        self._home = journey.answer(asked[1])
+        update = self._update
+        asked = update.engines.ask(WeightReceiver.node), update.policy.call_rank0(WeightSender.node)
+        self._nodes = update.answers(asked[0])
+        self._home = update.answer(asked[1])
 
-    def offered(self) -> list[Part]:
+    def offered(self) -> list[BucketSpec]:
         # Sharded weights are gathered by all ranks together.
-        return self._journey.answer(self._journey.policy.call_ranks(Policy.offer))[0]
+        return self._update.answer(self._update.policy.call_ranks(WeightSender.offer))[0]
 
-    def carry(self, parts: list[Part]) -> None:
-        journey = self._journey
-        nodes = {engine: self._nodes[engine] for engine in journey.engines.present}
+    def carry(self, parts: list[BucketSpec]) -> None:
+        update = self._update
+        nodes = {engine: self._nodes[engine] for engine in update.engines.present}
         route = _Route.of(nodes, self._home)
-        for part in [_hand_over(journey, part, route, at) for at, part in journey.places(parts)]:
-            part.wait(journey.engines)
+        for part in [_hand_over(update, part, route, at) for at, part in update.places(parts)]:
+            part.wait(update.engines)
 
 
 class _FromGPUs(_FromPolicy):
-    """From every rank's own memory."""
+    """Sends from every rank's own GPU memory."""
 
-    def offered(self) -> list[Part]:
-        return self._journey.answer(self._journey.policy.call_ranks(Policy.announce))[0]
+    def offered(self) -> list[BucketSpec]:
+        return self._update.answer(self._update.policy.call_ranks(WeightSender.announce))[0]
 
 
-class ByBroadcast(_FromGPUs):
-    """From the policy's first rank to every GPU of every engine at once.
+class NcclBackend(_FromGPUs):
+    """Broadcasts from the policy's first rank to every GPU of every engine.
 
-    The group of them stands from one version to the next, and is formed anew where an engine or the
-    policy is another process than it was.
+    The group lasts from one version to the next. It is formed again if the process of an engine or
+    of the policy has changed.
     """
 
     def prepare(self) -> None:
-        journey = self._journey
-        members = journey.answers(journey.engines.ask(GPUEngine.member))
+        update = self._update
+        members = update.answers(update.engines.ask(GPUWeightReceiver.member))
         self._members = members.keys()
         if not members:
             raise BrokenGroupError("no engine is left to send weights to")
-        meeting = journey.answer(
-            journey.policy.call_rank0(Policy.meet, tuple(members.values())), "its weights' group"
+        meeting = update.answer(
+            update.policy.call_rank0(WeightSender.meet, tuple(members.values())),
+            "its weights' group",
         )
         if meeting is None:
             return
         place = f"joining the weights' group at {meeting.host}, port {meeting.port}"
-        gathered = journey.policy.call_rank0(Policy.gather, journey.patience.part)
-        seats = zip(members, meeting.seats(), strict=True)
-        joined = {one: journey.engines.send(one, GPUEngine.join, seat) for one, seat in seats}
+        gathered = update.policy.call_rank0(WeightSender.gather, update.patience.part)
+        ranks = zip(members, meeting.ranks(), strict=True)
+        joined = {
+            one: update.engines.send(one, GPUWeightReceiver.join, rank) for one, rank in ranks
+        }
         self._settle(gathered, joined, place)
 
-    def carry(self, parts: list[Part]) -> None:
-        policy, engines = self._journey.policy, self._journey.engines
-        for place, part in self._journey.places(parts):
+    def carry(self, parts: list[BucketSpec]) -> None:
+        policy, engines = self._update.policy, self._update.engines
+        for place, part in self._update.places(parts):
             if self._members != set(engines.present):
                 raise BrokenGroupError(f"an engine was lost before {place}")
-            sent = policy.call_ranks(Policy.broadcast, part, self._journey.patience.part)
-            self._settle(sent, engines.ask(GPUEngine.receive, part), place)
+            sent = policy.call_ranks(WeightSender.broadcast, part, self._update.patience.part)
+            self._settle(sent, engines.ask(GPUWeightReceiver.receive, part), place)
 
     def _settle(self, ours: Pending[Any], theirs: Mapping[int, Pending[None]], place: str) -> None:
         """Wait for what policy and engines do together."""
         try:
-            self._journey.answer(ours, place, more=2 * GRACE)  # it gives up before
+            self._update.answer(ours, place, more=2 * GRACE)  # it times out before
         except BrokenGroupError:
             self._name_those_late(theirs, place)
             raise
-        self._journey.answers(theirs, place)
+        self._update.answers(theirs, place)
 
     def _name_those_late(self, asked: Mapping[int, Pending[None]], place: str) -> None:
-        engines, late = self._journey.engines, {}
+        engines, late = self._update.engines, {}
         for engine, pending in asked.items():
             if not pending.ready(GRACE):
                 late[engine] = engines.alive(engine).ready(GRACE)
@@ -160,33 +167,33 @@ class ByBroadcast(_FromGPUs):
             except (LostWorkerError, EngineFailedError) as loss:
                 engines.lose(engine, loss)
             except BrokenGroupError:
-                pass  # it waited in vain, and could leave
-        for engine, how in choose.blamed(late).items():
-            how_long = f"within {self._journey.patience.part:g} s: {place}"
+                pass  # it only waited
+        for engine, how in blamed(late).items():
+            how_long = f"within {self._update.patience.part:g} s: {place}"
             why = silent(f"engine-{engine}", "engine", how_long)
             engines.lose(engine, EngineFailedError(f"it {how}: {place}") if how else why)
 
 
-class ByLending(_FromGPUs):
-    """From each rank of the policy to the engines on its own GPU, one part at a time."""
+class IpcBackend(_FromGPUs):
+    """Lends each bucket from each rank of the policy to the engines on its GPU."""
 
     def prepare(self) -> None:
         pass
 
-    def carry(self, parts: list[Part]) -> None:
-        journey = self._journey
-        for place, part in journey.places(parts):
-            lent = journey.answer(journey.policy.call_ranks(Policy.lend, part), place)
-            journey.answers(journey.engines.ask(GPUEngine.borrow, lent), place)
+    def carry(self, parts: list[BucketSpec]) -> None:
+        update = self._update
+        for place, part in update.places(parts):
+            lent = update.answer(update.policy.call_ranks(WeightSender.lend, part), place)
+            update.answers(update.engines.ask(GPUWeightReceiver.borrow, lent), place)
 
 
-WAYS: Mapping[str, Callable[[Journey], Way]] = {
-    "auto": InSharedMemory,
-    "shared_memory": InSharedMemory,
-    "nccl": ByBroadcast,
-    "ipc": ByLending,
+BACKENDS: Mapping[str, Callable[[WeightUpdate], Backend]] = {
+    "auto": SharedMemoryBackend,
+    "shared_memory": SharedMemoryBackend,
+    "nccl": NcclBackend,
+    "ipc": IpcBackend,
 }
-"""`auto` is settled by the slots of a run; without any it is what always works."""
+"""A run's slots settle `auto`; without slots it is what always works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +201,7 @@ class _Route:
     nodes: Mapping[int, str]
     """Of each engine."""
     bringers: Mapping[str, int]
-    """Node that is not the policy's → the engine that brings the weights there."""
+    """Node other than the policy's → the engine that fetches the weights there."""
 
     @classmethod
     def of(cls, nodes: Mapping[int, str], home: str) -> _Route:
@@ -204,18 +211,18 @@ class _Route:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A part under way: from the policy, to the node of each engine, into each engine."""
+class _Transfer:
+    """A bucket on its way: from the policy to the node of each engine, and into each engine."""
 
     place: str
     route: _Route
-    staged: Pending[Parcel]
-    brought: Mapping[str, Pending[Parcel]]
-    """To each node that is not the policy's."""
+    staged: Pending[Bucket]
+    brought: Mapping[str, Pending[Bucket]]
+    """To each node other than the policy's."""
     taken: Mapping[int, Pending[None]]
     """By each engine."""
 
-    def wait(self, engines: EnginePool) -> None:
+    def wait(self, engines: ReceiverPool) -> None:
         def blame(engine: int) -> None:
             """Raises where another keeps `engine` waiting, or has died under it.
 
@@ -230,20 +237,33 @@ class _Part:
         engines.answers(self.taken, engines.patience.part, self.place, blame=blame)
 
 
-def _hand_over(journey: Journey, part: Part, route: _Route, place: str) -> _Part:
-    engines = journey.engines
-    staged = journey.policy.call_rank0(Policy.stage, part, abroad=bool(route.bringers))
+def _hand_over(update: WeightUpdate, part: BucketSpec, route: _Route, place: str) -> _Transfer:
+    engines = update.engines
+    staged = update.policy.call_rank0(WeightSender.stage, part, abroad=bool(route.bringers))
     brought = {
-        node: engines.send(engine, Engine.fetch, staged.handle)
+        node: engines.send(engine, WeightReceiver.fetch, staged.handle)
         for node, engine in route.bringers.items()
     }
     taken = {
-        engine: engines.send(engine, Engine.load, brought.get(node, staged).handle)
+        engine: engines.send(engine, WeightReceiver.load, brought.get(node, staged).handle)
         for engine, node in route.nodes.items()
     }
-    return _Part(place, route, staged, brought, taken)
+    return _Transfer(place, route, staged, brought, taken)
 
 
 def late(what: str) -> LostWorkerError:
     how = "did not answer in time"
     return LostWorkerError(f"the policy {how}: {what}", POLICY, f"it {how}")
+
+
+def blamed(late: Mapping[int, bool]) -> dict[int, str]:
+    """Return the engines to lose after a collective timed out → what is wrong with each.
+
+    `late`: whether each late engine's process still answers. One that does was only waiting, and is
+    not at fault if another is silent.
+    """
+    silent = [f"engine-{engine}" for engine, answers in late.items() if not answers]
+    return {
+        engine: f"was left waiting by {', '.join(silent)}" if answers and silent else ""
+        for engine, answers in late.items()
+    }

@@ -1,4 +1,4 @@
-"""Pure: which way the policy's weights reach the engines, and who has which place on it.
+"""Chooses the backend of weight updates. Pure.
 
     shared_memory   through the CPU's memory, and by a stream from node to node: for any engine
     nccl            a broadcast from the policy's first GPU to every GPU of every engine
@@ -9,7 +9,6 @@ Torch-free and Ray-free. `nccl` and `ipc` are vLLM's own names of its ends of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.cluster.bin_packing import Assignment
@@ -33,7 +32,7 @@ class Choice:
         return f"weights go over {WORDS[self.backend]}{self.why and f': {self.why}'}"
 
 
-def choice(config: Config, found: Assignment) -> Choice:
+def choose_backend(config: Config, found: Assignment) -> Choice:
     """For a layout that is placed, of a run whose engines are settled.
 
     `auto` is `ipc` where policy and engines share GPUs, `nccl` on GPUs elsewhere. What cannot be
@@ -57,59 +56,3 @@ def choice(config: Config, found: Assignment) -> Choice:
 def _together(found: Assignment) -> bool:
     """Whether every GPU of an engine has a rank of the policy, too."""
     return found.layout.pool_of("engine") is found.layout.pool_of("policy")
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An engine in the group of those to whom the policy broadcasts."""
-
-    process: str
-    """Tells it from whatever else was the same engine before."""
-    ranks: int
-    """GPUs, each a rank of the group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where the ranks of a member are in the group."""
-
-    host: str
-    port: int
-    """Where the group meets."""
-    first: int
-    """The first one's number; the others follow it."""
-    world: int
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A group that is being formed: the policy's first rank is number 0, and waits there."""
-
-    host: str
-    port: int
-    members: tuple[Member, ...]
-
-    @property
-    def world(self) -> int:
-        return 1 + sum(member.ranks for member in self.members)
-
-    def seats(self) -> list[Seat]:
-        """Of each member, in order."""
-        seats, first = [], 1
-        for member in self.members:
-            seats.append(Seat(self.host, self.port, first, self.world))
-            first += member.ranks
-        return seats
-
-
-def blamed(late: Mapping[int, bool]) -> dict[int, str]:
-    """Engines that did not come out of something that all do together → what is wrong with each.
-
-    `late` says of each whether its process still answers. One that does was waiting, too, and is
-    not at fault while another is silent.
-    """
-    silent = [f"engine-{engine}" for engine, answers in late.items() if not answers]
-    return {
-        engine: f"was left waiting by {', '.join(silent)}" if answers and silent else ""
-        for engine, answers in late.items()
-    }

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Address, Entry, Parcel, Part, Segment
+from trainer.cluster.shared_memory import Address, Entry, Segment
 from trainer.cluster.tcp_stream import Reader, Server
 from trainer.types import Weights
+from trainer.weight_sync.messages import Bucket, BucketSpec
 
 PART_BYTES = 256 << 20
 """Small enough for writer and readers to work at the same time, large enough not to be felt."""
@@ -31,7 +32,7 @@ ALIGNMENT = 64
 """Bytes; a cache line, and what vectorised copies like."""
 
 
-def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> Part:
+def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> BucketSpec:
     """Tensors by name, each with its type and shape, one after the other."""
     end, entries = 0, []
     for name, (dtype, shape) in tensors.items():
@@ -46,7 +47,7 @@ def size_of(entry: Entry) -> int:
     return math.prod(entry.shape) * dtype.itemsize
 
 
-def parts(entries: Part, size: float) -> list[Part]:
+def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
     """`entries`, in order, in parts of at most `size` bytes, or of one tensor."""
     result: list[list[Entry]] = []
     room = 0.0
@@ -64,7 +65,7 @@ def export(state: Mapping[str, Tensor]) -> Weights:
     return {name: _array(tensor) for name, tensor in state.items()}
 
 
-class Outbox:
+class SharedMemorySender:
     """One version of a model's weights, for engines to take; then the next.
 
     The next may be offered once every engine has taken this one: the caller sees to that.
@@ -78,8 +79,8 @@ class Outbox:
         self._dtype = dtype
         self._port = port
         self._state: Mapping[str, Tensor] = {}
-        self._entries: Part = ()
-        self._staged: Part = ()
+        self._entries: BucketSpec = ()
+        self._staged: BucketSpec = ()
         """Those that there is room for."""
         self._segment: Segment | None = None
         self._server: Server | None = None
@@ -90,7 +91,7 @@ class Outbox:
         size: float | None = None,
         *,
         buffers: Collection[str] = (),
-    ) -> list[Part]:
+    ) -> list[BucketSpec]:
         """The parts that there are of `state`; its tensors must stay as they are until taken.
 
         `buffers`: those of them that are no parameters. They stay in their own precision: some
@@ -116,7 +117,7 @@ class Outbox:
             place.copy_(parameters[name].detach())
             parameters[name].data = place
 
-    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
+    def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
         """A part in shared memory: copied to its place there, unless it lies there.
 
         `abroad`: other nodes may read it, too.
@@ -128,7 +129,7 @@ class Outbox:
             tensor = self._state[name].detach()
             if tensor.data_ptr() != place.data_ptr():
                 _copy(place, tensor)
-        return Parcel(
+        return Bucket(
             segment.address,
             part,
             begin=part[0].offset,
@@ -149,7 +150,7 @@ class Outbox:
         return self._segment
 
 
-class Inbox:
+class SharedMemoryReceiver:
     """An engine's view of what it is given.
 
     Memory is kept from one version to the next: its pages are found once.
@@ -161,13 +162,13 @@ class Inbox:
         self._reader = Reader()
         self._segment: Segment | None = None
 
-    def tensors(self, parcel: Parcel) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, parcel: Bucket) -> Iterator[tuple[str, Tensor]]:
         """Views of a parcel of this node, as it is until the next version."""
         if self._buffer is None or self._address != parcel.address:
             self._address, self._buffer = parcel.address, shared_memory.attach(parcel.address)
         return _views(self._buffer, parcel.entries)
 
-    def fetch(self, parcel: Parcel) -> Parcel:
+    def fetch(self, parcel: Bucket) -> Bucket:
         """The same on this node, from another one. Raises TrainingError where that fails."""
         size = parcel.address.size
         if self._segment is None or self._segment.address.size != size:
@@ -203,7 +204,7 @@ def _bytes(tensor: Tensor) -> NDArray[np.generic]:
     return array
 
 
-def _views(buffer: mmap.mmap, entries: Part) -> Iterator[tuple[str, Tensor]]:
+def _views(buffer: mmap.mmap, entries: BucketSpec) -> Iterator[tuple[str, Tensor]]:
     for entry in entries:
         dtype = getattr(torch, entry.dtype)
         count = math.prod(entry.shape)

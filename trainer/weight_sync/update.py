@@ -1,78 +1,75 @@
-"""The policy's newest weights to every rollout engine.
+"""Brings the policy's newest weights to every rollout engine.
 
-The policy gives out its weights part by part, on one of three ways (`ways`); the bytes travel from
-actor to actor, not through here. Every wait has an end: an engine that did not answer is missing
-from then on, and the pool replaces it.
+The policy sends its weights bucket by bucket, over one of three backends (`backends`). The bytes go
+from worker to worker, not through the driver. Every wait has a timeout: an engine that does not
+answer is lost, and the pool replaces it.
 """
 
 from __future__ import annotations
 
 from trainer.cluster.worker_group import WorkerGroup
-from trainer.rollout.engine import Engine, Memory
-from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, TrainingError
-from trainer.weight_sync.backends import WAYS, Journey, late
-from trainer.workers.protocols import Policy
+from trainer.weight_sync.backends import BACKENDS, WeightUpdate, late
+from trainer.weight_sync.messages import Memory, ReceiverPool, WeightReceiver, WeightSender
 
 
-def weights(
-    policy: WorkerGroup[Policy],
-    engines: EnginePool,
+def update_weights(
+    policy: WorkerGroup[WeightSender],
+    engines: ReceiverPool,
     version: int,
     *,
     wake: bool = False,
     backend: str = "shared_memory",
 ) -> None:
-    """Returns once every engine that is present has them; at least one is.
+    """Return once every present engine has the weights; at least one engine is present.
 
-    `wake`: the engines may be asleep. Memory of their weights is taken before the weights come,
-    that of the cache only afterwards. `backend`: what `sync.choice` gave.
+    `wake`: the engines may be asleep. They allocate the memory of weights before the update, and
+    that of the cache after it. `backend`: what `choose.choose_backend` returned.
 
-    Raises LostWorkerError where the policy is lost, BeyondRepairError where no engine can be
-    replaced.
+    Raises LostWorkerError if the policy is lost, BeyondRepairError if no engine can be replaced.
     """
-    journey = Journey(policy, engines, f"weights of version {version}")
+    weights = WeightUpdate(policy, engines, f"weights of version {version}")
     committed = False
     while not committed:
         engines.welcome(version)
         there = set(engines.present)
         try:
-            _update(journey, version, wake=wake, backend=backend)
+            _update(weights, version, wake=wake, backend=backend)
         except BrokenGroupError:
             if there <= set(engines.present):
                 raise
-            continue  # without those that are missing now
+            continue  # without the engines that are lost now
         except TrainingError:
             raise
         except Exception:
-            # What an engine says of a policy that died under it is not the cause.
-            policy.call_rank0(Policy.node).result()
+            # If the policy died, that is the cause, not what an engine says about it.
+            policy.call_rank0(WeightSender.node).result()
             raise
         committed = bool(engines.present)
     engines.committed()
 
 
-def sleep(engines: EnginePool) -> None:
-    """The engines' memory is free for others until the next weights come."""
-    engines.answers(engines.ask(Engine.sleep), engines.patience.part, "going to sleep")
+def sleep(engines: ReceiverPool) -> None:
+    """Free the engines' memory for others until the next weight update."""
+    engines.answers(engines.ask(WeightReceiver.sleep), engines.patience.part, "going to sleep")
 
 
-def _update(journey: Journey, version: int, *, wake: bool, backend: str) -> None:
-    if not journey.policy.wait_started(journey.patience.start):
+def _update(weights: WeightUpdate, version: int, *, wake: bool, backend: str) -> None:
+    if not weights.policy.wait_started(weights.patience.start):
         raise late("starting")
-    way = WAYS[backend](journey)
-    way.prepare()
-    parts = way.offered()
+    transfer = BACKENDS[backend](weights)
+    transfer.prepare()
+    parts = transfer.offered()
     if wake:
-        _wake(journey.engines, "weights")
-    journey.answers(journey.engines.ask(Engine.begin))
-    way.carry(parts)
-    journey.answers(journey.engines.ask(Engine.commit, version))
-    way.finish()
+        _wake(weights.engines, "weights")
+    weights.answers(weights.engines.ask(WeightReceiver.begin))
+    transfer.carry(parts)
+    weights.answers(weights.engines.ask(WeightReceiver.commit, version))
+    transfer.finish()
     if wake:
-        _wake(journey.engines, "cache")
+        _wake(weights.engines, "cache")
 
 
-def _wake(engines: EnginePool, memory: Memory) -> None:
-    asked = engines.ask(Engine.wake, memory)
+def _wake(engines: ReceiverPool, memory: Memory) -> None:
+    asked = engines.ask(WeightReceiver.wake, memory)
     engines.answers(asked, engines.patience.part, f"waking its {memory}")

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from trainer.cluster.shared_memory import Lent, Parcel, Part
 from trainer.types import BrokenGroupError, EngineFailedError
 from trainer.weight_sync import shared_memory, vllm_shared_memory
-from trainer.weight_sync.choose import Member, Seat
+from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRank, IpcHandle, Member
 
 AT_START: dict[str, dict[str, Any]] = {"shared_memory": {}, "ipc": {"packed": True}}
 """What vLLM's end of a way is told before any weights; `nccl`'s is told where its group meets."""
@@ -30,7 +29,7 @@ class Intake:
         self.under_way = False
         """An update has begun and is not committed."""
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: GroupRank) -> None:
         self._llm.collective_rpc("leave_group")
         try:
             self._llm.init_weight_transfer_engine({"init_info": place_of(seat)})
@@ -44,13 +43,13 @@ class Intake:
         self._llm.start_weight_update()
         self.under_way = True
 
-    def load(self, parcel: Parcel) -> None:
+    def load(self, parcel: Bucket) -> None:
         self._update(vllm_shared_memory.described(parcel))
 
-    def receive(self, part: Part) -> None:
+    def receive(self, part: BucketSpec) -> None:
         self._update(kinds_of(part))
 
-    def borrow(self, lent: Sequence[Lent]) -> None:
+    def borrow(self, lent: Sequence[IpcHandle]) -> None:
         self._update(opened(lent))
 
     def _update(self, info: dict[str, Any]) -> None:
@@ -71,7 +70,7 @@ class Intake:
         return int(version) if version.isdigit() else 0
 
 
-def place_of(seat: Seat) -> dict[str, Any]:
+def place_of(seat: GroupRank) -> dict[str, Any]:
     """The fields of vLLM's NCCLWeightTransferInitInfo."""
     return {
         "master_address": seat.host,
@@ -83,7 +82,7 @@ def place_of(seat: Seat) -> dict[str, Any]:
     }
 
 
-def kinds_of(part: Part) -> dict[str, Any]:
+def kinds_of(part: BucketSpec) -> dict[str, Any]:
     """The fields of vLLM's NCCLWeightTransferUpdateInfo."""
     return {
         "names": [entry.name for entry in part],
@@ -92,9 +91,9 @@ def kinds_of(part: Part) -> dict[str, Any]:
     }
 
 
-def opened(lent: Sequence[Lent]) -> dict[str, Any]:
+def opened(lent: Sequence[IpcHandle]) -> dict[str, Any]:
     """The fields of vLLM's IPCWeightTransferUpdateInfo: each worker finds its own GPU's handle."""
-    return kinds_of(lent[0].part) | {
-        "tensor_sizes": [shared_memory.size_of(entry) for entry in lent[0].part],
+    return kinds_of(lent[0].bucket) | {
+        "tensor_sizes": [shared_memory.size_of(entry) for entry in lent[0].bucket],
         "ipc_handles": {one.gpu: pickle.loads(one.handle) for one in lent},
     }

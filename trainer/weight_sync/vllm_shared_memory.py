@@ -23,8 +23,9 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from trainer.cluster.shared_memory import Address, Entry, Parcel
-from trainer.weight_sync.shared_memory import Inbox
+from trainer.cluster.shared_memory import Address, Entry
+from trainer.weight_sync.messages import Bucket
+from trainer.weight_sync.shared_memory import SharedMemoryReceiver
 
 BACKEND = "shared_memory"
 
@@ -35,8 +36,8 @@ class NothingToAgreeOn(WeightTransferInitInfo):  # type: ignore[misc]
 
 
 @dataclass
-class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """A parcel in plain words, as vLLM hands them to its workers."""
+class BucketInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """A bucket in plain values, as vLLM passes them to its workers."""
 
     address: tuple[str, int, int]
     entries: Sequence[tuple[str, str, tuple[int, ...], int]]
@@ -44,26 +45,26 @@ class ParcelInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     end: int
 
     @property
-    def parcel(self) -> Parcel:
+    def bucket(self) -> Bucket:
         entries = tuple(Entry(*entry) for entry in self.entries)
-        return Parcel(Address(*self.address), entries, self.begin, self.end)
+        return Bucket(Address(*self.address), entries, self.begin, self.end)
 
 
-def described(parcel: Parcel) -> dict[str, Any]:
-    """A ParcelInfo's fields."""
-    entries = [(e.name, e.dtype, e.shape, e.offset) for e in parcel.entries]
-    address = parcel.address
+def described(bucket: Bucket) -> dict[str, Any]:
+    """A BucketInfo's fields."""
+    entries = [(e.name, e.dtype, e.shape, e.offset) for e in bucket.entries]
+    address = bucket.address
     place = (address.path, address.inode, address.size)
-    return {"address": place, "entries": entries, "begin": parcel.begin, "end": parcel.end}
+    return {"address": place, "entries": entries, "begin": bucket.begin, "end": bucket.end}
 
 
-class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  # type: ignore[misc]
+class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, BucketInfo]):  # type: ignore[misc]
     init_info_cls = NothingToAgreeOn
-    update_info_cls = ParcelInfo
+    update_info_cls = BucketInfo
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._inbox = Inbox()
+        self._inbox = SharedMemoryReceiver()
 
     def init_transfer_engine(self, init_info: NothingToAgreeOn) -> None:
         pass
@@ -71,11 +72,11 @@ class SharedMemoryEngine(WeightTransferEngine[NothingToAgreeOn, ParcelInfo]):  #
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
-    def receive_weights(self, update_info: ParcelInfo) -> None:
+    def receive_weights(self, update_info: BucketInfo) -> None:
         # vLLM keeps views of a layer's tensors until all of them are there; they stay as they
         # are until the policy offers its next version, which is after `finish_weight_update`.
         with disable_mtp_completeness_check():
-            self.model.load_weights(self._inbox.tensors(update_info.parcel))
+            self.model.load_weights(self._inbox.tensors(update_info.bucket))
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

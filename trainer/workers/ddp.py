@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from trainer.checkpoint import state
-from trainer.checkpoint.staging import Keep
+from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
 from trainer.models.lora import trained
 from trainer.models.precision import Masters
@@ -66,7 +66,7 @@ class Replicated:
     def updated(self) -> Iterator[Tensor]:
         return self._updated.parameters()
 
-    def state(self, keep: Keep) -> State:
+    def state(self, keep: CopyOut) -> State:
         tensors = trained(self._updated)
         mine = state.share(tensors, self._rank)
         copies: dict[int, Tensor] = {}  # a tied tensor is copied once

@@ -12,7 +12,7 @@ from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as States
 from torch import Tensor, nn
 
 from trainer.checkpoint import state
-from trainer.checkpoint.staging import Keep
+from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
@@ -83,7 +83,7 @@ class ZeRO:
         for one in self._model.parameters():
             yield deepspeed_state.weights(one) if one.requires_grad and is_half(one) else one
 
-    def state(self, keep: Keep) -> State:
+    def state(self, keep: CopyOut) -> State:
         tensors = trained(self._model)
         mine = state.share(tensors, self._rank)
         wanted = {id(tensors[name]) for name in mine}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.losses import Loss, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
-from trainer.checkpoint.openrlhf import OpenRLHF, Position
-from trainer.checkpoint.staging import Copies, Keep, room
+from trainer.checkpoint.protocol import Receipt, Source, Targets
+from trainer.checkpoint.staging import CopyOut, StagingBuffers, room
 from trainer.checkpoint.state import State
 from trainer.models import lora
 from trainer.models.ema import MovingAverage
@@ -30,10 +30,6 @@ from trainer.models.loading import share_threads
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import strategy_of
-
-if TYPE_CHECKING:
-    from trainer.checkpoint.replication import Receipt, Targets
-    from trainer.workers.protocols import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class LearnerEngine:
         beta = settings.ema_beta
         self._average = None if beta is None else MovingAverage(trained.model, beta)
         self._strategy = strategy_of(trained.module, trained.model, settings, rank)
-        self._copies = Copies()
+        self._staging = StagingBuffers()
         self.restored_rate: float | None = None
         """Peak learning rate of the restored state, if known."""
         self._limits = trained.limits
@@ -198,9 +194,9 @@ class LearnerEngine:
 
     def snapshot(self, step: int, needed: Sequence[int]) -> int:
         """Copy this rank's shard of the state. Returns its size in bytes."""
-        return self._copies.take(step, needed, self._room(), self._state).bytes
+        return self._staging.take(step, needed, self._room(), self._state).bytes
 
-    def _state(self, keep: Keep) -> State:
+    def _state(self, keep: CopyOut) -> State:
         content = self._strategy.state(keep)
         if self._average:
             tensors = self._average.tensors
@@ -219,34 +215,28 @@ class LearnerEngine:
 
     def save(self, step: int, directory: Path) -> Written:
         """Write the copy of `step`. Training may continue meanwhile."""
-        return state.save(directory, self._role, self._copies.of(step).state(), self._rank)
+        return state.save(directory, self._role, self._staging.of(step).state(), self._rank)
 
-    def hand_over(self, to: Targets) -> Receipt:
-        from trainer.checkpoint import replication
+    def replicate(self, to: Targets) -> Receipt:
+        from trainer.checkpoint import replica_client  # imports Ray
 
-        return replication.hand_over(self._copies.of(to.step), self._role, self._rank.index, to)
+        return replica_client.replicate(self._staging.of(to.step), self._role, self._rank.index, to)
 
-    def restore(self, source: Source) -> Position | None:
-        content, position = self._load(source)
+    def restore(self, source: Source) -> None:
+        content = self._load(source)
         self._strategy.restore(content)
         (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
         if self._average and content.average:
             self._average.restore(content.average)
         elif self._average:  # the checkpoint has none: the average begins with the model
             self._average.begin(content.model)
-        return position
 
-    def _load(self, source: Source) -> tuple[State, Position | None]:
-        """Returns the state. Imports replication and DeepSpeed only if the source needs them."""
+    def _load(self, source: Source) -> State:
         if isinstance(source, Path):
-            return state.load(source, self._role), None
-        if isinstance(source, OpenRLHF):
-            from trainer.checkpoint import openrlhf_deepspeed
+            return state.load(source, self._role)
+        from trainer.checkpoint import replica_client  # imports Ray
 
-            return openrlhf_deepspeed.load(source.directories[self._role], self._role)
-        from trainer.checkpoint import replication
-
-        return replication.load(source, self._role), None
+        return replica_client.load(source, self._role)
 
 
 class LearnerActor:
@@ -261,12 +251,12 @@ class LearnerActor:
     def save(self, step: int, directory: Path) -> Written:
         return self._engine.save(step, directory)
 
-    def hand_over(self, to: Targets) -> Receipt:
-        return self._engine.hand_over(to)
+    def replicate(self, to: Targets) -> Receipt:
+        return self._engine.replicate(to)
 
-    def restore(self, source: Source) -> Position | None:
+    def restore(self, source: Source) -> None:
         with self._engine.onloaded():
-            return self._engine.restore(source)
+            self._engine.restore(source)
 
     def restored_rate(self) -> float | None:
         return self._engine.restored_rate

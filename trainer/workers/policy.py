@@ -16,7 +16,6 @@ from trainer.algorithms import losses
 from trainer.algorithms.losses import Loss, PolicyInputs, PolicyObjective
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Lent, Parcel, Part
 from trainer.models import hf_export as export
 from trainer.models import lora, zero3
 from trainer.models.causal_lm import LogProbModel
@@ -24,9 +23,11 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences, Weights
 from trainer.weight_sync import shared_memory as weight_transfer
-from trainer.weight_sync.choose import Meeting, Member
-from trainer.weight_sync.sending import Broadcaster, Lender, Offered
-from trainer.weight_sync.shared_memory import Outbox
+from trainer.weight_sync.cuda_ipc import IpcSender
+from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRendezvous, IpcHandle, Member
+from trainer.weight_sync.nccl import NcclSender
+from trainer.weight_sync.shared_memory import SharedMemorySender
+from trainer.weight_sync.source import WeightSource
 from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
 
@@ -56,10 +57,10 @@ class PolicyActor(LearnerActor):
         self._held: dict[str, Tensor] = {}
         """A copy of the weights, for `export_held`."""
         dtype = torch.bfloat16 if settings.model.mixed_precision else None
-        self._outbox = Outbox(dtype, settings.sync_port)
-        self._offered = Offered(self._model, dtype)
-        self._broadcaster = Broadcaster(settings.sync_port)
-        self._lender: Lender | None = None
+        self._outbox = SharedMemorySender(dtype, settings.sync_port)
+        self._offered = WeightSource(self._model, dtype)
+        self._broadcaster = NcclSender(settings.sync_port)
+        self._lender: IpcSender | None = None
         if rank.leads and _is_offered_as_it_is(settings, device):
             self._outbox.adopt(self._model)
 
@@ -100,32 +101,32 @@ class PolicyActor(LearnerActor):
     def node(self) -> str:
         return shared_memory.node()
 
-    def offer(self) -> list[Part]:
+    def offer(self) -> list[BucketSpec]:
         merged = self._merged()  # gathered from all ranks; only rank 0 offers them
         buffers = {name for name, _ in self._model.named_buffers()}
         return self._outbox.offer(merged, buffers=buffers) if self._rank.leads else []
 
-    def stage(self, part: Part, *, abroad: bool = False) -> Parcel:
+    def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
         return self._outbox.stage(part, abroad=abroad)
 
-    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+    def meet(self, members: tuple[Member, ...]) -> GroupRendezvous | None:
         return self._broadcaster.meet(members)
 
     def gather(self, seconds: float) -> None:
         self._broadcaster.gather(seconds)
 
-    def announce(self) -> list[Part]:
+    def announce(self) -> list[BucketSpec]:
         self._engine.onload()  # until `withdraw`, not once for each part
         return self._offered.parts()
 
-    def broadcast(self, part: Part, seconds: float) -> None:
+    def broadcast(self, part: BucketSpec, seconds: float) -> None:
         with self._offered.whole(part) as tensors:
             if self._rank.leads:
                 self._broadcaster.send(tensors, seconds)
 
-    def lend(self, part: Part) -> Lent:
+    def lend(self, part: BucketSpec) -> IpcHandle:
         if self._lender is None:
-            self._lender = Lender(self._offered.largest)
+            self._lender = IpcSender(self._offered.largest)
         with self._offered.whole(part) as tensors:
             return self._lender.lend(part, tensors)
 

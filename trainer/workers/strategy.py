@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from trainer.checkpoint.staging import Keep
+from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
 from trainer.models import zero3
 from trainer.types import Rank
@@ -40,7 +40,7 @@ class Strategy(Protocol):
 
         The model itself may compute with rounded copies. Frozen parameters are the model's own."""
 
-    def state(self, keep: Keep) -> State:
+    def state(self, keep: CopyOut) -> State:
         """Returns this rank's shard of the training state, independent of the parallel layout.
 
         Every tensor in the shard is one that `keep` returned, so training may continue.

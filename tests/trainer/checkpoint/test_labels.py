@@ -21,9 +21,9 @@ from tests.support.damage import damaged, flipped
 from tests.support.sheets import sheet, sheet_of
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import LabelError
-from trainer.checkpoint.replica_store import Holder
-from trainer.checkpoint.shard_manifest import Contents, Sheet, newest_whole
-from trainer.checkpoint.spilled import Kept
+from trainer.checkpoint.replica_store import ReplicaStore
+from trainer.checkpoint.shard_manifest import Contents, ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Entry, Segment
 from trainer.config.options.optimizer import OptimizerSettings
@@ -35,7 +35,7 @@ FUZZED = settings(
 )
 
 
-def full() -> Sheet:
+def full() -> ShardManifest:
     """With all that a sheet may have."""
     entries = (
         Entry("model//embed.weight", "bfloat16", (4, 8), 0),
@@ -94,13 +94,13 @@ def test_a_label_of_any_shape_is_read_or_left_out(
     directory.mkdir(parents=True, exist_ok=True)
     body = b"[%s]" % row if whole else row
     (directory / f"one{fd_store.LABEL}").write_bytes(forged(body))
-    found = Kept(directory.parent, "a run")
-    for one in found.sheets():
+    found = SpilledReplicas(directory.parent, "a run")
+    for one in found.manifests():
         assert (directory / one.name).parent == directory
         assert RunState.parse(one.run_state).step >= 0
         with pytest.raises(OSError, match="No such file"):
             found.read(one)
-    newest_whole(found.sheets())
+    newest_complete(found.manifests())
 
 
 class Bomb:
@@ -119,7 +119,7 @@ def test_a_pickle_in_the_run_directory_is_not_run(
     (kept / f"one{fd_store.LABEL}").write_bytes(pickle.dumps([Bomb(went_off)]))
     (kept / f"two{fd_store.LABEL}").write_bytes(labels.dump([full()]))
     with caplog.at_level(logging.WARNING):
-        assert Kept(tmp_path, "a run").sheets() == [full()]
+        assert SpilledReplicas(tmp_path, "a run").manifests() == [full()]
     assert not went_off.exists()
     assert "one.label cannot be read and is left out: it is of another version" in caplog.text
 
@@ -138,7 +138,7 @@ def test_a_pickle_in_custody_is_not_run(
         ):
             fd_store.deposit("a run", label, {"one": segment.descriptor})
             caplog.clear()
-            assert Holder(1000, "a run", goes_on=True).sheets() == []
+            assert ReplicaStore(1000, "a run", goes_on=True).manifests() == []
             assert "what a Ray before this one has left is left out" in caplog.text
     assert not went_off.exists()
 
@@ -147,7 +147,7 @@ def test_a_share_that_was_cut_off_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a run").mkdir()
     (tmp_path / "a run" / full().name).write_bytes(b"short")
     with pytest.raises(OSError, match="fewer than 68 bytes"):
-        Kept(tmp_path, "a run").read(full())
+        SpilledReplicas(tmp_path, "a run").read(full())
 
 
 @FUZZED

@@ -12,12 +12,15 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, get_scheduler
 
-from contract.manifest import checkpoint_path
+from contract.manifest import checkpoint_path, newest_checkpoint
+from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, events, train
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError
 from trainer.cluster import rendezvous
 from trainer.config.config import Config
+from trainer.import_openrlhf import convert, main
+from trainer.types import UnreadableCheckpointError
 
 Tensors = dict[str, torch.Tensor]
 UPDATES = 3
@@ -118,7 +121,7 @@ def test_weights_moments_and_position_are_those_of_deepspeeds_files(
         client = CLIENT if role == "policy" else {}
         weights, moments = write(model, tmp_path / openrlhf.FOLDERS[role], stage, bf16, client)
         found = openrlhf.find(tmp_path, [role])
-        state, position = openrlhf_deepspeed.load(found.directories[role], role)
+        state, position = openrlhf_deepspeed.load(found[role], role)
         assert position == (openrlhf.Position(6, 26) if role == "policy" else None)
         assert state.scheduler == {"last_epoch": UPDATES}
         for name, value in weights.items():
@@ -133,10 +136,11 @@ def test_weights_moments_and_position_are_those_of_deepspeeds_files(
 
 def test_a_run_goes_on_where_openrlhfs_was(tiny: Tiny, run_dir: Path, tmp_path: Path) -> None:
     config = theirs_to_resume(tiny, run_dir, tmp_path)
+    assert convert(tmp_path / "theirs", config) == checkpoint_path(config.checkpoints, 6)
     state = train(config)
     assert state.step == 7
     (restored,) = events(config, "restore")
-    assert "OpenRLHF's" in restored["sentence"]
+    assert restored["details"]["step"] == 6
     assert events(config, "resume")[0]["details"]["step"] == 6
     assert (state.prompts["epoch"], state.prompts["position"]) == (1, 2 + 4)  # 24 in an epoch
     saved = torch.load(checkpoint_path(config.checkpoints, 7) / "policy.pt", weights_only=True)
@@ -149,7 +153,6 @@ def theirs_to_resume(tiny: Tiny, run_dir: Path, tmp_path: Path) -> Config:
     write(model, tmp_path / "theirs" / "_actor", 2, True, CLIENT)
     return tiny.config(
         run_dir,
-        ckpt_path=tmp_path / "theirs",
         load_checkpoint=True,
         advantage_estimator="group_norm",
         max_steps=7,
@@ -168,7 +171,7 @@ def theirs_to_resume(tiny: Tiny, run_dir: Path, tmp_path: Path) -> Config:
         ),
         (
             lambda d: (d / "global_step6/mp_rank_00_model_states.pt").write_bytes(b"torn"),
-            "cannot be read: .*global_step6",
+            "global_step6: .*mp_rank_00_model_states.pt",
         ),
     ],
 )
@@ -177,8 +180,32 @@ def test_what_is_missing_is_named(
 ) -> None:
     config = theirs_to_resume(tiny, run_dir, tmp_path)
     damage(tmp_path / "theirs" / "_actor")
-    with pytest.raises(ResumeError, match=f"--ckpt_path: .*{said}"):
-        train(config)
+    with pytest.raises((openrlhf.IncompleteError, UnreadableCheckpointError), match=said):
+        convert(tmp_path / "theirs", config)
+    assert newest_checkpoint(config.checkpoints) is None
+
+
+def test_a_run_over_openrlhfs_files_names_the_converter(tiny: Tiny, run_dir: Path) -> None:
+    (run_dir / "checkpoints" / "_actor").mkdir(parents=True)
+    with pytest.raises(ResumeError, match=r"--ckpt_path: .*python -m trainer.import_openrlhf"):
+        train(tiny.config(run_dir, load_checkpoint=True))
+
+
+def test_a_run_that_has_a_checkpoint_takes_no_other(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    config = theirs_to_resume(tiny, run_dir, tmp_path)
+    convert(tmp_path / "theirs", config)
+    with pytest.raises(openrlhf.IncompleteError, match="a checkpoint of step 6 already"):
+        convert(tmp_path / "theirs", config)
+
+
+def test_the_converter_is_a_program(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help"]) == 0
+    assert main([]) == main([str(tmp_path), "--wrong"]) == ExitCode.USAGE
+    assert "unknown flag" in capsys.readouterr().err
 
 
 def test_actor_and_critic_of_different_steps_are_refused(tmp_path: Path) -> None:

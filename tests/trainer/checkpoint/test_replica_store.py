@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
-from trainer.checkpoint.replica_store import Holder, NoRoomError, TornError, view
-from trainer.checkpoint.shard_manifest import Sheet, newest_whole
-from trainer.checkpoint.staging import Copies, Keep
+from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
+from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
+from trainer.checkpoint.staging import CopyOut, StagingBuffers
 from trainer.checkpoint.state import State
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import Server, StreamSource
@@ -33,7 +33,7 @@ def test_a_snapshot_counts_where_all_its_shares_are_there_of_one_attempt(
     have: set[tuple[int, tuple[str, int], str]], at_most: int | None
 ) -> None:
     shares = (sheet(step, role, rank, by) for step, (role, rank), by in have)
-    found = newest_whole(shares, at_most)
+    found = newest_complete(shares, at_most)
     whole = [
         (step, by)
         for step, by in product(range(1, 5 if at_most is None else at_most + 1), "ab")
@@ -53,10 +53,10 @@ def numbers(start: float) -> State:
     )
 
 
-def taken(copies: Copies, step: int, needed: list[int]) -> State:
+def taken(copies: StagingBuffers, step: int, needed: list[int]) -> State:
     live = numbers(float(step))
 
-    def state(keep: Keep) -> State:
+    def state(keep: CopyOut) -> State:
         embed = keep(live.model["embed"])
         return State(
             model={"embed": embed, "head": embed, "count": keep(live.model["count"])},
@@ -72,7 +72,7 @@ def taken(copies: Copies, step: int, needed: list[int]) -> State:
 
 
 def test_a_copy_is_what_the_state_was_while_its_step_is_needed() -> None:
-    copies = Copies()
+    copies = StagingBuffers()
     for step, needed in ((1, []), (2, [1]), (3, [1, 2])):
         taken(copies, step, needed)
     taken(copies, 4, [1, 3])
@@ -92,8 +92,8 @@ def test_a_copy_is_what_the_state_was_while_its_step_is_needed() -> None:
 
 
 @pytest.fixture
-def holder() -> Holder:
-    return Holder(budget=2 * SIZE)
+def holder() -> ReplicaStore:
+    return ReplicaStore(budget=2 * SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def rank() -> tuple[Segment, StreamSource]:
 
 
 def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
-    holder: Holder, rank: tuple[Segment, StreamSource]
+    holder: ReplicaStore, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     one, two = sheet_of(segment, 1), sheet_of(segment, 2)
@@ -116,7 +116,7 @@ def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
             holder.receive(two, source)
     finally:
         view(segment)[-1] ^= 1
-    assert holder.sheets() == [one]
+    assert holder.manifests() == [one]
     assert np.array_equal(holder.piece(one.key, 0, SIZE), view(segment))
 
 
@@ -132,7 +132,7 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         host, port = listener.getsockname()
         silent = StreamSource(host, port, source.secret)
-        holder = Holder(budget=2 * SIZE)
+        holder = ReplicaStore(budget=2 * SIZE)
         threads = [Thread(target=ends_torn, args=(holder, one, silent)) for one in sheets[:3]]
         for thread in threads:
             thread.start()
@@ -142,26 +142,26 @@ def test_shares_of_a_step_that_come_at_once_have_no_more_room_than_one_by_one(
     for thread in threads:
         thread.join()
     holder.receive(sheets[3], source)
-    assert holder.sheets() == [sheets[3]]
+    assert holder.manifests() == [sheets[3]]
 
 
-def ends_torn(holder: Holder, sheet: Sheet, silent: StreamSource) -> None:
+def ends_torn(holder: ReplicaStore, sheet: ShardManifest, silent: StreamSource) -> None:
     with pytest.raises(TornError):
         holder.receive(sheet, silent)
 
 
 def test_a_rank_that_does_not_answer_leaves_what_was_whole(
-    holder: Holder, rank: tuple[Segment, StreamSource]
+    holder: ReplicaStore, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     holder.receive(sheet_of(segment, 1), source)
     with pytest.raises(TornError, match="share policy-1 of step 2 did not come"):
         holder.receive(sheet_of(segment, 2), replace(source, port=9))
-    assert [one.step for one in holder.sheets()] == [1]
+    assert [one.step for one in holder.manifests()] == [1]
 
 
 def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
-    holder: Holder, rank: tuple[Segment, StreamSource]
+    holder: ReplicaStore, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     holder.receive(sheet_of(segment, 1), source)
@@ -169,7 +169,7 @@ def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
     with pytest.raises(NoRoomError, match=r"0\.20 GB, and may hold 0\.13 GB"):
         holder.receive(sheet_of(segment, 3), source)
     holder.keep("a", 2)
-    assert [one.step for one in holder.sheets()] == [2]
+    assert [one.step for one in holder.manifests()] == [2]
     assert holder.held() == SIZE
     assert np.array_equal(holder.piece(sheet_of(segment, 2).key, 0, 9), view(segment)[:9])
     holder.keep("b", 1)  # another attempt begins
@@ -177,14 +177,14 @@ def test_a_holder_takes_no_more_than_it_may_and_forgets_what_is_superseded(
 
 
 def test_what_is_learnt_of_a_step_that_is_held_is_held_with_it(
-    holder: Holder, rank: tuple[Segment, StreamSource]
+    holder: ReplicaStore, rank: tuple[Segment, StreamSource]
 ) -> None:
     segment, source = rank
     for step in (1, 2):
         holder.receive(sheet_of(segment, step), source)
     holder.amend("a", 2, "evaluated")
     holder.amend("b", 1, "of another attempt")
-    assert [one.run_state for one in holder.sheets()] == [
+    assert [one.run_state for one in holder.manifests()] == [
         sheet_of(segment, 1).run_state,
         "evaluated",
     ]

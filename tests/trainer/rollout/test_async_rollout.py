@@ -16,7 +16,7 @@ from env.types import RewardFunction, RewardRequest, Score
 from tests.support.engines import settings
 from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from trainer.checkpoint.resume import ResumeError
-from trainer.checkpoint.writer import RunState
+from trainer.checkpoint.writer import IN_FLIGHT, RunState
 from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.metrics import step_metrics
@@ -25,7 +25,7 @@ from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.rollout.rollout_state import FILE, PendingRollouts
+from trainer.rollout.rollout_state import PendingRollouts
 from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
 
 STEPS = 4
@@ -91,7 +91,7 @@ def stopped(config: Config, calls: int = 1) -> tuple[int, PendingRollouts]:
         train(config, after.reward, after.stop)
     step = metric_rows(config)[-1]["step"]
     return step, PendingRollouts.parse(
-        (checkpoint_path(config.checkpoints, step) / FILE).read_bytes()
+        (checkpoint_path(config.checkpoints, step) / IN_FLIGHT).read_bytes()
     )
 
 

@@ -17,14 +17,14 @@ import pytest
 
 from tests.support.lost_calls import Never
 from trainer.cluster.restarts import Patience
-from trainer.cluster.shared_memory import Entry, Part
+from trainer.cluster.shared_memory import Entry
 from trainer.cluster.worker_group import LocalWorkerGroup, Pending, _ThreadPending
 from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, NoSeatError
 from trainer.weight_sync import backends, update
-from trainer.weight_sync.choose import Meeting, Member, Seat
+from trainer.weight_sync.messages import BucketSpec, GroupRank, GroupRendezvous, Member
 
-PARTS: list[Part] = [(Entry(name, "bfloat16", (2,), 0),) for name in ("a", "b", "c")]
+PARTS: list[BucketSpec] = [(Entry(name, "bfloat16", (2,), 0),) for name in ("a", "b", "c")]
 BRIEF = Patience(start=5, part=0.3)
 
 
@@ -44,16 +44,16 @@ class Broadcasting:
     """A policy that has no weights."""
 
     world: World
-    meeting: Meeting | None = None
-    met: list[Meeting] = field(default_factory=list)
+    meeting: GroupRendezvous | None = None
+    met: list[GroupRendezvous] = field(default_factory=list)
 
     def node(self) -> str:
         return "here"
 
-    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+    def meet(self, members: tuple[Member, ...]) -> GroupRendezvous | None:
         if self.meeting and self.meeting.members == members:
             return None
-        self.meeting = Meeting("10.0.0.1", 29500 + len(self.met), members)
+        self.meeting = GroupRendezvous("10.0.0.1", 29500 + len(self.met), members)
         self.met.append(self.meeting)
         self.world.groups[self.meeting.port] = Barrier(1 + len(members))
         return self.meeting
@@ -61,10 +61,10 @@ class Broadcasting:
     def gather(self, seconds: float) -> None:
         self._all(seconds)
 
-    def announce(self) -> list[Part]:
+    def announce(self) -> list[BucketSpec]:
         return PARTS
 
-    def broadcast(self, part: Part, seconds: float) -> None:
+    def broadcast(self, part: BucketSpec, seconds: float) -> None:
         self._all(seconds)
 
     def withdraw(self) -> None:
@@ -87,7 +87,7 @@ class Receiving:
     ranks: int = 1
     stops_at: str = ""
     """In what it is stopped, for good."""
-    seat: Seat | None = None
+    seat: GroupRank | None = None
     parts: list[str] = field(default_factory=list)
     version: int = 0
     stopped: bool = False
@@ -98,7 +98,7 @@ class Receiving:
     def begin(self) -> None:
         self.parts.clear()
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: GroupRank) -> None:
         self._stop_at("join")
         self.seat = seat
         try:
@@ -106,7 +106,7 @@ class Receiving:
         except BrokenBarrierError:
             raise BrokenGroupError("connection reset") from None
 
-    def receive(self, part: Part) -> None:
+    def receive(self, part: BucketSpec) -> None:
         self._stop_at(part[0].name)
         assert self.seat is not None
         try:
@@ -164,7 +164,7 @@ def publish_to(
     policy, group = Broadcasting(world), Processes(engines, spare=spare)
     pool = EnginePool(group, patience=BRIEF)
     for version in range(1, versions + 1):
-        update.weights(Processes([policy]), pool, version, backend="nccl")
+        update.update_weights(Processes([policy]), pool, version, backend="nccl")
     return policy, group, pool
 
 
@@ -172,7 +172,7 @@ def test_one_group_of_all_ranks_stands_from_version_to_version(world: World) -> 
     engines = [Receiving(world, 0, ranks=2), Receiving(world, 1, ranks=2)]
     policy, _, _ = publish_to(world, engines, versions=3)
     assert [meeting.world for meeting in policy.met] == [5]
-    assert [engine.seat for engine in engines] == policy.met[0].seats()
+    assert [engine.seat for engine in engines] == policy.met[0].ranks()
     assert [engine.parts for engine in engines] == [["a", "b", "c"]] * 2
     assert [engine.version for engine in engines] == [3, 3]
 
@@ -220,15 +220,15 @@ def test_the_run_goes_on_without_an_engine_that_cannot_be_replaced(
 
 def test_a_group_that_breaks_with_nobody_missing_ends_the_run_and_says_why(world: World) -> None:
     class Deaf(Broadcasting):
-        def broadcast(self, part: Part, seconds: float) -> None:
+        def broadcast(self, part: BucketSpec, seconds: float) -> None:
             self.meeting = None
             raise BrokenGroupError("no NCCL: unhandled system error")
 
     class Idle(Receiving):
-        def receive(self, part: Part) -> None:
+        def receive(self, part: BucketSpec) -> None:
             pass
 
     pool = EnginePool(Processes([Idle(world, 0)]), patience=BRIEF)
     with pytest.raises(BrokenGroupError, match="unhandled system error"):
-        update.weights(Processes([Deaf(world)]), pool, 1, backend="nccl")
+        update.update_weights(Processes([Deaf(world)]), pool, 1, backend="nccl")
     assert pool.present == [0]

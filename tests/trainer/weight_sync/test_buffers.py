@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.sending import Offered
+from trainer.weight_sync.source import WeightSource
 
 BIAS = "e_score_correction_bias"
 
@@ -57,7 +57,10 @@ def compared(model: Any, engine: Any) -> None:
 
 def test_through_shared_memory_they_arrive_to_the_bit(engine: Any) -> None:
     model = mixture(torch.float32, seed=2)
-    outbox, inbox = shared_memory.Outbox(torch.bfloat16), shared_memory.Inbox()
+    outbox, inbox = (
+        shared_memory.SharedMemorySender(torch.bfloat16),
+        shared_memory.SharedMemoryReceiver(),
+    )
     buffers = {name for name, _ in model.named_buffers()}
     for part in outbox.offer(model.state_dict(), buffers=buffers):
         shared_memory.load(engine, dict(inbox.tensors(outbox.stage(part))))
@@ -66,7 +69,7 @@ def test_through_shared_memory_they_arrive_to_the_bit(engine: Any) -> None:
 
 def test_from_gpu_to_gpu_they_arrive_to_the_bit(engine: Any) -> None:
     model = mixture(torch.float32, seed=2)
-    offered = Offered(model, torch.bfloat16)
+    offered = WeightSource(model, torch.bfloat16)
     for part in offered.parts():
         with offered.whole(part) as tensors:
             told = {entry.name: getattr(torch, entry.dtype) for entry in part}

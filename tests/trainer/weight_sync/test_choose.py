@@ -14,8 +14,8 @@ from trainer.cluster.bin_packing import pack
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.schema import ConfigError
-from trainer.weight_sync import choose
-from trainer.weight_sync.choose import Member, Seat
+from trainer.weight_sync import backends, choose
+from trainer.weight_sync.messages import GroupRank, GroupRendezvous, Member
 
 CPUS = [NodeResources(name="here", cpus=8)]
 GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
@@ -25,7 +25,7 @@ TOGETHER = {"colocate_all_models": True}
 def chosen(config: Config, offers: list[NodeResources]) -> choose.Choice:
     found = pack(layout.of(config), offers)
     assert not found.shortfalls
-    return choose.choice(run.choose_engine(config, found), found)
+    return choose.choose_backend(run.choose_engine(config, found), found)
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +109,9 @@ def test_a_way_that_nobody_knows_is_refused_with_those_that_there_are(
 
 
 def test_every_rank_of_every_engine_has_a_number_of_its_own_after_the_policy_s() -> None:
-    meeting = choose.Meeting("10.0.0.1", 29500, (Member("a", 4), Member("b", 1), Member("c", 2)))
+    meeting = GroupRendezvous("10.0.0.1", 29500, (Member("a", 4), Member("b", 1), Member("c", 2)))
     assert meeting.world == 8
-    assert meeting.seats() == [Seat("10.0.0.1", 29500, first, 8) for first in (1, 5, 6)]
+    assert meeting.ranks() == [GroupRank("10.0.0.1", 29500, first, 8) for first in (1, 5, 6)]
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_every_rank_of_every_engine_has_a_number_of_its_own_after_the_policy_s()
 def test_who_still_answers_is_not_to_blame_while_another_is_silent(
     late: dict[int, bool], blamed: dict[int, str]
 ) -> None:
-    assert choose.blamed(late) == blamed
+    assert backends.blamed(late) == blamed

@@ -13,8 +13,10 @@ from tests.support.learners import experience, lora, policy
 from tests.support.tiny_run import Tiny
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.choose import Member
-from trainer.weight_sync.sending import Broadcaster, Offered, pack, within
+from trainer.weight_sync.cuda_ipc import pack
+from trainer.weight_sync.messages import Member
+from trainer.weight_sync.nccl import NcclSender, within
+from trainer.weight_sync.source import WeightSource
 from trainer.workers.policy import PolicyActor
 
 
@@ -50,7 +52,7 @@ def test_what_leaves_in_parts_is_what_the_policy_computes_with(
 
 def test_a_part_is_packed_without_gaps_in_the_precision_of_the_engines(tiny: Tiny) -> None:
     actor = trained(tiny)
-    offered = Offered(actor._model, torch.bfloat16)
+    offered = WeightSource(actor._model, torch.bfloat16)
     part, *_ = offered.parts()
     assert {entry.dtype for entry in part} == {"bfloat16"}
     buffer = torch.zeros(offered.largest, dtype=torch.uint8)
@@ -67,7 +69,7 @@ def test_a_port_that_is_taken_is_named_before_any_engine_is_asked_there() -> Non
         port = other.getsockname()[1]
         said = rf"--vllm_sync_port {port} .* 127.0.0.1: Address already in use. Give .* 0 for any"
         with pytest.raises(TrainingError, match=said):
-            Broadcaster(port).meet((Member("one", 1),))
+            NcclSender(port).meet((Member("one", 1),))
 
 
 def test_nothing_is_waited_for_without_an_end() -> None:
@@ -82,4 +84,4 @@ def test_nothing_is_waited_for_without_an_end() -> None:
 
 def test_without_a_group_nothing_is_sent() -> None:
     with pytest.raises(BrokenGroupError, match="fallen apart"):
-        Broadcaster(0).send({}, 1.0)
+        NcclSender(0).send({}, 1.0)

@@ -14,20 +14,24 @@ from torch import nn
 
 from tests.support.engines import State, staged
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Parcel
 from trainer.cluster.tcp_stream import SECRET_BYTES, StreamSource
 from trainer.types import TrainingError
 from trainer.weight_sync import shared_memory as weights
+from trainer.weight_sync.messages import Bucket
 
-Parcels = Iterator[Parcel]
+Parcels = Iterator[Bucket]
 
 
-def on_the_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State) -> Parcels:
+def on_the_node(
+    outbox: weights.SharedMemorySender, inbox: weights.SharedMemoryReceiver, state: State
+) -> Parcels:
     for part in outbox.offer(state, size=12):
         yield outbox.stage(part)
 
 
-def from_another_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State) -> Parcels:
+def from_another_node(
+    outbox: weights.SharedMemorySender, inbox: weights.SharedMemoryReceiver, state: State
+) -> Parcels:
     for part in outbox.offer(state, size=12):
         parcel = inbox.fetch(outbox.stage(part, abroad=True))
         assert parcel.address != outbox.stage(part).address
@@ -37,10 +41,11 @@ def from_another_node(outbox: weights.Outbox, inbox: weights.Inbox, state: State
 @pytest.mark.parametrize("way", [on_the_node, from_another_node])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_arrive_to_the_bit_in_any_precision_version_after_version(
-    way: Callable[[weights.Outbox, weights.Inbox, State], Parcels], dtype: torch.dtype
+    way: Callable[[weights.SharedMemorySender, weights.SharedMemoryReceiver, State], Parcels],
+    dtype: torch.dtype,
 ) -> None:
     source, target = nn.Linear(3, 2).to(dtype), nn.Linear(3, 2).to(dtype)
-    outbox, inbox = weights.Outbox(), weights.Inbox()
+    outbox, inbox = weights.SharedMemorySender(), weights.SharedMemoryReceiver()
     for _ in range(2):
         nn.init.normal_(source.weight)
         given = list(way(outbox, inbox, source.state_dict()))
@@ -53,11 +58,11 @@ def test_weights_arrive_to_the_bit_in_any_precision_version_after_version(
 
 def test_a_master_in_fp32_feeds_an_engine_in_bf16_with_half_the_bytes() -> None:
     source, target = nn.Linear(3, 2), nn.Linear(3, 2).to(torch.bfloat16)
-    outbox = weights.Outbox(torch.bfloat16)
+    outbox = weights.SharedMemorySender(torch.bfloat16)
     (part,) = outbox.offer(source.state_dict())
     parcel = outbox.stage(part)
     assert {entry.dtype for entry in parcel.entries} == {"bfloat16"}
-    weights.load(target, dict(weights.Inbox().tensors(parcel)))
+    weights.load(target, dict(weights.SharedMemoryReceiver().tensors(parcel)))
     assert torch.equal(target.weight, source.weight.to(torch.bfloat16))
 
 
@@ -76,12 +81,12 @@ def test_parts_are_as_large_as_asked_for_or_one_tensor(
     size: int, expected: list[tuple[str, ...]]
 ) -> None:
     state = {"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(5)}
-    parts = weights.Outbox().offer(state, size)
+    parts = weights.SharedMemorySender().offer(state, size)
     assert [tuple(entry.name for entry in part) for part in parts] == expected
 
 
 def test_versions_of_one_shape_share_one_segment() -> None:
-    outbox = weights.Outbox()
+    outbox = weights.SharedMemorySender()
     state = {"a": torch.zeros(5)}
     first, second = (staged(outbox, state).address for _ in range(2))
     assert first == second
@@ -90,7 +95,7 @@ def test_versions_of_one_shape_share_one_segment() -> None:
 
 def test_a_model_that_lies_in_shared_memory_is_read_where_it_is_trained() -> None:
     source, target = nn.Linear(3, 2), nn.Linear(3, 2)
-    outbox, inbox = weights.Outbox(), weights.Inbox()
+    outbox, inbox = weights.SharedMemorySender(), weights.SharedMemoryReceiver()
     before = source.weight.detach().clone()
     outbox.adopt(source)
     assert torch.equal(source.weight, before)
@@ -107,18 +112,18 @@ def test_a_model_that_lies_in_shared_memory_is_read_where_it_is_trained() -> Non
 
 
 def test_a_stream_without_the_secret_gives_nothing() -> None:
-    parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)}, abroad=True)
+    parcel = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)}, abroad=True)
     assert parcel.source is not None
     stranger = replace(parcel, source=replace(parcel.source, secret=bytes(SECRET_BYTES)))
     with pytest.raises(TrainingError, match=r"cannot be read from the policy's node at 127.0.0.1"):
-        weights.Inbox().fetch(stranger)
-    assert weights.Inbox().fetch(parcel).entries == parcel.entries
+        weights.SharedMemoryReceiver().fetch(stranger)
+    assert weights.SharedMemoryReceiver().fetch(parcel).entries == parcel.entries
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        outbox = weights.Outbox(port=port)
+        outbox = weights.SharedMemorySender(port=port)
         said = rf"--vllm_sync_port {port} .* 127.0.0.1: Address already in use. Give .* 0 for any"
         with pytest.raises(TrainingError, match=said):
             staged(outbox, {"a": torch.arange(3.0)}, abroad=True)
@@ -129,19 +134,20 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
 
 
 def test_a_policy_s_node_that_is_gone_is_named_with_its_port(closed_port: int) -> None:
-    parcel = staged(weights.Outbox(), {"a": torch.arange(3.0)})
+    parcel = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)})
     parcel = replace(parcel, source=StreamSource("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
     with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {closed_port}: .*refused"):
-        weights.Inbox().fetch(parcel)
+        weights.SharedMemoryReceiver().fetch(parcel)
 
 
 def test_another_process_of_the_node_reads_a_parcel_where_it_lies() -> None:
-    outbox = weights.Outbox()
+    outbox = weights.SharedMemorySender()
     parcel = staged(outbox, {"a": torch.arange(3.0)})
     reader = (
         "from trainer.cluster.shared_memory import *; from trainer.cluster.tcp_stream import *; "
-        "from trainer.weight_sync.shared_memory import Inbox; "
-        f"print(node(), dict(Inbox().tensors({parcel!r}))['a'].tolist())"
+        "from trainer.weight_sync.messages import *; "
+        "from trainer.weight_sync.shared_memory import SharedMemoryReceiver; "
+        f"print(node(), dict(SharedMemoryReceiver().tensors({parcel!r}))['a'].tolist())"
     )
     said = subprocess.run(
         [sys.executable, "-c", reader],

@@ -50,7 +50,7 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     pool = EnginePool(LocalWorkerGroup(engines))
     if sleeping:
         update.sleep(pool)
-    update.weights(LocalWorkerGroup([actor]), pool, 3, wake=sleeping)
+    update.update_weights(LocalWorkerGroup([actor]), pool, 3, wake=sleeping)
     for engine in engines:
         loaded = {name: p.detach().numpy() for name, p in engine._model.named_parameters()}
         assert all(np.array_equal(loaded[n], array) for n, array in actor.weights().items())
@@ -121,7 +121,7 @@ def test_an_engine_that_does_not_answer_is_named_within_the_bound_and_the_run_go
     groups = two_groups(tiny, "engine", number, method)
     pool = EnginePool(groups["engine"], patience=BRIEF)
     begun = time.monotonic()
-    update.weights(groups["policy"], pool, 7, wake=True)
+    update.update_weights(groups["policy"], pool, 7, wake=True)
     assert time.monotonic() - begun < 5
     assert pool.present == [1 - number]
     printed = capsys.readouterr().out
@@ -145,7 +145,7 @@ def test_an_engine_that_is_stopped_is_missed_by_its_silence_long_before_its_part
         monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
     engines = [HFEngine(settings(tiny)), HFEngine(settings(tiny))]
     pool = EnginePool(Frozen(engines, 1, "load"), patience=Patience(part=600, life=0.3))
-    update.weights(LocalWorkerGroup([policy(tiny)]), pool, 7)
+    update.update_weights(LocalWorkerGroup([policy(tiny)]), pool, 7)
     assert pool.present == [0]
     assert "engine-1 is lost (it did not answer for 0 s: weights of" in capsys.readouterr().out
 
@@ -154,11 +154,13 @@ def test_a_policy_that_does_not_answer_is_named_within_the_bound(tiny: Tiny) -> 
     groups = two_groups(tiny, "policy", 0, "offer")
     pool = EnginePool(groups["engine"], patience=BRIEF)
     with pytest.raises(LostWorkerError, match=r"^the policy did not answer in time: weights"):
-        update.weights(groups["policy"], pool, 7)
+        update.update_weights(groups["policy"], pool, 7)
     assert pool.present == [0, 1]
 
 
 def test_a_run_without_an_engine_ends_and_says_why(tiny: Tiny) -> None:
     stuck = Stuck([HFEngine(settings(tiny))], 0, "load")
     with pytest.raises(BeyondRepairError, match=r"^no engine is left: engine-0 did not answer"):
-        update.weights(LocalWorkerGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7)
+        update.update_weights(
+            LocalWorkerGroup([policy(tiny)]), EnginePool(stuck, patience=BRIEF), 7
+        )

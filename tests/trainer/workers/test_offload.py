@@ -82,6 +82,6 @@ def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(
     actor = policy(tiny, lora=adapters)
     pool = EnginePool(LocalWorkerGroup([HFEngine(engine_settings(tiny))]))
     for version in (1, 2):
-        update.weights(LocalWorkerGroup([actor]), pool, version)
+        update.update_weights(LocalWorkerGroup([actor]), pool, version)
     assert made
     assert not [one for one in made if one() is not None]

@@ -66,7 +66,7 @@ class CheckpointFlags:
         True,
         group=CHECKPOINTS,
         dotted="ckpt.load_enable",
-        help="go on from the newest whole checkpoint, if there is one; one of OpenRLHF's is read; "
+        help="go on from the newest whole checkpoint, if there is one; "
         "false: begin anew, which a run directory with steps refuses",
     )
     load_step: int = flag(

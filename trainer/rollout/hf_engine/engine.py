@@ -8,10 +8,9 @@ import torch
 
 from trainer.algorithms import batching
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Parcel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
-from trainer.rollout.engine import EngineSettings, Memory
+from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine import cache
 from trainer.rollout.hf_engine.decode import Decoder
 from trainer.rollout.hf_engine.partial import PartialRollouts
@@ -26,6 +25,7 @@ from trainer.types import (
     UnfitModelError,
 )
 from trainer.weight_sync import shared_memory as weight_transfer
+from trainer.weight_sync.messages import Bucket, Memory
 
 LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
 
@@ -48,7 +48,7 @@ class HFEngine:
         self._texts = Texts(settings)
         self._stops = stop_tokens(self._model.generation_config, self._texts.tokenizer)
         self._decoder = Decoder(self._model, self._stops, settings.slots, device)
-        self._inbox = weight_transfer.Inbox()
+        self._inbox = weight_transfer.SharedMemoryReceiver()
         self._arrived: set[str] = set()
         """Of the next weights."""
         self._version: int | None = 0
@@ -62,10 +62,10 @@ class HFEngine:
         self._version = None
         self._arrived.clear()
 
-    def fetch(self, parcel: Parcel) -> Parcel:
+    def fetch(self, parcel: Bucket) -> Bucket:
         return self._inbox.fetch(parcel)
 
-    def load(self, parcel: Parcel) -> None:
+    def load(self, parcel: Bucket) -> None:
         self._version = None
         tensors = dict(self._inbox.tensors(parcel))
         weight_transfer.load(self._model, tensors)

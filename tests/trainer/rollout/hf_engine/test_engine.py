@@ -14,7 +14,7 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Completion, Request, Sampling, UnfitModelError
-from trainer.weight_sync.shared_memory import Outbox
+from trainer.weight_sync.shared_memory import SharedMemorySender
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
 SAMPLING = Sampling(max_new_tokens=5)
@@ -125,7 +125,7 @@ def test_a_long_prompt_loses_its_beginning(tiny: Tiny) -> None:
 
 
 def test_completions_carry_the_version_of_the_weights_that_wrote_them(engine: HFEngine) -> None:
-    outbox = Outbox()
+    outbox = SharedMemorySender()
     engine.load(staged(outbox, dict(engine._model.named_parameters())))
     engine.commit(version=9)
     assert engine.generate([Request("1+1=", (0,))], SAMPLING)[0].version == 9
@@ -139,7 +139,7 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     weights["model.embed_tokens.weight"][:] = 0
     weights["model.norm.weight"][:] = 1
     weights["model.embed_tokens.weight"][favourite] = 10
-    outbox = Outbox()
+    outbox = SharedMemorySender()
     fresh.load(staged(outbox, weights))
     fresh.commit(version=1)
     after = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]

@@ -14,7 +14,7 @@ from tests.support.tiny_run import Tiny
 from trainer.rollout.engine import Engine
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import Completion, Key, PartialRollout, Request, Sampling
-from trainer.weight_sync.shared_memory import Outbox
+from trainer.weight_sync.shared_memory import SharedMemorySender
 
 SAMPLING = Sampling(max_new_tokens=20)
 AT_ONCE = 60.0
@@ -57,7 +57,7 @@ def moved(engine: HFEngine, seed: int) -> State:
 
 
 def load(engine: HFEngine, state: State, version: int) -> None:
-    outbox = Outbox()  # who gives weights keeps them while they are taken
+    outbox = SharedMemorySender()  # who gives weights keeps them while they are taken
     engine.load(staged(outbox, state))
     engine.commit(version)
 
@@ -134,7 +134,7 @@ def test_what_is_evaluated_meanwhile_changes_no_draft(engine: HFEngine) -> None:
 
 def test_nothing_is_written_while_weights_are_not_whole(engine: HFEngine) -> None:
     ended = written_on(engine, begun(), calls=1)
-    outbox = Outbox()
+    outbox = SharedMemorySender()
     engine.load(staged(outbox, {"model.norm.weight": torch.ones(16)}))
     with pytest.raises(RuntimeError, match="no whole weights"):
         engine.write([], SAMPLING, AT_ONCE)

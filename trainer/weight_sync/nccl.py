@@ -1,87 +1,42 @@
-"""The policy's end of the ways on which weights reach engines from GPU to GPU, part by part.
-
-Each part is gathered whole where it is sharded, put into the engines' precision, and packed as
-vLLM's ends unpack it: tensors end to end, without gaps.
-"""
+"""The policy's side of the NCCL backend: a broadcast from its first rank to all engines' GPUs."""
 
 from __future__ import annotations
 
 import math
 import os
-import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from socket import socket
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.cluster import tcp_stream
 from trainer.cluster.background import in_background
-from trainer.cluster.shared_memory import Lent, Part
-from trainer.models import lora, zero3
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.choose import Meeting, Member
+from trainer.weight_sync.messages import GroupRendezvous, Member
 
 T = TypeVar("T")
 
 PYNCCL = "vllm.distributed.device_communicators.pynccl"
 
 
-class Offered:
-    """A model's weights as engines know them, some at a time."""
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None, and of buffers."""
-        self._model = model
-        self._dtype = dtype
-        self._sources: dict[str, tuple[str, ...]] = {}
-        self.largest = 0
-        """Bytes of the largest part."""
-
-    def parts(self) -> list[Part]:
-        """The same on every rank."""
-        tensors = self._model.state_dict(keep_vars=True)
-        self._sources = lora.sources(self._model, tensors)
-        kinds = {}
-        for name, (source, *_) in self._sources.items():
-            tensor = tensors[source]
-            cast = self._dtype if isinstance(tensor, nn.Parameter) else None
-            kinds[name] = (cast or tensor.dtype, zero3.shape_of(tensor))
-        # Without gaps a wider type must not follow a narrower one: it would begin unaligned.
-        kinds = dict(sorted(kinds.items(), key=lambda one: -one[1][0].itemsize))
-        found = shared_memory.parts(shared_memory.laid_out(kinds), shared_memory.PART_BYTES)
-        self.largest = max(sum(map(shared_memory.size_of, part)) for part in found)
-        return found
-
-    @contextmanager
-    def whole(self, part: Part) -> Iterator[dict[str, Tensor]]:
-        """On every rank, on its device. Asked of all of them together."""
-        tensors = self._model.state_dict(keep_vars=True)
-        some = {name: tensors[name] for entry in part for name in self._sources[entry.name]}
-        kinds = {entry.name: getattr(torch, entry.dtype) for entry in part}
-        with zero3.whole(some.values()), torch.no_grad():
-            merged = lora.merged(self._model, some)
-            yield {name: tensor.to(kinds[name]) for name, tensor in merged.items()}
-
-
-class Broadcaster:
+class NcclSender:
     """The first rank's place in the group of all GPUs of all engines."""
 
     def __init__(self, port: int) -> None:
         """`port` of this node, where the group meets; 0 for one that is free."""
         self._port = port
         self._listener: socket | None = None
-        self._meeting: Meeting | None = None
+        self._meeting: GroupRendezvous | None = None
         self._store: Any = None
         """vLLM's StatelessProcessGroup, in which the group meets."""
         self._group: Any = None
         """vLLM's PyNcclCommunicator."""
 
-    def meet(self, members: tuple[Member, ...]) -> Meeting | None:
+    def meet(self, members: tuple[Member, ...]) -> GroupRendezvous | None:
         """None where the group is one of these already. Raises TrainingError for a taken port."""
         if self._group and self._meeting and self._meeting.members == members:
             return None
@@ -89,7 +44,7 @@ class Broadcaster:
         host = os.environ.get(tcp_stream.ADDRESS, "127.0.0.1")
         self._listener = tcp_stream.listening(host, self._port)
         import_module(PYNCCL)  # it takes seconds, for which nobody should wait at the meeting
-        self._meeting = Meeting(host, self._listener.getsockname()[1], members)
+        self._meeting = GroupRendezvous(host, self._listener.getsockname()[1], members)
         return self._meeting
 
     def gather(self, seconds: float) -> None:
@@ -174,48 +129,15 @@ class Broadcaster:
         self._listener = self._store = None
 
 
-class Lender:
-    """A buffer on this rank's GPU that engines on the same GPU open by CUDA IPC."""
-
-    def __init__(self, size: int) -> None:
-        """`size`: bytes of the largest part."""
-        from torch.multiprocessing.reductions import reduce_tensor
-
-        self._buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
-        # Once, as the engines open it once: torch counts the one against the other.
-        self._handle = pickle.dumps(reduce_tensor(self._buffer)[1])  # type: ignore[no-untyped-call]
-        device = torch.accelerator.current_device_index()
-        self._gpu = str(torch.cuda.get_device_properties(device).uuid)
-
-    def lend(self, part: Part, tensors: dict[str, Tensor]) -> Lent:
-        pack(tensors, self._buffer)
-        torch.cuda.current_stream().synchronize()
-        return Lent(part, self._gpu, self._handle)
-
-    def end(self) -> None:
-        del self._buffer
-        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
-
-
-def pack(tensors: dict[str, Tensor], buffer: Tensor) -> None:
-    """The bytes of `tensors`, one after the other, to the beginning of `buffer` [bytes]."""
-    end = 0
-    for tensor in tensors.values():
-        flat = tensor.contiguous().view(-1).view(torch.uint8)
-        buffer[end : end + flat.numel()].copy_(flat)
-        end += flat.numel()
-
-
 def within(seconds: float, act: Callable[[], T], missing: str) -> T:
-    """What `act` comes to. Raises BrokenGroupError(missing) where it is not through by then.
+    """Return the result of `act`. Raises BrokenGroupError(missing) after `seconds`.
 
-    It goes on in a thread, for nothing can interrupt NCCL but the end of its communicator.
+    `act` then continues in its thread: only the end of its communicator interrupts NCCL.
     """
     outcome = in_background("weights", act)
     try:
         return outcome.result(seconds)
     except TimeoutError:
-        if outcome.done():  # then it is its own
+        if outcome.done():  # the error is that of `act`
             raise
         raise BrokenGroupError(missing) from None

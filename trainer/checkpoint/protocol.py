@@ -1,0 +1,105 @@
+"""What a checkpoint asks of workers, and what driver and workers send one another. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from contract.manifest import Written
+from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.checkpoint.spilled import SpilledReplicas
+from trainer.checkpoint.writer import DriverState
+
+ReplicaRing = tuple[tuple[str, Any], ...]
+"""Ray's id of each node with its replica store. Each shard goes to two neighbours in the ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A complete in-memory checkpoint."""
+
+    driver: DriverState
+    shards: tuple[tuple[ShardManifest, tuple[Any, ...]], ...]
+    """Each with the replica stores, or spilled replicas, that have it."""
+
+    @property
+    def step(self) -> int:
+        return self.driver.run.step
+
+    @property
+    def place(self) -> str:
+        """Where it is restored from, in words."""
+        spilled = any(isinstance(stores[0], SpilledReplicas) for _, stores in self.shards)
+        return "files of the nodes' memory" if spilled else "the nodes' memory"
+
+
+Source = Path | Snapshot
+"""What a state is restored from: a checkpoint's directory, or a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where the shards of a step go; the same for all ranks."""
+
+    attempt: str
+    step: int
+    ranks: dict[str, int]
+    """Role → number of its ranks."""
+    run_state: str
+    in_flight: bytes | None
+    ring: ReplicaRing
+    """A shard goes to its own node's store and to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The result of replicating one shard."""
+
+    bytes: int
+    fault: str | None = None
+    """Why two nodes do not hold it; None if they do."""
+    for_good: bool = False
+    """The next shard would fail as well."""
+
+
+class Checkpointable(Protocol):
+    """A worker with a training state."""
+
+    def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
+        """Copy the rank's shard of weights, optimiser and schedule, as that of `step`.
+
+        Copies of steps that are not in `needed` may be overwritten. Returns the shard's bytes.
+        """
+
+    def save(self, step: int, directory: Path) -> Written:
+        """Write the copy of `step` to `directory`, durably. May run beside other calls."""
+
+    def replicate(self, to: Targets) -> Receipt:
+        """Send the copy of `to.step` to its replica stores. May run beside other calls."""
+
+    def restore(self, source: Source) -> None:
+        """Restore the state.
+
+        Raises ModelMismatchError if it is another model's, SnapshotLostError if a shard is gone.
+        """
+
+    def restored_rate(self) -> float | None:
+        """Return the peak learning rate that the restored state was trained with, if known."""
+
+
+class Exportable(Checkpointable, Protocol):
+    """A worker whose model is written as a Hugging Face model."""
+
+    def export(self, directory: Path) -> None:
+        """Write the model, with its tokeniser, to `directory`."""
+
+    def hold(self) -> None:
+        """Copy what `export` would write now, for `export_held`."""
+
+    def export_held(self, directory: Path) -> list[Written]:
+        """Write that copy and free it. May run beside other calls.
+
+        Returns the files by their names in `directory`; of ranks that do not lead, none.
+        """

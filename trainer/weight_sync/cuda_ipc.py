@@ -1,0 +1,43 @@
+"""The policy's side of the CUDA IPC backend: a buffer that engines on the same GPU open."""
+
+from __future__ import annotations
+
+import pickle
+
+import torch
+from torch import Tensor
+
+from trainer.weight_sync.messages import BucketSpec, IpcHandle
+
+
+class IpcSender:
+    """A buffer on this rank's GPU that engines on the same GPU open by CUDA IPC."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: bytes of the largest part."""
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        self._buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
+        # Once, as the engines open it once: torch counts the one against the other.
+        self._handle = pickle.dumps(reduce_tensor(self._buffer)[1])  # type: ignore[no-untyped-call]
+        device = torch.accelerator.current_device_index()
+        self._gpu = str(torch.cuda.get_device_properties(device).uuid)
+
+    def lend(self, part: BucketSpec, tensors: dict[str, Tensor]) -> IpcHandle:
+        pack(tensors, self._buffer)
+        torch.cuda.current_stream().synchronize()
+        return IpcHandle(part, self._gpu, self._handle)
+
+    def end(self) -> None:
+        del self._buffer
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def pack(tensors: dict[str, Tensor], buffer: Tensor) -> None:
+    """The bytes of `tensors`, one after the other, to the beginning of `buffer` [bytes]."""
+    end = 0
+    for tensor in tensors.values():
+        flat = tensor.contiguous().view(-1).view(torch.uint8)
+        buffer[end : end + flat.numel()].copy_(flat)
+        end += flat.numel()
