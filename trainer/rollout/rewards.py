@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from trainer.config.config import Config
 from trainer.config.reward_models import Combine
 from trainer.rollout.rollout_state import PromptGroup
 from trainer.types import Completion, FloatArray, Sample, TrainingError
-from trainer.workers.protocols import RewardModel
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
@@ -132,6 +132,13 @@ class BackgroundScoring:
         return groups
 
 
+class BatchScorer(Protocol):
+    """A worker with reward models."""
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:
+        """Return the score of each model for each request."""
+
+
 class ModelReward:
     """A RewardFunction of reward models. Each process of the group scores a share of the samples.
 
@@ -139,14 +146,14 @@ class ModelReward:
     cannot score a sample, the sample's score is failed.
     """
 
-    def __init__(self, group: WorkerGroup[RewardModel], combine: Combine) -> None:
+    def __init__(self, group: WorkerGroup[BatchScorer], combine: Combine) -> None:
         self._group = group
         self._combine = combine
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         share = -(-len(requests) // len(self._group))
         pending = [
-            self._group.send(worker, RewardModel.score, requests[start : start + share])
+            self._group.send(worker, BatchScorer.score, requests[start : start + share])
             for worker, start in enumerate(range(0, len(requests), share))
         ]
         return [self._combined(scores) for answer in pending for scores in answer.result()]
