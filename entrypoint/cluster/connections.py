@@ -33,10 +33,10 @@ HEADER_BYTES = 16 * 1024
 UNPROVEN_OF_ADDRESS = 64
 """An address that has more unproven connections loses its oldest, once that is no longer new."""
 NEW_SECONDS = 2.0
-"""A node that has just connected may take so long to send its request."""
+"""How long a new connection is spared, so that a node can send its request."""
 MOST_UNPROVEN = 1024
 UNPROVEN_SHARE = 4
-"""Unproven connections take at most one in so many of this process's descriptors."""
+"""Unproven connections take at most one of this many descriptors of the process."""
 ACCEPTED_AT_ONCE = 128
 """More wait in the kernel, so that the limits apply between two turns of the event loop."""
 WAITING_IN_KERNEL = 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from entrypoint.cluster.node_info import NodeInfo
@@ -29,9 +29,9 @@ class RegisteredNode:
     seen_at: float = 0.0
     asking: int = 0
     """Number of this node's open long polls for the outcome."""
-    asked_at: float = 0.0
+    asked_at: float = field(init=False, default=0.0)
     """When the newest of these polls was opened."""
-    hung_up: bool = False
+    hung_up: bool = field(init=False, default=False)
     """The last poll ended because its connection did, as when the node dies."""
     source: str = ""
     """Address of the node's connection as the head sees it; "" if it reveals nothing."""

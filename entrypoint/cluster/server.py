@@ -33,6 +33,7 @@ from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.event_stream import follow
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.net.sockets import listen
@@ -243,7 +244,7 @@ class ControlServer:
         from entrypoint.cluster import check_in
 
         try:
-            info = check_in.node_info(await _body(request, check_in.MOST_BYTES))
+            info = check_in.node_info(await body_of(request, check_in.MOST_BYTES))
         except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
         if info.storage:
@@ -285,7 +286,7 @@ class ControlServer:
             return JSONResponse(row, status_code=404)
         hung_up = True
         try:
-            hung_up = await self._wait_for_outcome(request)
+            hung_up = await hangs_up_before(self._announced, request, QUESTION_SECONDS)
         finally:
             self._registry.poll_closed(entry, hung_up=hung_up)
         answer = {"outcome": "running", "stacks_of": self._stacks_of}
@@ -294,38 +295,8 @@ class ControlServer:
             answer = self._outcome
         return JSONResponse({**answer, "incarnation": self.incarnation})
 
-    async def _wait_for_outcome(self, request: Request) -> bool:
-        """Wait; return whether the connection ended before there was an answer."""
-        announced = asyncio.create_task(self._announced.wait())
-        gone = asyncio.create_task(_disconnected(request))
-        try:
-            ended, _ = await asyncio.wait(
-                {announced, gone},
-                timeout=QUESTION_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            return gone in ended
-        finally:
-            announced.cancel()
-            gone.cancel()
-
     async def _events(self, request: Request) -> Response:
         return EventSourceResponse(follow(self._run.journal, self._reads, self._closing))
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(metrics.text(await self._reads.ask(self.state)))
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """Raises ValueError if there are more than `most` bytes; the rest is not kept."""
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > most:
-            raise ValueError(f"the body is longer than {most} bytes")
-    return bytes(content)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 COMMANDS: Mapping[str, str] = {
-    "up": "be a node: the head, or a worker where RAY_WORKER=1 (what no command means, too)",
+    "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
     "plan": "say what this node would do, and do nothing",
     "doctor": "check this node",
     "status": "what the head knows: nodes, progress, outcome",

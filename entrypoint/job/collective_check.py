@@ -1,4 +1,4 @@
-"""Runs the all-reduce over all nodes before an attempt, in a process of its own with a deadline.
+"""Runs the all-reduce over all nodes before an attempt, in a separate process with a deadline.
 
 On GPUs it runs before the first attempt. It starts with the roll call, so that torch is loaded on
 the nodes that are there before the last one arrives.

@@ -210,7 +210,7 @@ class Rendezvous:
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()
         if self.cluster.ended():
-            self.run.journal.record("ray", "Ray on the head ended: starting it anew on all nodes")
+            self.run.journal.record("ray", "Ray on the head ended: restarting it on all nodes")
             self._restart_ray()
         state = self.run.control.roll()
         there = len(state.present)
@@ -248,9 +248,7 @@ class Rendezvous:
         if waited < NODE_TIMEOUTS * self.run.settings.node_timeout:
             return
         self._unseen_since = None
-        self.run.journal.record(
-            "ray", f"{unseen}, for {waited:.0f} s: starting Ray anew on all nodes"
-        )
+        self.run.journal.record("ray", f"{unseen}, for {waited:.0f} s: restarting Ray on all nodes")
         self._restart_ray()
 
     def _restart_ray(self) -> None:

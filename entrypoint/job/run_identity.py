@@ -44,7 +44,7 @@ def _begun(run: RunFiles) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     if row is None or not isinstance(row.get("fingerprint"), str):
-        log.warning("%s is damaged: it is written anew, as if the run began now", run.run)
+        log.warning("%s is damaged: it is replaced, as if the run began now", run.run)
         return None
     return row
 

@@ -62,7 +62,7 @@ def test_ray_that_ends_between_two_attempts_is_started_anew_and_costs_no_other(
     assert world.lives().name == "finished"
     assert world.revived == 1
     assert len(world.jobs.submitted) == 2
-    assert world.sentences("ray") == ["Ray on the head ended: starting it anew on all nodes"]
+    assert world.sentences("ray") == ["Ray on the head ended: restarting it on all nodes"]
 
 
 def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) -> None:

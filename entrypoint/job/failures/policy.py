@@ -200,7 +200,7 @@ def unreachable(
         why = f"{sentence}: {result.sentence} (ROLLCALL_MAX_RESTARTS)"
         return [Stop("failed", ExitCode.UNFIT, why)]
     if result.unstarted:
-        why = "starts no process: starting it anew there"
+        why = "starts no process: restarting it there"
         return [Renew(f"Ray on {node} {why}", node) for node in result.unstarted]
     if faulty_workers := [node for node in result.faulty if node in workers]:
         why = "does not reach the others as it should: evicting it until its checks pass"

@@ -218,7 +218,7 @@ def test_a_node_whose_ray_starts_no_process_has_its_ray_started_anew_and_none_is
     assert back == ["[]"]
     assert world.revived == (node == "head")
     decisions = list(world.journal.events("decision"))
-    assert decisions[1]["sentence"] == f"Ray on {node} starts no process: starting it anew there"
+    assert decisions[1]["sentence"] == f"Ray on {node} starts no process: restarting it there"
     assert [one["details"]["answer"] for one in decisions] == ["resume", "renew"]
 
 
