@@ -63,20 +63,20 @@ def rates(context: Context, found: list[Port]) -> Finding:
     by_layer: dict[str, list[Port]] = {}
     for port in used:
         by_layer.setdefault(port.layer, []).append(port)
-    told, sure = [], infiniband.named(context.environ)
+    slower, sure = [], infiniband.named(context.environ)
     for layer, several in by_layer.items():
         usual, _ = Counter(port.rate for port in several).most_common(1)[0]
         others = [port for port in several if port.rate != usual]
-        told += [
+        slower += [
             f"{port} runs at {port.rate:g} Gbit/s, the others of {layer} at {usual:g}"
             for port in others
         ]
         # Other NICs of a machine, for storage, may be RoCE, too.
         sure |= bool(others) and layer == "InfiniBand"
-    if told:
+    if slower:
         verdict = Verdict.FAIL if sure else Verdict.WARN
         remedy = "check cable and switch port, or leave it out of NCCL_IB_HCA"
-        return Finding(verdict, "; ".join(told), remedy)
+        return Finding(verdict, "; ".join(slower), remedy)
     rate = ", ".join(f"{s[0].rate:g} Gbit/s {layer}" for layer, s in by_layer.items())
     return Finding(Verdict.PASS, rate or "no active port")
 
@@ -152,16 +152,16 @@ def gpudirect(context: Context, found: list[Port]) -> Finding:
 def errors(context: Context, found: list[Port]) -> Finding:
     before = {str(port): port.errors() for port in found}
     time.sleep(WATCH_SECONDS)
-    told, link_lost = [], False
+    rises, link_lost = [], False
     for port in found:
         for name, count in port.errors().items():
             if (more := count - before[str(port)].get(name, count)) > 0:
-                told.append(f"{port}: {name} rose by {more} within {WATCH_SECONDS:g} s")
+                rises.append(f"{port}: {name} rose by {more} within {WATCH_SECONDS:g} s")
                 link_lost |= name == "link_downed"
-    if told:
+    if rises:
         verdict = Verdict.FAIL if link_lost else Verdict.WARN
         remedy = "check cable, transceiver and switch port, or use another node"
-        return Finding(verdict, "; ".join(told), remedy)
+        return Finding(verdict, "; ".join(rises), remedy)
     return Finding(Verdict.PASS, "no error counter moves")
 
 

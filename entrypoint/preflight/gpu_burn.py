@@ -40,7 +40,7 @@ def burn(context: Context) -> Finding:
 
 
 def run(command: Sequence[str], context: Context) -> Finding:
-    """What the burn's own process printed, judged."""
+    """Run the burn in a process of its own, and judge what it prints."""
     env = {**context.environ, **marks(context.settings.node_mark)}
     with tempfile.TemporaryDirectory() as directory:
         child = Process("burn", command, env=env, log_to=Path(directory) / "out")
@@ -62,9 +62,9 @@ def run(command: Sequence[str], context: Context) -> Finding:
 
 
 def _divided(context: Context) -> set[int]:
-    """Which of the GPUs are parts of one, by the order in which torch sees them.
+    """Indices, in torch's order, of AMD's GPUs that are parts of a divided GPU.
 
-    Of AMD's: their names are those of the whole. The names of MIG devices say it.
+    A part of AMD's has the name of the whole GPU. The name of a MIG device shows that it is a part.
     """
     if not discover.is_amd(context.machine.dev):
         return set()

@@ -1,4 +1,4 @@
-"""What stands between the GPUs and the job: driver, device files, variables, the kernel's log."""
+"""Can the job use the GPUs: driver, device files, variables, the kernel's log?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cuda(context: Context) -> Finding:
 
 
 def judge_cuda(driver: str, can: tuple[int, int], built: str) -> Finding:
-    """`can`: the newest CUDA that the driver runs; `built`: torch's, "" where it is unknown."""
+    """`can`: the newest CUDA that the driver runs; `built`: torch's, "" if unknown."""
     evidence = f"driver {driver} runs CUDA {can[0]}.{can[1]}"
     if not built:
         return Finding(Verdict.PASS, evidence)
@@ -75,7 +75,7 @@ def devices(context: Context) -> Finding:
 
 
 def _may_be(device: Path, names: Sequence[str]) -> bool:
-    """Whether a device file is needed for `names`: only where all are numbers do they say so."""
+    """Whether a device file is needed for `names`. Unless all are numbers, every file may be."""
     by_number = all(name.isdigit() for name in names)
     return not by_number or device.name.removeprefix("nvidia") in names
 
@@ -134,9 +134,11 @@ def xids(context: Context) -> Finding:
 
 
 def _is_ours(context: Context) -> Callable[[str], bool]:
-    """Whether a PCI address may be of a GPU that this node uses. One that NVML does not know is of
-    a GPU that was lost where a device file has none that answers, else of one that was not given
-    to this container."""
+    """Whether a PCI address may belong to a GPU that this node uses.
+
+    An address that NVML does not know is that of a lost GPU if there are more device files than
+    GPUs that answer, else that of a GPU outside this container.
+    """
     used: dict[str, bool] = {}
     if nvml := context.machine.nvml():
         with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
@@ -147,12 +149,12 @@ def _is_ours(context: Context) -> Callable[[str], bool]:
 
 def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: True) -> Finding:
     """`messages`: lines of the kernel's log since the machine was booted."""
-    told = [error for line in messages.splitlines() if (error := xid.parse(line))]
-    found = [error for error in told if is_ours(error.address)]
+    errors = [error for line in messages.splitlines() if (error := xid.parse(line))]
+    found = [error for error in errors if is_ours(error.address)]
     serious = Counter(error for error in found if error.action not in HARMLESS)
     if not serious:
         evidence = "no Xid but those that programs cause" if found else "no Xid"
-        others = " on the GPUs that this node uses" if len(found) < len(told) else ""
+        others = " on the GPUs that this node uses" if len(found) < len(errors) else ""
         return Finding(Verdict.PASS, evidence + others)
     evidence = ", ".join(
         f"Xid {error.number} on {error.bus} ({times} times)" for error, times in serious.items()
@@ -163,14 +165,14 @@ def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: T
 
 
 def _kernel_messages(path: Path) -> str:
-    """What the kernel's log holds now, without waiting for more. Raises OSError."""
+    """The content of the kernel's log, without waiting for more. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     records = []
     try:
         while True:
             try:
                 record = os.read(descriptor, 8192)
-            except BrokenPipeError:  # overwritten before it was read: the next one comes
+            except BrokenPipeError:  # the record was overwritten before it was read: read the next
                 continue
             if not record:
                 break

@@ -1,4 +1,4 @@
-"""Are this node's GPUs there, whole, cool, at full width, and nobody else's?"""
+"""Are this node's GPUs present, healthy, cool, on full PCIe width, and free?"""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def temperature(gpu: Gpu) -> Finding | None:
         return Finding(Verdict.FAIL, evidence, "check the cooling, or use another node")
     if degrees.now >= limit - WARM:
         return Finding(Verdict.WARN, evidence, "check the cooling, and what else runs on it")
-    # Passing ones are told alike, though no two have the same temperature.
+    # GPUs that pass share one evidence, although their temperatures differ.
     return Finding(Verdict.PASS, f"below {limit:.0f} °C")
 
 

@@ -16,7 +16,7 @@ from entrypoint.preflight.verdict import About, Finding, Verdict
 from entrypoint.processes import process
 
 OBJECT_STORE_SHARE = 0.3
-"""Of the memory: what Ray gives its object store, which lies in /dev/shm."""
+"""Share of the memory that Ray gives its object store, which is in /dev/shm."""
 SMALLEST_SHM = 32 * MIB
 SMALLEST_SHM_WITH_GPU = 1 * GIB
 """NCCL's own buffers; with the 64 MiB that containers have by default it ends in a bus error."""
@@ -116,7 +116,7 @@ def judge_clock(now: float, built: float) -> Finding:
 
 
 def reaper(context: Context) -> Finding:
-    """Leave an orphan behind and see whether whoever inherits it reaps it."""
+    """Make an orphan process and check that the process which inherits it reaps it."""
     with tempfile.TemporaryDirectory() as directory:
         parent = process.Process(
             "orphan",
@@ -138,7 +138,7 @@ def reaper(context: Context) -> Finding:
 
 
 def _state(proc: Path, pid: int) -> tuple[str, str] | None:
-    """State and parent of a process; None where it is gone."""
+    """State and parent of a process; None if it is gone."""
     try:
         _, _, tail = (proc / str(pid) / "stat").read_text().rpartition(")")
     except OSError:

@@ -1,4 +1,4 @@
-"""Are the ports free that this node will listen on, and is it the only one of its name here?"""
+"""Are this node's ports free, and is it the only node of its name on this machine?"""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from entrypoint.processes.fork_server import client as fork_server
 
 FEWEST_WORKER_PORTS = 16
 ENDING_SECONDS = 2.0
-"""For a process that was killed to let its ports go: meanwhile it does not show whose it is."""
+"""Seconds for a killed process to release its ports. Meanwhile its owner cannot be seen."""
 
 
 def ports(context: Context) -> Finding:
-    """Ports that an earlier life of this node holds are freed before Ray starts: a warning, as are
-    those of the node itself where it runs and is only looked at."""
+    """A warning if an earlier life of this node holds the ports, which are freed before Ray starts.
+
+    It is also a warning if the node itself holds them, as it runs and is only examined.
+    """
 
     def found() -> Finding:
         finding = _look(context)
@@ -105,7 +107,7 @@ def living(settings: Settings) -> int | None:
 
 
 def stale_ray(context: Context) -> Finding:
-    """What works for another node of this name must not be taken for what an earlier one left."""
+    """Fail if another node of this name lives here: its processes must not count as leftovers."""
     names = "its own ROLLCALL_NODE_NAME and ROLLCALL_RAY_TEMP_DIR"
     if context.running_pid is not None:
         remedy = f"give a second one on this machine {names}"

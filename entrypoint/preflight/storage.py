@@ -117,7 +117,7 @@ def judge_space(path: Path, least: int, enough: int) -> Finding:
 
 
 def temp_dir(context: Context) -> Finding:
-    """Ray's directory, or the nearest one above it that exists."""
+    """Ray's directory, or its nearest parent that exists."""
     path = context.settings.ray_dir
     # os.path.exists, unlike Path.exists, answers for what this user may not look into.
     parents = (path, *path.parents)

@@ -1,4 +1,4 @@
-"""Which entrypoint a process on this machine belongs to, and whether that one still lives."""
+"""Identifies processes of this machine, so that a process can name its entrypoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psutil
 
 INNERMOST = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 STARTED_AT = 22
-"""Of the field in /proc/PID/stat that says when it started, in ticks since the machine did."""
+"""Number of the field in /proc/PID/stat with the start, in ticks since the machine's boot."""
 
 
 def identity(pid: int | str = "self") -> str | None:
-    """What no other process of this machine is called; None where it has ended.
+    """A text that no other process of this machine has; None if the process has ended.
 
-    The number that it has for itself, which in a container is not the one that others see, and
-    its start, since numbers come again: the first process of every container is 1.
+    It is the PID in the process's own PID namespace, and the start: PIDs are used again, and the
+    first process of every container has PID 1.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
@@ -33,7 +33,7 @@ def identity(pid: int | str = "self") -> str | None:
 
 
 def others() -> dict[str, int]:
-    """Identity to number of every living process but this one."""
+    """Identity to PID of every living process but this one."""
     mine = identity()
     found = ((identity(pid), pid) for pid in psutil.pids())
     return {name: pid for name, pid in found if name is not None and name != mine}

@@ -1,4 +1,4 @@
-"""What a node's main thread waits for: one queue for signals, dead processes, news of others."""
+"""The queue that a node's main thread waits on: signals, ended processes, other nodes' news."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ Message = (
 )
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""A terminal that closes sends SIGHUP; the last two are what batch systems are told to send before
-they end a job."""
+"""A terminal that closes sends SIGHUP. Users configure batch systems to send one of the last two
+before the end of a job."""
 FILE_POLL_SECONDS = 1.0
 PIPE_BYTES = 2**16
 
@@ -106,11 +106,11 @@ class Inbox:
             self._queue.put(message)
 
     def listen_to_signals(self) -> None:
-        """They become messages, from a thread of their own.
+        """Turn signals into messages, in a thread of its own.
 
-        A handler runs inside whatever the main thread does, and may take no lock: the lock's owner
-        may be what it interrupts. So the handlers do nothing, and Python writes each signal's
-        number into a pipe. SIGHUP stays ignored where it is, as under nohup.
+        A handler interrupts the main thread and may take no lock, which that thread may hold. So
+        the handlers do nothing, and Python writes each signal's number into a pipe. SIGHUP stays
+        ignored if it is ignored already, as under nohup.
         """
         arrived, arrives = os.pipe()
         os.set_blocking(arrives, False)

@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 class ServiceSpec:
     name: str
     url: str | None
-    """Where it answers; None: nothing is waited for."""
+    """Where the service answers; None if nothing needs to be waited for."""
     command: tuple[str, ...] | None
-    """What starts it on this node; None: somebody else does."""
+    """The command that starts the service on this node; None if this node does not start it."""
 
 
 def specs(settings: Settings, *, is_head: bool) -> list[ServiceSpec]:
-    """Pure: the services of this node. A worker has only those that run on every node."""
+    """Pure: the services of this node. A worker has only the services that run on every node."""
     wanted = []
     for name, url, command, on in (
         ("reward", settings.reward_url, settings.reward_command, settings.reward_on),
@@ -43,12 +43,12 @@ def specs(settings: Settings, *, is_head: bool) -> list[ServiceSpec]:
 
 
 def mark(settings: Settings) -> str:
-    """What services carry: not the mark of the node's Ray, which they outlive."""
+    """The mark of services. It differs from that of the node's Ray, which services outlive."""
     return f"{settings.node_mark}/service"
 
 
 class Service:
-    """One service; with a command, a thread starts it and starts it again whenever it ends."""
+    """A service. If it has a command, a thread starts it, and restarts it when it ends."""
 
     def __init__(
         self,

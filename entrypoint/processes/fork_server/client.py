@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 PRELOADED = "trainer.cluster.preload"
 PADDING_BYTES, TITLE_BYTES = 2**14, 2**12
-"""For the variables and the command line of a fork, as the system shows them."""
+"""Bytes for the variables and for the command line that the system shows of a fork."""
 START_SECONDS = 60.0
 PAUSES_SECONDS = (1.0, 4.0, 16.0, 64.0)
 """Before it is started again; then it is left."""
@@ -36,11 +36,11 @@ BESIDE = Path(__file__).parent
 
 
 class ForkServer:
-    """From the start of a `with` block to its end, where the settings want one.
+    """The node's fork server, which lives as long as the `with` block, if the settings want it.
 
-    Whatever goes wrong with it is said in the log, and then everything starts as it does without.
-    One that was killed, as by the kernel for want of memory, is started again, a few times.
-    It outlives the Ray of its node: what it has imported serves the next one, too.
+    A failure of the server is logged, and then processes start without it. A server that was
+    killed, as by the kernel when memory runs out, is started again a few times. The server
+    outlives the node's Ray, and serves the next Ray too.
     """
 
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
@@ -75,7 +75,7 @@ class ForkServer:
             self._is_gone(str(error))
 
     def _is_gone(self, why: str) -> None:
-        """For good; what is started from now on takes longer."""
+        """Stop the server for good. Processes start more slowly from now on."""
         log.warning(
             "no fork server (%s): each process of the job imports all for itself, "
             "and starts some %.0f s slower",
@@ -146,7 +146,7 @@ def wanted(settings: Settings) -> bool:
 
 
 def python(settings: Settings) -> str:
-    """What starts a process of the job on this node: the shim, where it can be run."""
+    """The program that starts the job's processes on this node: the shim, if it can run."""
     shim = home_of(settings) / "python"
     if not wanted(settings):
         return sys.executable
@@ -171,7 +171,7 @@ def with_python(settings: Settings, ray: str) -> list[str]:
 
 
 def mark(settings: Settings) -> str:
-    """What the server carries: not the mark of the node's Ray, which it outlives."""
+    """The mark of the server. It differs from that of the node's Ray, which the server outlives."""
     return f"{settings.node_mark}/fork-server"
 
 

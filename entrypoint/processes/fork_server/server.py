@@ -2,12 +2,12 @@
 
 `python -m entrypoint.processes.fork_server.server DIRECTORY PARENT MODULE` is one server.
 
-It imports MODULE once, and then makes a process out of itself for each shim that asks for one:
-what they share is read from disk once, and lies in memory once. It has no thread and no device
-open, else it does not serve: a fork could not use either. It ends with the process PARENT.
+It imports MODULE once and forks itself for each shim that asks. So the forks share memory, and the
+disk is read once. If it has a thread or an open device, it does not serve: a fork could not use
+them. It ends with the process PARENT.
 
-With a shim it goes: request and standard files → `yes` or `no, because …` → `go!` → the process's
-pidfd → its wait status. A shim that goes away takes its process with it.
+The exchange with a shim: request and standard files → `yes` or `no, because …` → `go!` → pidfd of
+the process → its wait status. If the shim ends, the server ends its process.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
 WHILE_IMPORTING = {
     "OPENBLAS_NUM_THREADS": "1",  # its threads start with the import
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # whether there is a GPU is asked without touching it
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch looks for a GPU without opening it
 }
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+"""Option of prctl(2)."""
 HEADER = struct.Struct("!I")
 PEER = struct.Struct("3i")
 MOST_BYTES = 2**20
 PATIENCE_SECONDS = 5.0
-"""For a shim that has connected."""
+"""Seconds for a connected shim to send its request."""
 
 Callback = Callable[[], ForkTask | None]
 
@@ -56,7 +56,7 @@ def main() -> int:
     try:
         state = f"ready after {preload(module):.1f} s"
         check_fit()
-    except Exception as error:  # of whatever is imported
+    except Exception as error:  # of imported modules
         print(f"not serving: {type(error).__name__}: {error}", flush=True)
         os._exit(1)  # not even for the threads
     print(state, flush=True)
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def end_with(parent: int) -> None:
-    """The kernel ends this process when `parent` has ended, in whatever way."""
+    """Let the kernel end this process when `parent` has ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)
@@ -189,7 +189,7 @@ class Server:
         shim.close()
 
     def _left(self, process: int, shim: socket.socket) -> None:
-        """The shim has: nobody waits for the process any more."""
+        """The shim has ended: nobody waits for the process."""
         self._selector.unregister(shim)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, signal.SIGKILL)

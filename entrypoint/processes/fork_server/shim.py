@@ -1,11 +1,10 @@
-"""What Ray on this node takes for Python: it asks the node's fork server for a process.
+"""Stands in for Python in this node's Ray: it asks the node's fork server for a process.
 
-The node writes this file where Ray finds it, with a first line that runs it with `-I -S`, so that
-it starts in a few milliseconds. Where the server makes the process that is asked for, this one
-stands in for it to the end: it passes signals on, and ends as the process has ended. In every other
-case, and for everything that Ray starts beside workers and drivers, it becomes Python. So it does
-where a worker is killed as it starts, as by the kernel for want of memory: Ray would wait for it
-for a minute, and takes no second worker in its place where it was known already.
+The node writes this file where Ray finds it. Its first line runs it with `-I -S`, so that it starts
+in a few milliseconds. If the server forks the process, the shim forwards signals to it, and ends as
+the process ends. Otherwise, and for all that Ray starts beside workers and drivers, the shim
+becomes Python. It also does so if a worker is killed while it starts, as by the kernel when memory
+runs out: Ray would wait a minute for it, and takes no second worker for one that it knows.
 """
 
 # ruff: noqa: PTH109, PTH118, PTH120 - pathlib takes as long to import as all the rest
@@ -25,7 +24,7 @@ from typing import NamedTuple, NoReturn
 WORKER = "/ray/_private/workers/default_worker.py"
 PROGRAM = ["-P", "-m", "trainer"]
 PATIENCE_SECONDS = 30.0
-"""For a server that is still importing: so long would a plain start take on a slow disk, too."""
+"""Seconds for a server that is still importing: a plain start on a slow disk takes as long."""
 START_SECONDS = 10.0
 """Within which a worker of Ray is surely known to its raylet."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -42,17 +41,17 @@ def main() -> NoReturn:
 
 
 def is_known(arguments: list[str]) -> bool:
-    """Whether a worker of Ray, or the trainer's driver, is to start."""
+    """Whether a worker of Ray or the trainer's driver should start."""
     return arguments[:3] == PROGRAM or is_worker(arguments)
 
 
 def is_worker(arguments: list[str]) -> bool:
-    # Its program comes first, or after the one that sets it up.
+    # the worker's program comes first, or after the program that sets it up
     return any(word.endswith(WORKER) for word in arguments[:2])
 
 
 def agreed(arguments: list[str]) -> socket.socket | None:
-    """A connection to the server, which would make this process; None where it would not."""
+    """A connection to the server that will fork this process; None if it refuses."""
     umask = os.umask(0)
     os.umask(umask)
     request = {
@@ -76,7 +75,7 @@ def agreed(arguments: list[str]) -> socket.socket | None:
 
 class End(NamedTuple):
     status: int | None
-    """A wait status; None where nobody saw how the process ended."""
+    """A wait status; None if nobody saw how the process ended."""
     seconds: float
     """After its start."""
     told: tuple[int, ...]
@@ -84,7 +83,7 @@ class End(NamedTuple):
 
     @property
     def is_kill_at_start(self) -> bool:
-        """Whether somebody killed it who has nothing to say to this process."""
+        """Whether the process was killed by somebody other than this shim."""
         killed = self.status in (signal.SIGKILL, None)
         return killed and not self.told and self.seconds < START_SECONDS
 
@@ -123,7 +122,7 @@ def stand_in(server: socket.socket) -> End:
         send(early)
     if status := server.recv(16):
         return ended(int(status))
-    # The server has ended, and nobody knows any more how the process will.
+    # the server has ended, so nobody can know how the process will end
     over = select.poll()
     over.register(process[0], select.POLLIN)
     over.poll()
