@@ -8,7 +8,6 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -38,8 +37,6 @@ from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import StorageReads
-
-log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 1.0
 """Time for open requests to end when the head ends."""
