@@ -1,4 +1,11 @@
-"""Words of a command line → flags as they were given, every fault at once."""
+"""Reads flags from the words of a command line and from files, with every fault at once.
+
+A field's name is the flat spelling of its flag, OpenRLHF's before 0.11; `dotted` is that of 0.11.
+A flat spelling that other flags follow sets all of them: `--adam_betas` sets policy and critic,
+`--actor.adam.betas` only the policy. In a YAML or TOML file, sections follow the dotted spelling
+(`actor: {adam: {lr: 1e-6}}`), and flat names stand at the top. A key without a value, or with
+null, leaves its flag alone.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +26,12 @@ class Shape:
 
     most: int
     switch: bool = False
-    """A flag that is true by itself: only a word for true or false is its value."""
+    """The flag alone means true; only a word for true or false is its value."""
 
 
 @dataclass
 class _Words:
-    """What is left of a command line."""
+    """The rest of a command line."""
 
     words: list[str]
 
@@ -45,9 +52,9 @@ class _Words:
 
 
 def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[Given], list[Fault]]:
-    """`--name value …` and `--name=value`, for the names in `shapes`; several after = by commas.
+    """Return what `--name value …` and `--name=value` give to the names in `shapes`, and faults.
 
-    Whether the values are enough, and right, is for the reader of the flag to say.
+    Several values after = are separated by commas. The values themselves are not checked.
     """
     left = _Words(list(argv))
     givens: list[Given] = []
@@ -72,7 +79,7 @@ def _split(value: str, shape: Shape) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that the user gave: under which spelling, and in which file."""
+    """A value that the user gave, with its spelling and file."""
 
     spelling: str
     texts: tuple[str, ...]
@@ -89,7 +96,7 @@ def label(spelling: str, file: str = "") -> str:
 
 
 def aliases(config: type[Any]) -> dict[str, tuple[str, ...]]:
-    """Spelling → names of the fields that it sets; the first is the one that it is named for."""
+    """Return the flags that each spelling sets, first the one that it is named after."""
     found: dict[str, tuple[str, ...]] = {}
     flags = flags_of(config)
     for name, flag in flags.items():
@@ -103,7 +110,7 @@ def aliases(config: type[Any]) -> dict[str, tuple[str, ...]]:
 
 
 def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
-    """A fault that offers the nearest spelling."""
+    """Return a fault that suggests the nearest spelling."""
     near = difflib.get_close_matches(spelling.replace("-", "_"), list(known), 1)
     what = "unknown key" if file else "unknown flag"
     remedy = f"Did you mean {label(near[0]) if not file else near[0]}?" if near else "See --help"
@@ -113,9 +120,9 @@ def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
 def resolve(
     givens: Iterable[Given], known: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Given], list[Fault], list[str]]:
-    """Field → what was given for it; what was given twice in one place; what a later file beats.
+    """Return what was given for each flag, faults for duplicates, warnings for overridden values.
 
-    A spelling of one field beats a shared one; else the later beats the earlier.
+    A spelling of one flag beats a shared one; otherwise the later beats the earlier.
     """
     found: dict[str, Given] = {}
     faults: list[Fault] = []
@@ -124,7 +131,7 @@ def resolve(
     for given in in_order:
         for name in known[given.spelling]:
             before = found.get(name)
-            # A shared spelling and one of a single field are a rule and its exception.
+            # A shared spelling and one of a single flag do not conflict: rule and exception.
             if before and len(known[before.spelling]) == len(known[given.spelling]):
                 if before.file == given.file:
                     faults.append(_twice(before, given))
@@ -144,7 +151,7 @@ SUFFIXES = {".yaml", ".yml", ".toml"}
 
 
 def read_file(path: Path, known: Mapping[str, object]) -> tuple[list[Given], list[Fault]]:
-    """What the file says for the `known` spellings, and what is wrong with it."""
+    """Return what the file gives to the `known` spellings, and its faults."""
     if path.suffix not in SUFFIXES:
         return [], [_fault(path, "is neither YAML nor TOML", "Name it .yaml, .yml or .toml")]
     try:
@@ -172,11 +179,11 @@ def _fault(path: Path, problem: str, remedy: str) -> Fault:
 
 
 def _load(path: Path) -> Any:
-    """The file's content. Raises OSError, or ValueError where it is broken."""
+    """Return the file's content. Raises OSError, or ValueError if it cannot be parsed."""
     text = path.read_text()
     if path.suffix == ".toml":
         return tomllib.loads(text)
-    import yaml  # not before a file is given: --help answers at once
+    import yaml  # only if a file is given: --help answers at once
 
     try:
         if twice := _key_twice(yaml.compose(text)):
@@ -187,7 +194,7 @@ def _load(path: Path) -> Any:
 
 
 def _key_twice(node: Any) -> str | None:
-    """The first key that a section of the YAML document has twice: YAML would take the last."""
+    """Return the first key that a section has twice, if any: YAML would take the last."""
     if getattr(node, "id", "") != "mapping":
         return None
     keys = [key.value for key, _ in node.value]
@@ -198,7 +205,7 @@ def _key_twice(node: Any) -> str | None:
 
 
 def _flat(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested sections as dotted keys with their values."""
+    """Yield dotted keys with their values."""
     for key, value in section.items():
         name = f"{above}{key}"
         if isinstance(value, dict) and value:
@@ -208,5 +215,5 @@ def _flat(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """A value as the command line would have it: YAML reads 1e-6 as a text, 2 as a number."""
+    """Return a value as a command line has it: YAML reads 1e-6 as a text, 2 as a number."""
     return tuple(str(part) for part in value) if isinstance(value, list) else (str(value),)

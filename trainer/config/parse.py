@@ -1,4 +1,4 @@
-"""A command line and the files that it names → a dataclass of flags, with all that is wrong."""
+"""Parses a command line, and the files that it names, into a dataclass of flags."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray clus
 
 
 def parse(argv: Sequence[str]) -> Config:
-    """The command line, and the files that it names, as a Config.
+    """Return the command line, and the files that it names, as a Config.
 
-    Raises ConfigError with every fault, each with its remedy. What is given and has no effect is
-    in the Config's `warnings`.
+    Raises ConfigError with every fault, each with its remedy. The Config's `warnings` name flags
+    that were given and have no effect.
     """
     reading = read(Config, argv, PROG, DESCRIPTION)
     config = _settled(reading.config, reading.given)
@@ -45,12 +45,12 @@ def parse(argv: Sequence[str]) -> Config:
 
 
 def named_in(argv: Sequence[str]) -> frozenset[str]:
-    """The fields that `argv` and its files name, in whatever spelling."""
+    """Return the flags that `argv` and its files name, in any spelling."""
     return read(Config, argv, PROG, DESCRIPTION).given
 
 
 def _settled(config: Config, given: Set[str]) -> Config:
-    """Each thing said in one place: flags that stand for others are folded into those."""
+    """Fold flags that stand for others into those, so that each fact is in one place."""
     prompt_limit = config.prompt_max_len
     if config.max_len is not None:
         room = config.max_len - config.generate_max_len
@@ -80,12 +80,12 @@ def _settled(config: Config, given: Set[str]) -> Config:
 
 
 def _located(model: str) -> str:
-    """A directory's absolute path, as actors may run elsewhere; a name on the hub as it is."""
+    """Return a directory's absolute path, as workers may run elsewhere; a hub name unchanged."""
     return str(Path(model).absolute()) if model and why_absent(Path(model)) is None else model
 
 
 def _located_data(path: Path | None) -> Path | None:
-    """An absolute path; a data set's name on the hub, owner/name, as a relative one."""
+    """Return an absolute path; a data set's hub name, owner/name, as a relative path."""
     if path is None or why_absent(path) is None or not path.is_relative_to(Path.cwd()):
         return path
     name = path.relative_to(Path.cwd())
@@ -93,7 +93,7 @@ def _located_data(path: Path | None) -> Path | None:
 
 
 def _switch(key: str) -> str:
-    """A W&B key, or "yes" or nothing for the words that only switch it on or off."""
+    """Return a W&B key, or "yes" or "" for words that only switch W&B on or off."""
     if key.lower() in TRUE:
         return "yes"
     return "" if key.lower() in FALSE else key
@@ -101,11 +101,11 @@ def _switch(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """What a command line says. A flag at fault keeps its default in `config`."""
+    """A parsed command line. A flag at fault has its default in `config`."""
 
     config: T
     given: frozenset[str]
-    """Fields that were given a value by a spelling of their own."""
+    """Flags that were given by a spelling of their own."""
     at_fault: frozenset[str]
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...]
@@ -113,9 +113,9 @@ class Reading(Generic[T]):
 
 
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:
-    """`argv`, and the files that its --config name, as a `config`; what argv gives wins.
+    """Return `argv`, and the files that its --config name, as a `config`; `argv` wins.
 
-    What follows the word OVER wins over all of these. Exits with the help where it is asked for.
+    Flags after the word OVER win over all others. Prints the help and exits if `argv` asks for it.
     """
     if any(word in ("-h", "--help") for word in argv):
         print(help_text(config, prog, description))
@@ -146,7 +146,7 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
 
 
 def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words before OVER and those after it."""
+    """Return the words before OVER and those after it."""
     words = list(argv)
     at = words.index(OVER) if OVER in words else len(words)
     return words[:at], words[at + 1 :]
@@ -154,17 +154,17 @@ def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The flags one by one."""
+    """Values and faults of the flags, each checked by itself."""
 
     values: dict[str, Any] = field(default_factory=dict)
     at_fault: set[str] = field(default_factory=set)
     faults: dict[str, Fault] = field(default_factory=dict)
-    """By spelling: a shared one is at fault once."""
+    """By spelling: a shared spelling is at fault once."""
     warnings: list[str] = field(default_factory=list)
 
 
 def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _Checked:
-    """Each flag's value by itself: its type, its range, whether it has an effect."""
+    """Check each flag by itself: its type, its range, whether it has an effect."""
     checked = _Checked()
     for name, one in declared.items():
         if name in given:
@@ -184,7 +184,7 @@ def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _C
 
 
 def _value(one: Declared, given: Given) -> tuple[Any, Fault | None]:
-    """The value that was given for a flag, or what is wrong with it."""
+    """Return the value that was given for a flag, or its fault."""
     texts = given.texts
     if not texts and one.about.bare is not None:
         texts = (one.about.bare,)

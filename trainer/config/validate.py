@@ -1,4 +1,4 @@
-"""Flags that are right alone and wrong together, or do not fit the disk. All faults at once."""
+"""Flags that are valid alone and wrong together, or do not fit the disk: all faults at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 
 
 def faults_between(config: Config) -> Iterator[Fault]:
-    """What cannot be done as it was asked for, each with its remedy."""
+    """Yield each fault with its remedy."""
     yield from _missing_files(config)
     yield from _batch_faults(config)
     yield from _length_faults(config)
@@ -62,7 +62,7 @@ def _missing_files(config: Config) -> Iterator[Fault]:
 
 
 def _missing_model(flag: str, model: str) -> Iterator[Fault]:
-    """A name with at most one slash that is not on disk may be a model of the hub's."""
+    """Yield a fault unless the model is on disk, or may be a hub name: at most one slash."""
     on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
     if model and on_disk and (why := why_absent(Path(model) / "config.json")):
         yield MissingFile(
@@ -102,7 +102,7 @@ def _batch_faults(config: Config) -> Iterator[Fault]:
 
 
 def _nearest_divisors(total: int, wanted: int) -> str:
-    """The divisors of `total` next to `wanted`, in words."""
+    """Return the divisors of `total` next to `wanted`, in words."""
     divisors = [d for d in range(1, total + 1) if total % d == 0]
     below = [d for d in divisors if d < wanted][-1:]
     above = [d for d in divisors if d > wanted][:1]

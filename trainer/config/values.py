@@ -1,4 +1,4 @@
-"""The texts of a flag → its value, by the type of its dataclass field."""
+"""Converts the texts of a flag to a value of the type of its field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 1_000_000
 
 
 def convert(kind: Any, texts: Sequence[str]) -> Any:
-    """`texts` as a value of type `kind`. Raises ValueError where they are none."""
+    """Return `texts` as a value of type `kind`. Raises ValueError if they are no such value."""
     kind = plain(kind)
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
@@ -36,7 +36,7 @@ def _single(kind: Any, text: str) -> Any:
 
 
 def most(kind: Any) -> int:
-    """How many texts a value of type `kind` takes at most."""
+    """Return how many texts a value of type `kind` takes at most."""
     kind = plain(kind)
     return _parts(kind)[2] if typing.get_origin(kind) is tuple else 1
 
@@ -49,7 +49,7 @@ def plain(kind: Any) -> Any:
 
 
 def word(kind: Any) -> str:
-    """What --help calls a value of type `kind`."""
+    """Return what --help calls a value of type `kind`."""
     kind = plain(kind)
     if kind is bool:
         return ""
@@ -60,7 +60,7 @@ def word(kind: Any) -> str:
 
 
 def described(kind: Any) -> str:
-    """The same, in a sentence that begins with "must be"."""
+    """Return the type for a sentence that begins with "must be"."""
     kind = plain(kind)
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
@@ -71,7 +71,7 @@ def described(kind: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it would be typed."""
+    """Return a value as a user types it."""
     if isinstance(value, tuple):
         return " ".join(shown(part) for part in value)
     if isinstance(value, bool):
@@ -80,7 +80,7 @@ def shown(value: Any) -> str:
 
 
 def _parts(kind: Any) -> tuple[Any, int, int]:
-    """A tuple type's element type and how many of them it takes."""
+    """Return a tuple type's element type, and the fewest and most elements."""
     parts = typing.get_args(kind)
     if parts[-1] is Ellipsis:
         return parts[0], 1, MANY
