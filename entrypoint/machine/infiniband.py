@@ -75,7 +75,7 @@ class Port:
         return {name: int(text) for name, text in texts.items() if text.isdigit()}
 
     def mtus(self) -> list[int]:
-        """Of the network interfaces of a RoCE device."""
+        """The MTUs of the network interfaces of a RoCE device, in bytes."""
         texts = [read(path) for path in sorted(self.path.glob("../../device/net/*/mtu"))]
         return [int(text) for text in texts if text.isdigit()]
 

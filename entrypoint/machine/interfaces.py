@@ -14,7 +14,7 @@ from entrypoint.machine.limits import read
 LOOPBACK = "772"
 """ARPHRD_LOOPBACK, as `/sys/class/net/*/type` says it."""
 PASSED_OVER = "^docker,lo,virbr"
-"""What NCCL leaves aside where no variable tells it, and no interface begins with `ib`."""
+"""The interfaces that NCCL passes over by default, if none begins with `ib`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Interface:
     mtu: int
     addresses: tuple[str, ...]
     rdma: bool = False
-    """Whether an InfiniBand or RoCE device is behind it."""
+    """Whether the interface belongs to an InfiniBand or RoCE device."""
     gbits: float = 0.0
     """Gbit/s of the line; 0 if unknown, or if the interface has no device."""
 

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cgroup limits (version 1 and 2), affinity, memory."""
+"""The machine's resources that this process may use: cgroup limits (v1, v2), affinity, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def memory_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup
 
 
 def pids_limit(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Processes and threads that the cgroup may hold; None where it is not limited."""
+    """Processes and threads that the cgroup may hold; None if unlimited."""
     return min(_numbers(proc, cgroup, "pids", "pids.max", "pids.max"), default=None)
 
 

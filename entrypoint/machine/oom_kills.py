@@ -1,4 +1,4 @@
-"""How many processes of a container the kernel has ended for want of memory, on every node."""
+"""Counts the processes that the kernel killed on each node because memory ran out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 COUNTERS = ("memory.events", "memory/memory.oom_control")
-"""Of cgroup v2 and v1, as a container sees its own."""
+"""The files of cgroup v2 and v1, as a container sees its own."""
 
 
 def count(cgroup: Path = CGROUP) -> int:
-    """On this node so far; 0 where the kernel does not tell."""
+    """The kills on this node so far; 0 if the kernel does not say."""
     for name in COUNTERS:
         try:
             text = (cgroup / name).read_text()
@@ -37,7 +37,7 @@ class OomWatch:
         self._seen = dict(counts())
 
     def look(self) -> dict[str, int]:
-        """Node → its kills since, of those where there were any."""
+        """Node to its kills since, for nodes that had any."""
         now = self._counts()
         new = {node: kills - self._seen.get(node, 0) for node, kills in now.items()}
         self._seen = dict(now)

@@ -1,4 +1,4 @@
-"""Where the state of this machine is read."""
+"""The places from which the state of this machine is read."""
 
 from __future__ import annotations
 

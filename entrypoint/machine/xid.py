@@ -17,7 +17,7 @@ class XidAction(StrEnum):
 
     @property
     def node_is_unfit(self) -> bool:
-        """Whether a program that starts again on the same node meets the same GPU."""
+        """Whether a program that restarts on the same node meets the same GPU."""
         return self in (XidAction.RESET_GPU, XidAction.REBOOT_HOST, XidAction.RESTART_VM)
 
 
@@ -54,7 +54,7 @@ class Xid:
 
 
 def parse(line: str) -> Xid | None:
-    """The Xid of a line of the kernel's log; None where `line` tells of none.
+    """The Xid in a line of the kernel's log; None if the line has none.
 
     Xid 154 is the driver's own word on the recovery that the GPU needs; a number that the
     catalogue lacks is one to look at.
@@ -70,7 +70,7 @@ def parse(line: str) -> Xid | None:
 
 
 def action(line: str) -> XidAction | None:
-    """What a line of the kernel's log asks for; None where it tells of no Xid."""
+    """The action that a line of the kernel's log asks for; None if it has no Xid."""
     found = parse(line)
     return None if found is None else found.action
 

@@ -1,4 +1,4 @@
-"""AMD's GPUs: asked through amdsmi where that is installed, else read from the driver's files.
+"""Reads AMD's GPUs through amdsmi if it is installed, else from the driver's files.
 
 The files are the amdgpu driver's own, as the kernel's documentation describes them (RAS counters,
 XGMI hive, compute partition, hwmon).
@@ -55,7 +55,7 @@ class SysfsGpu:
     device: Path
     """`/sys/class/drm/renderD…/device`."""
     kfd: Path
-    """`/sys/class/kfd/kfd`, where it lists the processes that compute."""
+    """`/sys/class/kfd/kfd`, if it lists the processes that compute."""
 
     def model(self) -> str:
         return read(self.device / "product_name") or DEVICES.get(
@@ -155,7 +155,7 @@ class AmdSmiGpu:
             return None
         can, has = row["pcie_static"], row["pcie_metric"]
         numbers = (has["pcie_width"], can["max_pcie_width"], can["pcie_interface_version"])
-        if not all(isinstance(number, int) for number in numbers):  # "N/A" where it does not tell
+        if not all(isinstance(number, int) for number in numbers):  # "N/A" if unknown
             return None
         return Pcie(*numbers)
 
@@ -180,9 +180,9 @@ class AmdSmiGpu:
         return computing(self.kfd)
 
     def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """None where it does not tell: most of its calls are not for guests and partitions.
+        """amdsmi's answer; None if it has none: most calls do not support partitions or guests.
 
-        Raises GpuError where it is not started, hence can tell nothing of any GPU.
+        Raises GpuError if the library is not started.
         """
         try:
             return call(*arguments)
@@ -201,7 +201,7 @@ _users_change = threading.Lock()
 def opened(library: AmdSmi, kfd: Path) -> Iterator[list[Gpu]]:
     """The GPUs that amdsmi shows; its first user starts it, and its last one shuts it down.
 
-    Raises GpuError where it does not start, or shows nothing.
+    Raises GpuError if the library does not start, or shows no GPU.
     """
     with _users_change:
         if not _users[library]:

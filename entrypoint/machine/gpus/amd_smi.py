@@ -1,6 +1,6 @@
 """The part of AMD's management library that the checks use, by the names of `amdsmi`.
 
-The package comes with ROCm; where it is not there, the checks read the driver's files instead.
+The package comes with ROCm. Without it, the checks read the driver's files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AmdSmi(Protocol):
 
 
 def load() -> AmdSmi | None:
-    """The package; None where it, or the library that it loads, is not installed."""
+    """The package; None if it, or the library that it loads, is not installed."""
     try:
         return cast(AmdSmi, importlib.import_module("amdsmi"))
     except (ImportError, OSError, KeyError, AttributeError):  # it looks for ROCm as it is imported

@@ -1,7 +1,7 @@
-"""What is right for each model of GPU: one table, with where its numbers are from.
+"""The expected numbers of each GPU model, with their sources, in one table.
 
-Peaks are the makers' own for dense BF16 (FP16 where the model has no BF16) and for the memory.
-What a short burn must reach of them is our choice: a large matrix product reaches 60 to 80 % on a
+Peaks are the makers' own for dense BF16 (FP16 if the model has no BF16) and for the memory.
+The share that a short burn must reach is our choice: a large matrix product reaches 60 to 80 % on a
 healthy NVIDIA GPU and 45 to 60 % on an MI300X, a copy 85 % and more, a throttled GPU far less.
 """
 
@@ -137,7 +137,7 @@ MODELS = (
 
 
 def find(name: str) -> Model | None:
-    """The model that a driver's name means; None for one that the table does not have."""
+    """The model that a driver's name means; None if the table does not have it."""
     return next((model for model in MODELS if model.name.lower() in name.lower()), None)
 
 

@@ -39,7 +39,7 @@ class NvidiaGpu:
     index: int
     handle: Handle
     parts: tuple[Handle, ...] = ()
-    """The MIG devices of it that this node uses; none where it uses the whole GPU."""
+    """The GPU's MIG devices that this node uses; none if it uses the whole GPU."""
 
     def model(self) -> str:
         return self._ask(self.nvml.nvmlDeviceGetName, self.handle) or "unknown model"
@@ -128,8 +128,8 @@ class NvidiaGpu:
             self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
             for handle in self.parts or (self.handle,)
         ]
-        told = [row for row in rows if row is not None]
-        return Memory(sum(r.used for r in told), sum(r.total for r in told)) if told else None
+        known = [row for row in rows if row is not None]
+        return Memory(sum(r.used for r in known), sum(r.total for r in known)) if known else None
 
     def processes(self) -> tuple[int, ...]:
         call = self.nvml.nvmlDeviceGetComputeRunningProcesses
@@ -137,7 +137,7 @@ class NvidiaGpu:
         return tuple(process.pid for several in running for process in several)
 
     def address(self) -> str:
-        """On the PCI bus, as the kernel's log writes it; "" where it is not told."""
+        """The address on the PCI bus, as the kernel's log writes it; "" if unknown."""
         info = self._ask(self.nvml.nvmlDeviceGetPciInfo, self.handle)
         return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info else ""
 
@@ -145,12 +145,12 @@ class NvidiaGpu:
         return self._ask(self.nvml.nvmlDeviceGetUUID, self.handle) or ""
 
     def _ask(self, call: Callable[..., T], *arguments: object) -> T | None:
-        """None where this GPU or driver does not tell. Raises GpuError for any other error."""
+        """The answer; None if this GPU or driver does not know. Raises GpuError otherwise."""
         nvml = self.nvml
         try:
             return call(*arguments)
         except nvml.NVMLError as error:
-            untold = (
+            unknown = (
                 nvml.NVML_ERROR_NOT_SUPPORTED,
                 nvml.NVML_ERROR_NO_PERMISSION,
                 nvml.NVML_ERROR_NOT_FOUND,
@@ -158,14 +158,14 @@ class NvidiaGpu:
                 nvml.NVML_ERROR_INVALID_ARGUMENT,
                 nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
             )
-            if getattr(error, "value", None) in untold:
+            if getattr(error, "value", None) in unknown:
                 return None
             raise GpuError(f"{error}") from None
 
 
 @contextmanager
 def opened(nvml: Nvml) -> Iterator[Nvml]:
-    """The library in use; it counts its users. Raises GpuError where it does not start."""
+    """Use the library, which counts its users. Raises GpuError if it does not start."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -177,7 +177,7 @@ def opened(nvml: Nvml) -> Iterator[Nvml]:
 
 
 def gpu_at(nvml: Nvml, index: int) -> NvidiaGpu:
-    """Raises GpuError where it is there by its number alone: fallen off the bus, for one."""
+    """The GPU with a number. Raises GpuError if it does not answer, as one off the bus."""
     try:
         return NvidiaGpu(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index))
     except nvml.NVMLError as error:
@@ -185,13 +185,15 @@ def gpu_at(nvml: Nvml, index: int) -> NvidiaGpu:
 
 
 def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]:
-    """Every GPU by its number, None for those that are not among `names`: numbers, beginnings of
-    UUIDs, MIG devices."""
+    """Every GPU by its number; None for a GPU that is not in `names`.
+
+    `names`: numbers, beginnings of UUIDs, and MIG devices.
+    """
     found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     by_uuid = tuple(name for name in names if name.startswith("GPU-"))
-    uuids = [_told(gpu, NvidiaGpu.uuid) if by_uuid else "" for gpu in found]
+    uuids = [_answer(gpu, NvidiaGpu.uuid) if by_uuid else "" for gpu in found]
     parts = _parts(nvml, [name for name in names if name.startswith("MIG-")])
-    # A GPU that does not answer tells no UUID: it may be the one that a name fits no other.
+    # The UUID of a GPU that does not answer is unknown. It may have the name that fits no other.
     unmet = any(not any(uuid.startswith(name) for uuid in uuids) for name in by_uuid)
 
     def of_node(index: int, gpu: NvidiaGpu | GpuError) -> NvidiaGpu | GpuError | None:
@@ -206,14 +208,14 @@ def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]
 
 
 def addresses(nvml: Nvml, names: Sequence[str]) -> dict[str, bool]:
-    """The PCI address of each GPU that tells it, and whether `names` has that one."""
+    """The PCI address of each GPU that knows it, and whether `names` has that GPU."""
     own = [gpu is not None for gpu in shown(nvml, names)]
-    found = (_told(_at(nvml, index), NvidiaGpu.address) for index in range(len(own)))
+    found = (_answer(_at(nvml, index), NvidiaGpu.address) for index in range(len(own)))
     return {address: used for address, used in zip(found, own, strict=True) if address}
 
 
-def _told(gpu: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
-    """The answer; "" of one that gives none."""
+def _answer(gpu: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
+    """The answer; "" if the GPU gives none."""
     try:
         return "" if isinstance(gpu, GpuError) else ask(gpu)
     except GpuError:
@@ -221,7 +223,7 @@ def _told(gpu: NvidiaGpu | GpuError, ask: Callable[[NvidiaGpu], str]) -> str:
 
 
 def _parts(nvml: Nvml, names: Sequence[str]) -> dict[int, list[Handle]]:
-    """A GPU's number to its MIG devices among `names`; those that NVML cannot place left out."""
+    """A GPU's number to its MIG devices among `names`; without those that NVML cannot place."""
     parts: dict[int, list[Handle]] = {}
     for name in names:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 Handle = Any
-"""What the library gives for a device."""
+"""The library's handle of a device."""
 
 
 class Nvml(Protocol):
@@ -71,7 +71,7 @@ class Nvml(Protocol):
 
 
 def load() -> Nvml | None:
-    """The library's package; None where it is not installed."""
+    """The library's package; None if it is not installed."""
     try:
         return cast(Nvml, importlib.import_module("pynvml"))
     except ImportError:

@@ -1,6 +1,6 @@
-"""What the checks ask of a GPU, whoever made it, and what it may answer.
+"""The questions that checks ask a GPU of any maker, and the answers.
 
-Every answer may be None: this GPU, driver or container does not tell.
+Every answer may be None: the GPU, driver or container does not know.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class MemoryErrors:
 class RemappedRows:
     uncorrected: int
     pending: bool
-    """Whether a reset is needed before the remapping is in force."""
+    """Whether the remapping takes effect only after a reset."""
     failed: bool
-    """Whether there was no spare row left."""
+    """Whether no spare row was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Temperature:
 
     now: float
     slowdown: float | None
-    """Where the hardware begins to clock down."""
+    """The limit above which the hardware clocks down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Pcie:
     """Lanes in use."""
     max_width: int
     max_generation: int | None
-    """What GPU and slot can do together; in idle the link may run slower."""
+    """The best of GPU and slot together. An idle link may run slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Memory:
 
 
 class Gpu(Protocol):
-    """Every method raises GpuError where the GPU does not answer."""
+    """Every method raises GpuError if the GPU does not answer."""
 
     @property
     def index(self) -> int: ...
     def model(self) -> str: ...
     def recovery_action(self) -> str | None:
-        """What the driver asks for, in words; "" for nothing."""
+        """The action that the driver asks for, in words; "" for none."""
 
     def memory_errors(self) -> MemoryErrors | None: ...
     def remapped_rows(self) -> RemappedRows | None: ...
@@ -82,7 +82,7 @@ class Gpu(Protocol):
     def pcie(self) -> Pcie | None: ...
     def links(self) -> Links | None: ...
     def partition(self) -> str | None:
-        """The partition mode; "" where the GPU is whole."""
+        """The partition mode; "" if the GPU is not divided."""
 
     def memory(self) -> Memory | None: ...
     def processes(self) -> tuple[int, ...]:
