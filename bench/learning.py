@@ -27,6 +27,7 @@ from env.types import RewardRequest, Score
 from trainer import loop
 from trainer.cluster.worker_group import LocalLauncher
 from trainer.config.parse import parse
+from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 
@@ -112,7 +113,7 @@ def with_rollcall(root: Path, seed: int) -> Curve:
     config.files.root.mkdir()
     prompts = data.load(config)
     workers = groups.assemble(config, BATCHES, LocalLauncher())
-    loop.train(config, workers, prompts, reward, StopRequest())
+    loop.train(config, workers, TrainingInputs(prompts, reward), StopRequest())
     return curve
 
 

@@ -108,7 +108,6 @@ MANY_PARAMETERS = frozenset(
         "contract.journal.append_event",
         "entrypoint.config.variables.variable",
         "entrypoint.net.wait.until",
-        "trainer.loop.train",
         "trainer.models.log_probs._Blockwise.forward",
         "trainer.models.log_probs.token_log_probs",
         "trainer.models.packed_attention.attend",

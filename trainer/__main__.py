@@ -1,4 +1,4 @@
-"""The builtin trainer, as a program: flags → an attempt at the run → exit code."""
+"""The builtin trainer as a program: flags → one attempt at the run → exit code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 
 LEAVE_SECONDS = 5.0
-"""For Ray, which takes leave of all processes as the driver exits: of those that a network was cut
-from, for minutes. Its daemons end what the driver leaves behind in any case."""
+"""Timeout for Ray's exit, in seconds. Ray takes leave of every process, which takes minutes if the
+network to a process is broken. Its daemons end the driver's workers in any case."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
         return _end("\n".join(faults), ExitCode.USAGE)
-    # Not before the flags are right: --help and a typing error answer at once.
+    # Imported only after the flags are valid, so that --help and a typing error answer at once.
     from trainer import run
 
     try:
@@ -55,7 +55,7 @@ def _end(error: Exception | str, code: ExitCode) -> ExitCode:
 
 
 def exit_within(seconds: float, code: int) -> None:
-    """End this process with `code` where what runs at its exit takes longer."""
+    """End this process with `code` if its exit handlers take longer than `seconds`."""
     timer = Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()

@@ -54,11 +54,18 @@ from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingInputs:
+    """What a run trains and evaluates on."""
+
+    data: Data
+    reward: RewardFunction
+
+
 def train(
     config: Config,
     workers: WorkerGroups,
-    data: Data,
-    reward: RewardFunction,
+    inputs: TrainingInputs,
     stop: StopRequest,
     peers: Replicator | None = None,
 ) -> RunState:
@@ -67,17 +74,18 @@ def train(
     Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
     ResumeError if it must not begin, and what the reward function raises.
     """
-    beginning = resume.begin(config, workers.learners, data.stream, peers)
+    stream = inputs.data.stream
+    beginning = resume.begin(config, workers.learners, stream, peers)
     state = beginning.run
-    rollouts = _rollouts(config, workers, data, reward, beginning)
-    recorder = Recorder(config, config.total_steps(len(data.stream)), state, peers)
+    rollouts = _rollouts(config, workers, inputs, beginning)
+    recorder = Recorder(config, config.total_steps(len(stream)), state, peers)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
         disk = CheckpointsOnDisk(config.checkpoints)
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
         recovery = Recovery(workers, stores, teller(config.files.journal), fresh)
-        run = _Run(config, workers, data, reward, stop, recorder, rollouts, checkpointer, recovery)
+        run = _Run(config, workers, inputs, stop, recorder, rollouts, checkpointer, recovery)
         state = run.to_the_end(state)
     except BaseException as error:
         if isinstance(error, Exception):
@@ -118,8 +126,7 @@ Act = Callable[[LoopState], LoopState]
 class _Run:
     config: Config
     workers: WorkerGroups
-    data: Data
-    reward: RewardFunction
+    inputs: TrainingInputs
     stop: StopRequest
     recorder: Recorder
     rollouts: RolloutSource
@@ -170,7 +177,7 @@ class _Run:
     def _recover(self, state: LoopState) -> LoopState:
         """Bring all models, the prompts and the rollouts back to the newest step that is held."""
         assert state.lost is not None
-        self.recorder.repairs(state.step + 1)
+        self.recorder.repair_begins(state.step + 1)
         self.checkpointer.try_flush()
         point = self.recovery.recover(state.lost, state.run, self.rollouts.oldest)
         if point.store:  # the step is durable, even if its replication was reported as failed
@@ -239,7 +246,7 @@ class _Run:
         forward = start_forward(self.workers, sequences, self.config)
         if found.samples is not None:
             return found.samples, forward
-        samples = rewards.score(self.reward, found.written)
+        samples = rewards.score(self.inputs.reward, found.written)
         watch.lap("reward")
         return samples, forward
 
@@ -273,7 +280,7 @@ class _Run:
         state = replace(
             state,
             step=step,
-            prompts=self.data.stream.state_dict(),
+            prompts=self.inputs.data.stream.state_dict(),
             samples=state.samples + int(experience.sequences.actions.any(axis=1).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
@@ -314,14 +321,14 @@ class _Run:
         """Once a step. An evaluation that a stop left out stays due, for a later attempt."""
         ends = run.step in (0, self.recorder.total_steps)
         due = ends or _due(run.step, self.config.eval_steps)
-        return bool(self.data.held_out) and due and run.evaluated != run.step
+        return bool(self.inputs.data.held_out) and due and run.evaluated != run.step
 
     def _evaluate(self, state: LoopState) -> LoopState:
         run = state.run
         k = self.config.eval_n_samples_per_prompt
         generator = Generator.of(self.config, self.workers.engines)
-        written = generator.held_out(self.data.held_out, k, self.config.eval_temperature)
-        evaluation = Evaluation.of(rewards.score(self.reward, written), k)
+        written = generator.held_out(self.inputs.data.held_out, k, self.config.eval_temperature)
+        evaluation = Evaluation.of(rewards.score(self.inputs.reward, written), k)
         self.checkpointer.wait()
         self.recorder.evaluated(run.step, evaluation)
         before = evaluation.pass1 if run.step == 0 else run.eval_before
@@ -345,18 +352,15 @@ class _Run:
 
 
 def _rollouts(
-    config: Config,
-    workers: WorkerGroups,
-    data: Data,
-    reward: RewardFunction,
-    beginning: DriverState,
+    config: Config, workers: WorkerGroups, inputs: TrainingInputs, beginning: DriverState
 ) -> RolloutSource:
     """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
     found = pending_at(config, beginning)
     generator = Generator.of(config, workers.engines)
+    stream, reward = inputs.data.stream, inputs.reward
     if not config.async_train:
-        return SyncRollouts(config, generator, data.stream, reward)
-    rollouts = AsyncRollouts(config, generator, data.stream, reward, beginning.run.step)
+        return SyncRollouts(config, generator, stream, reward)
+    rollouts = AsyncRollouts(config, generator, stream, reward, beginning.run.step)
     if found:
         rollouts.resume(found)
     return rollouts

@@ -32,6 +32,7 @@ from trainer.config import first_rows, layout
 from trainer.config.config import Config
 from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
+from trainer.loop import TrainingInputs
 from trainer.models import hub
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
@@ -80,7 +81,8 @@ def run(config: Config) -> None:
     peers = Replicator(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
-        loop.train(config, workers, prompts, reward or _model_reward(config, workers), stop, peers)
+        inputs = TrainingInputs(prompts, reward or _model_reward(config, workers))
+        loop.train(config, workers, inputs, stop, peers)
     except Stopped:
         peers.end()  # the checkpoint on disk is complete
         raise

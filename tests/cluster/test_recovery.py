@@ -28,6 +28,7 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 
@@ -127,7 +128,7 @@ def train_on_ray(config: Config) -> None:
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     peers = Replicator(config)
     reward = reward_function(config.remote_rm_url)
-    loop.train(config, workers, prompts, reward, StopRequest(), peers)
+    loop.train(config, workers, TrainingInputs(prompts, reward), StopRequest(), peers)
     peers.end()
 
 

@@ -28,6 +28,7 @@ from trainer.cluster.worker_group import (
 )
 from trainer.config.config import Config
 from trainer.config.reward_models import combination
+from trainer.loop import TrainingInputs
 from trainer.rollout import dispatcher
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
@@ -101,7 +102,8 @@ def run(config: Config, death: Death) -> None:
         config, config.total_steps(len(prompts.stream)), MortalLauncher(death)
     )
     models = workers.reward and ModelReward(workers.reward, combination(config.reward_combine))
-    loop.train(config, workers, prompts, models or share_of("1"), StopRequest())
+    inputs = TrainingInputs(prompts, models or share_of("1"))
+    loop.train(config, workers, inputs, StopRequest())
 
 
 NEVER = Death("nobody", "", 0)

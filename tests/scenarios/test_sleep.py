@@ -12,6 +12,7 @@ from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
 from trainer import loop
 from trainer.cluster.worker_group import LocalLauncher, LocalWorkerGroup, Pending, WorkerGroup
 from trainer.config.config import Config
+from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 
@@ -54,7 +55,7 @@ def calls_of(config: Config, reward: RewardFunction) -> list[str]:
     prompts = data.load(config)
     launcher = WatchingLauncher()
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
-    loop.train(config, workers, prompts, reward, StopRequest())
+    loop.train(config, workers, TrainingInputs(prompts, reward), StopRequest())
     return launcher.calls
 
 

@@ -18,6 +18,7 @@ from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import LocalLauncher
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
 from trainer.workers import groups
 
@@ -94,9 +95,8 @@ def train(
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
-    return loop.train(
-        config, workers, prompts, reward or share_of("1"), stop or StopRequest(), peers
-    )
+    inputs = TrainingInputs(prompts, reward or share_of("1"))
+    return loop.train(config, workers, inputs, stop or StopRequest(), peers)
 
 
 def rollouts_have_ended() -> None:

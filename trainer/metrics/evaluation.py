@@ -1,4 +1,4 @@
-"""How good the policy is on held-out prompts."""
+"""The policy's accuracy on held-out prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.types import Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Means over held-out prompts; prompts of which no completion could be scored do not count."""
+    """Means over held-out prompts. A prompt without any scored completion does not count."""
 
     pass1: float
     """Mean accuracy of a completion."""
@@ -20,13 +20,13 @@ class Evaluation:
     """Mean over prompts of the best of their k completions."""
     k: int
     response_length: float
-    """Tokens."""
+    """Mean tokens of a completion."""
     truncated: float
-    """Share of completions that the length limit ended."""
+    """Share of completions that reached the length limit, 0 to 1."""
 
     @classmethod
     def of(cls, samples: Sequence[Sample], k: int) -> Evaluation:
-        """Of samples with k neighbours for each prompt, at least one of them scored."""
+        """Evaluate samples with k neighbours for each prompt. At least one must have a score."""
         groups = [samples[start : start + k] for start in range(0, len(samples), k)]
         known = [[s.score.accuracy for s in group if s.score.ok] for group in groups]
         scored = [accuracies for accuracies in known if accuracies]
@@ -39,7 +39,7 @@ class Evaluation:
         )
 
     def row(self) -> dict[str, float]:
-        """Under the names that are logged; `accuracy` is another name of pass@1."""
+        """Returns the logged metrics. `accuracy` is another name of pass@1."""
         return {
             "eval/accuracy": self.pass1,
             "eval/pass1": self.pass1,

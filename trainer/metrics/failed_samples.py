@@ -1,4 +1,4 @@
-"""The samples of a step that could not be trained on, kept for whoever looks for the reason."""
+"""Saves the samples of a step that failed to train, for diagnosis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.types import Sample
 
 
 def save(directory: Path, step: int, samples: Sequence[Sample]) -> Path:
-    """One JSON object for each sample: prompt, completion, label, reward. Returns the file."""
+    """Write a JSON line for each sample: prompt, completion, label, reward. Returns the file."""
     path = directory / f"failed-step-{step}.jsonl"
     write_atomically(path, "".join(json.dumps(_row(sample)) + "\n" for sample in samples))
     return path

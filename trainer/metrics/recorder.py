@@ -1,4 +1,4 @@
-"""Recording a run: the journal for history, metrics for curves, progress for whoever watches."""
+"""Records a run: events in the journal, metrics for curves, progress.json for observers."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from trainer.metrics.sinks import JsonLines, Row, TensorBoard, Wandb, connect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step is remembered by."""
+    """The results of one step."""
 
     row: Row
     reward: float
-    """Mean over the samples that could be scored."""
+    """Mean over the samples with a score."""
     kl: float
     tokens: int
-    """Tokens of its sequences, prompts included."""
+    """Tokens of all sequences, prompts included."""
     seconds: float
 
 
 @dataclass
 class Recorder:
-    """Writes everything that is not a checkpoint. One for each attempt, in the driver."""
+    """Writes all files of a run except checkpoints. The driver has one for each attempt."""
 
     config: Config
     total_steps: int
     state: RunState
-    """Where the attempt starts, then the newest that was told."""
+    """The state at the attempt's start, then the newest state in progress.json."""
     peers: Replicator | None = None
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
     _made: tuple[RunState, Step] | None = None
-    """What is not finished yet."""
+    """The newest step, while it is not durable."""
     _last: Step | None = None
     _step_seconds: list[float] = field(default_factory=list)
 
@@ -70,20 +70,20 @@ class Recorder:
         return self._wandb.run_id if self._wandb else self.state.wandb_id
 
     def stopwatch(self, step: int) -> Stopwatch:
-        """For the parts of one step; each lap is a sign of life."""
-        return Stopwatch(lambda part: self._done(step, part))
+        """Returns a stopwatch for the phases of a step. Each lap writes a sign of life."""
+        return Stopwatch(lambda part: self._heartbeat(step, part))
 
     def log_step(self, state: RunState, step: Step) -> None:
-        """A step is over, and counts once it is finished."""
+        """Log a step that was trained. It counts as finished once it is durable."""
         lease.check(lease.mine())
         self._made = state, step
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
             self._row(state.step, step.row)
-        self._done(state.step, "step")
+        self._heartbeat(state.step, "step")
 
     def step_durable(self, step: int) -> None:
-        """The step that was made last is held; nothing happens where that is known, or another."""
+        """The newest step is durable. Does nothing if that is known, or for another step."""
         if self._made is None or self._made[0].step != step:
             return
         (state, self._last), self._made = self._made, None
@@ -97,14 +97,14 @@ class Recorder:
         if evaluation.k > 1:
             sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
         self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
-        self._done(step, "eval")
+        self._heartbeat(step, "eval")
 
     def best(self, step: int, name: str, value: float) -> None:
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
         self._event("best", sentence, step=step, value=value)
 
     def checkpoint_written(self, checkpoint: Saved) -> None:
-        """Steps may have been made since."""
+        """A checkpoint is complete. Newer steps may have been trained since."""
         step = self._checkpoint = checkpoint.step
         self._event(
             "checkpoint",
@@ -115,10 +115,10 @@ class Recorder:
             seconds=round(checkpoint.seconds, 4),
         )
         self.progress(self.state)
-        self._done(step, "checkpoint")
+        self._heartbeat(step, "checkpoint")
 
     def progress(self, state: RunState) -> None:
-        """Replace progress.json, once a step of this attempt has been made."""
+        """Replace progress.json, once this attempt has finished a step."""
         self.state = state
         if self._last is None:
             return
@@ -145,19 +145,19 @@ class Recorder:
                 sink.close(exit_code)
         self._phase.close()
 
-    def repairs(self, step: int) -> None:
-        """A sign of life: what follows may take as long as a start."""
-        self._done(step, "repair")
+    def repair_begins(self, step: int) -> None:
+        """Write a sign of life: a repair begins, which may take as long as a start."""
+        self._heartbeat(step, "repair")
 
     def goes_back(self, step: int) -> None:
-        """What comes after `step` is done again."""
+        """The steps after `step` are repeated."""
         self._made = None
         self._lines = JsonLines(self.config.files.metrics, step)
 
     def _correct(self, newest: int) -> None:
-        """Whoever watches must not take a step for made that the journal has not, nor anyone holds.
+        """Correct a progress.json with a step that nothing holds and the journal does not have.
 
-        `newest`: the newest that one of the two has.
+        `newest`: the newest step that is held or in the journal.
         """
         path = self.config.files.progress
         shown = Progress.read(path)
@@ -172,7 +172,7 @@ class Recorder:
         )
         replace(shown, step=newest, checkpoint=self._checkpoint, in_memory=None).write(path)
 
-    def _done(self, step: int, part: str) -> None:
+    def _heartbeat(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
 
     def _row(self, step: int, row: Row) -> None:
@@ -185,9 +185,9 @@ class Recorder:
 
 
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
-    """Pure: where an attempt begins, and what that costs.
+    """Returns a sentence: the step at which an attempt begins, and the steps that are repeated.
 
-    `finished`: steps before it; `asked`: whether --load_step names where it begins.
+    `finished`: finished steps of earlier attempts. `asked`: --load_step names the step.
     """
     where = (
         f"Training goes on after step {step} of {total_steps}"
@@ -202,18 +202,18 @@ def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False
 
 
 class Stopwatch:
-    """Seconds of each phase of a step, and of the whole."""
+    """Measures the seconds of each phase of a step, and of the whole step."""
 
     def __init__(self, tell: Callable[[str], None] = lambda phase: None) -> None:
-        """`tell` is called with each phase that is over."""
+        """`tell`: called with each phase that has ended."""
         self._tell = tell
         self._start = self._lap = time.perf_counter()
         self.phases: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
-        """What was counted on the way."""
+        """Further metrics of the step."""
 
     def lap(self, phase: str) -> None:
-        """What was done since the last lap was `phase`."""
+        """The time since the last lap was `phase`."""
         now = time.perf_counter()
         self.phases[f"timing/{phase}"] = now - self._lap
         self._lap = now

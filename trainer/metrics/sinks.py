@@ -1,4 +1,4 @@
-"""What a run tells the world: metrics.jsonl, W&B, progress.json."""
+"""Where metrics go: metrics.jsonl, W&B and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = Mapping[str, float]
 
 
 class JsonLines:
-    """One line a row, each with its step; rows after a resumed step are dropped first."""
+    """One JSON line for each row, with its step. Rows after a resumed step are dropped first."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class JsonLines:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Leave the rows up to `step`: what a lost attempt did later is done again."""
+    """Keep the rows up to `step`. Later steps of a lost attempt are repeated."""
     kept, damaged = [], 0
     for line in path.read_bytes().splitlines():
         try:
@@ -48,7 +48,7 @@ def _drop_after(path: Path, step: int) -> None:
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:
-    """The W&B run of `run_id`, or a new one; None, with a sentence, where W&B does not answer.
+    """Returns the W&B run of `run_id`, or a new run. If W&B does not answer, says so: None.
 
     Honours WANDB_MODE=offline.
     """
@@ -74,7 +74,7 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
 
 
 class Wandb:
-    """A W&B run, the same one after a resume."""
+    """A W&B run. After a resume it is the same run."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -95,7 +95,7 @@ class Wandb:
 
 
 class TensorBoard:
-    """Event files in a directory; what a lost attempt wrote after the resumed step is hidden."""
+    """TensorBoard event files. Hides rows of a lost attempt after the resumed step."""
 
     def __init__(self, directory: Path, resumed_step: int) -> None:
         from tensorboardX import SummaryWriter

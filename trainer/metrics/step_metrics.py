@@ -1,4 +1,4 @@
-"""One step in numbers, under the names that OpenRLHF logs to W&B."""
+"""The metrics of one step, under the names that OpenRLHF logs to W&B."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _kl(experience: Experience, config: Config) -> float:
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:
-    """Over action tokens."""
+    """Returns the mean over action tokens."""
     actions = experience.sequences.actions
     return float(values[actions].mean()) if actions.any() else 0.0
 
 
 def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Means of what the reward function reported besides the reward."""
+    """Returns the means of the reward function's additional values."""
     names = {name for sample in samples for name in sample.score.metrics}
     return {
         name: float(np.mean([s.score.metrics[name] for s in samples if name in s.score.metrics]))

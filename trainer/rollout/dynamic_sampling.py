@@ -1,4 +1,4 @@
-"""Dynamic sampling (DAPO, Yu et al. 2025, section 3.2): prompts that teach nothing are replaced."""
+"""Dynamic sampling (DAPO, Yu et al. 2025, section 3.2): replaces prompts that teach nothing."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from trainer.rollout import rewards
 from trainer.types import Sample, TrainingError
 
 ROUNDS = 10
-"""So often a step's missing prompts are drawn anew before the run gives up."""
+"""Rounds of new prompts for a step before the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
     samples: list[Sample]
     pass_rate: float
-    """Share of the prompts drawn that are kept."""
+    """Share of the drawn prompts that are kept, 0 to 1."""
 
 
 def collect(
     draw: Callable[[int], list[Sample]], prompts: int, size: int, bounds: tuple[float, float]
 ) -> Filtered:
-    """The samples of `prompts` prompts with a signal; `draw(n)` gives those of the next n prompts.
+    """Returns the samples of `prompts` prompts with a signal. `draw(n)` samples the next n prompts.
 
-    One draw may well bring no score at all: a single missing prompt whose label is broken.
-
-    Raises TrainingError where ROUNDS draws do not bring so many.
+    A draw may have no score at all, for example if a single prompt is missing and its label is
+    broken. Raises TrainingError if ROUNDS draws do not give enough prompts.
     """
     kept: list[list[Sample]] = []
     drawn: list[Sample] = []
@@ -55,9 +54,9 @@ def hopeless(drawn: int, kept: int, needed: int, bounds: tuple[float, float]) ->
 def with_signal(
     samples: Sequence[Sample], size: int, bounds: tuple[float, float]
 ) -> list[list[Sample]]:
-    """The groups of `size` neighbours whose known scores have a mean inside `bounds`, exclusive.
+    """Returns the groups of `size` neighbours whose mean score is inside `bounds`, exclusive.
 
-    One known score alone is no signal: there is nothing beside it to compare with.
+    A group with a single known score has no signal: there is nothing to compare the score with.
     """
     groups = [list(samples[start : start + size]) for start in range(0, len(samples), size)]
     low, high = bounds
@@ -65,6 +64,6 @@ def with_signal(
 
 
 def _mean_score(group: Sequence[Sample]) -> float:
-    """NaN, which lies in no range, where fewer than two scores are known."""
+    """Returns NaN, which is in no range, if fewer than two scores are known."""
     known = [sample.score.accuracy for sample in group if sample.score.ok]
     return float(np.mean(known)) if len(known) > 1 else float("nan")

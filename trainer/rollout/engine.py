@@ -1,4 +1,4 @@
-"""What the loop asks of a rollout engine."""
+"""The protocol of a rollout engine."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from trainer.weight_sync.messages import GPUWeightReceiver, WeightReceiver
 class EngineSettings:
     model: str
     add_special_tokens: bool
-    """False where a chat template wrote them already."""
+    """False if a chat template has written the special tokens."""
     prompt_max_len: int
     generate_max_len: int
     mixed_precision: bool
     deterministic: bool = False
-    """Kernels that repeat to the bit."""
+    """Use kernels whose results repeat to the bit."""
     slots: int
-    """Completions that a transformers engine decodes at a time; vLLM finds its own number."""
+    """Completions that a transformers engine decodes at a time. vLLM chooses its own number."""
     top_p: float = 1.0
-    """Of the rollouts that are trained on."""
+    """top_p of the rollouts for training."""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
 
 
 class Engine(WeightReceiver, Measured, Protocol):
     """Writes completions with the newest weights it was given.
 
-    A completion depends on its text, its seed, the sampling and the weights (up to the rounding
-    of batched sums), and on nothing that the engine does besides or did before.
+    A completion depends on its prompt, its seed, the sampling and the weights, up to the rounding
+    of batched sums. It does not depend on the engine's other or earlier work.
     """
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """One completion for each seed of each request, in order."""
+        """Returns one completion for each seed of each request, in order."""
 
     def write(
         self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
     ) -> SliceResult:
-        """Add these partial rollouts to those under way, and write all of them for `seconds`.
+        """Add these partial rollouts to the engine's others, and write all of them for `seconds`.
 
-        Between two calls other weights may come: the rest of a partial rollout is then written with
-        those, from keys and values that they computed.
+        If new weights come between two calls, the engine writes the rest of each rollout with them,
+        and computes its keys and values again.
         """
 
     def partials(self) -> list[PartialRollout]:
-        """What is under way, as far as it is written."""
+        """Returns the unfinished rollouts, with the tokens so far."""
 
 
 class GPUEngine(GPUWeightReceiver, Engine, Protocol):

@@ -18,11 +18,11 @@ from trainer.models.hub import unfit_model_errors
 class Data:
     stream: PromptStream
     held_out: list[Prompt]
-    """Empty where nothing is evaluated."""
+    """Empty if the run evaluates nothing."""
 
 
 def load(config: Config) -> Data:
-    """Read every prompt. Raises PromptError for data that is missing, empty or broken."""
+    """Read all prompts. Raises PromptError for data that is missing, empty or broken."""
     render = _chat_template(config.pretrain) if config.apply_chat_template else None
     assert config.prompt_data is not None
     columns = (config.input_key, config.label_key, config.input_template)

@@ -1,4 +1,7 @@
-"""Rollouts through a transformers model: any machine, no vLLM."""
+"""The transformers engine: rollouts on any machine, without vLLM.
+
+It stays beside vLLM because it makes a run on CPUs repeat to the bit, and starts in seconds.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,10 @@ LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
 
 
 class HFEngine:
-    """An Engine on one device. Keys and values live as long as a call of `generate`; those of
-    partial rollouts until they end or other weights come."""
+    """An Engine on one device.
+
+    Keys and values of `generate` live until the call returns. Those of a partial rollout live until
+    it finishes or new weights come."""
 
     def __init__(self, settings: EngineSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
@@ -50,9 +55,9 @@ class HFEngine:
         self._decoder = Decoder(self._model, self._stops, settings.slots, device)
         self._inbox = weight_transfer.SharedMemoryReceiver()
         self._arrived: set[str] = set()
-        """Of the next weights."""
+        """Parts of the next weights."""
         self._version: int | None = 0
-        """None while the weights are not whole."""
+        """None while the weights are incomplete."""
         self._partials: PartialRollouts | None = None
 
     def node(self) -> str:

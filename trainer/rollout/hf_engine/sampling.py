@@ -1,4 +1,8 @@
-"""Drawing one token for each row of a batch."""
+"""Draws one token for each row of a batch, and the random numbers for it.
+
+The random numbers are counter-based: draw t of a completion is a function of its seed and t. So a
+completion does not depend on the rest of the batch, its order, or the number of engines.
+"""
 
 from __future__ import annotations
 
