@@ -25,21 +25,10 @@ OF_ACTORS = (
 )
 OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES)
 OF_THE_DRIVER = (
-    *(
-        "trainer.config.installed",
-        "trainer.rollout.prompts",
-        "trainer.run",
-        "contract.journal",
-        "trainer.models.hub",
-    ),
-    *(
-        "trainer.config.layout",
-        "trainer.loop",
-        "trainer.cluster.memory_estimate",
-        "trainer.rollout.rewards",
-        "trainer.workers.groups",
-    ),
+    *("contract.journal", "trainer.config.installed", "trainer.config.layout"),
+    *("trainer.cluster.memory_estimate", "trainer.models.hub", "trainer.rollout.prompts"),
 )
+"""Not `trainer.run` and the loop, which import Ray. All large packages that they need are here."""
 
 for name in (*OF_RAY, *OF_ACTORS, *OF_MODELS, *OF_THE_DRIVER):
     import_module(name)
