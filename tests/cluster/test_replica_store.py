@@ -33,9 +33,9 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
         waits = replica_ring.receive(holder, lost, silent)
         connection, _ = listener.accept()
         with connection:
-            assert ray.get(holder.sheets.remote(), timeout=30) == [older]
+            assert ray.get(holder.manifests.remote(), timeout=30) == [older]
             server = Server(segment.buffer, port=0)
             ray.get(replica_ring.receive(holder, came, server.source), timeout=30)
-            assert ray.get(holder.sheets.remote(), timeout=30) == [older, came]
+            assert ray.get(holder.manifests.remote(), timeout=30) == [older, came]
             assert ray.wait([waits], timeout=0)[0] == []
         replica_ring.release("a run")
