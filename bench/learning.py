@@ -24,8 +24,8 @@ from bench.result import report
 from contract.stop import StopRequest
 from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest, Score
+from tests.support.local_workers import LocalLauncher
 from trainer import loop
-from trainer.cluster.worker_group import LocalLauncher
 from trainer.config.parse import parse
 from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data

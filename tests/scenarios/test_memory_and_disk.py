@@ -17,6 +17,7 @@ from contract.journal import append_event
 from contract.manifest import Written, checkpoint_path, newest_checkpoint
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import flip_a_bit, leaves_of
 from tests.support.tiny_run import Tiny, dying_at, events, train
@@ -25,7 +26,6 @@ from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
-from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError

@@ -8,9 +8,10 @@ from typing import Any
 
 from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
+from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
 from trainer import loop
-from trainer.cluster.worker_group import LocalLauncher, LocalWorkerGroup, Pending, WorkerGroup
+from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
 from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data

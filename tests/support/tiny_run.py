@@ -13,9 +13,9 @@ from typing import Any
 from contract.journal import read_events
 from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
+from tests.support.local_workers import LocalLauncher
 from trainer import loop
 from trainer.checkpoint.writer import RunState
-from trainer.cluster.worker_group import LocalLauncher
 from trainer.config.config import Config
 from trainer.config.parse import parse
 from trainer.loop import TrainingInputs

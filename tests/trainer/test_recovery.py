@@ -12,10 +12,11 @@ import pytest
 from contract.progress import Phase, PhaseFile
 from tests.support.engines import settings
 from tests.support.learners import policy
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Dead
 from tests.support.tiny_run import Tiny
 from trainer.cluster.restarts import Patience, RestartBudget
-from trainer.cluster.worker_group import LocalWorkerGroup, Pending
+from trainer.cluster.worker_group import Pending
 from trainer.config.options.logging import MOST_REPAIRS
 from trainer.recovery import roles_to_restart
 from trainer.rollout.engine_pool import EnginePool

@@ -18,9 +18,9 @@ import pytest
 
 from contract.run_dir import ExitCode
 from env.prepare.model import TinyModel, write_model
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from tests.support.vllm import LONG, SAMPLING, requests, settings, worst
-from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (

@@ -1,4 +1,4 @@
-"""The workers of one role: Ray actors, or objects in this process.
+"""The workers of one role, whatever process they run in.
 
 A call returns a Pending at once; its `result` waits. No other module of the trainer knows where a
 worker runs.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from trainer.types import LostWorkerError, NoSeatError
+from trainer.types import LostWorkerError
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -70,11 +68,11 @@ class WorkerGroup(ABC, Generic[W_co]):
         """Call every worker. The calls fail independently of each other."""
         return [self.send(worker, method, *args, **kwargs) for worker in range(len(self))]
 
+    @abstractmethod
     def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
         """Call all ranks of a model. The call fails with the error of the first rank to fail."""
-        return _RanksPending(self.call_each(method, *args, **kwargs))
 
     @abstractmethod
     def call_background(
@@ -82,17 +80,17 @@ class WorkerGroup(ABC, Generic[W_co]):
     ) -> Pending[list[T]]:
         """Call all ranks, each in a background thread beside the rank's other calls."""
 
+    @abstractmethod
     def wait_any(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
         """Wait until one of this group's calls is ready, at most `seconds`."""
-        pending[0].ready(seconds)
 
+    @abstractmethod
     def alive(self, worker: int) -> Pending[None]:
         """Ask the worker's process for an answer, which it gives however busy the worker is."""
-        return _Done(None)
 
+    @abstractmethod
     def has_started(self, worker: int, seconds: float) -> bool:
         """Wait at most `seconds`. Returns whether the worker has started, or failed to start."""
-        return True
 
     def wait_started(self, seconds: float) -> bool:
         """Wait at most `seconds`. Returns whether all workers have started, or failed to start.
@@ -118,28 +116,29 @@ class WorkerGroup(ABC, Generic[W_co]):
             raise LostWorkerError(f"the node of {self.role}-{worker} is lost", self.role)
 
     @property
-    def role(self) -> str:
-        return "worker"
+    @abstractmethod
+    def role(self) -> str: ...
 
+    @abstractmethod
     def node_lost(self, worker: int) -> bool:
         """Returns whether the node that the worker is placed on is lost."""
-        return False
 
+    @abstractmethod
     def try_reserve(self, worker: int) -> bool:
         """Returns whether a node has room for a worker that had none. Requests room, never waits
         for it."""
-        return False
 
+    @abstractmethod
     def kill(self, workers: Sequence[int]) -> None:
         """Kill these workers, so that they hold no GPU."""
 
+    @abstractmethod
     def restart(self, workers: Sequence[int]) -> None:
         """Kill these workers and start them again, on other nodes if their node is lost.
 
         All ranks of a model restart, because ranks find each other only at their start.
         Raises NoSeatError if no node has room.
         """
-        raise NoSeatError("a worker in this process does not restart")
 
 
 class Launcher(Protocol):
@@ -156,88 +155,3 @@ def build(actor: str, args: tuple[Any, ...]) -> Any:
     """Returns an instance of `actor` ("module:Class"). Only the worker's process imports it."""
     module, _, name = actor.partition(":")
     return getattr(import_module(module), name)(*args)
-
-
-class _Done(Generic[T]):
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def result(self) -> T:
-        return self._value
-
-    def ready(self, seconds: float) -> bool:
-        return True
-
-    @property
-    def handle(self) -> T:
-        return self._value
-
-
-class _RanksPending(Generic[T]):
-    def __init__(self, calls: Sequence[Pending[T]]) -> None:
-        self._calls = calls
-
-    def result(self) -> list[T]:
-        return [call.result() for call in self._calls]
-
-    def ready(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        return all(call.ready(max(0.0, deadline - time.monotonic())) for call in self._calls)
-
-    @property
-    def handle(self) -> list[T]:
-        return [call.handle for call in self._calls]
-
-
-class _ThreadPending(Generic[T]):
-    def __init__(self, future: Future[T]) -> None:
-        self._future = future
-
-    def result(self) -> T:
-        return self._future.result()
-
-    def ready(self, seconds: float) -> bool:
-        return bool(wait_for([self._future], seconds).done)
-
-    @property
-    def handle(self) -> T:
-        return self._future.result()
-
-
-class LocalWorkerGroup(WorkerGroup[W_co]):
-    """Workers in this process. A call has run when it returns."""
-
-    def __init__(self, workers: list[W_co]) -> None:
-        self._workers = workers
-        self._background = ThreadPoolExecutor(BACKGROUND_CALLS, thread_name_prefix="background")
-
-    def __len__(self) -> int:
-        return len(self._workers)
-
-    def send(
-        self,
-        worker: int,
-        method: Callable[Concatenate[W_co, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Pending[T]:
-        return _Done(getattr(self._workers[worker], method.__name__)(*args, **kwargs))
-
-    def call_background(
-        self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Pending[list[T]]:
-        calls = [getattr(worker, method.__name__) for worker in self._workers]
-        submitted = [self._background.submit(call, *args, **kwargs) for call in calls]
-        return _RanksPending([_ThreadPending(future) for future in submitted])
-
-
-class LocalLauncher:
-    """A Launcher of workers in this process, for tests and benchmarks."""
-
-    def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
-        return LocalWorkerGroup([build(actor, args) for _ in range(count)])
-
-    def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
-        if count != 1:
-            raise ValueError(f"{count} ranks of {role} need a process each")
-        return self.launch(role, actor, count, *args)

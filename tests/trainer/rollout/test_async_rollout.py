@@ -14,10 +14,10 @@ from contract.manifest import checkpoint_path
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.engines import settings
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share_of, train
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import IN_FLIGHT, RunState
-from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.config import Config
 from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.engines import TEXTS, settings
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
 from trainer.cluster.restarts import Patience
-from trainer.cluster.worker_group import LocalWorkerGroup, Pending
+from trainer.cluster.worker_group import Pending
 from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool

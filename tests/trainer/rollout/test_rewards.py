@@ -14,9 +14,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from env.types import RewardRequest, Score
+from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, metric_rows, train
-from trainer.cluster.worker_group import LocalLauncher, LocalWorkerGroup
 from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.local_workers import LocalWorkerGroup, ThreadPending
 from tests.support.lost_calls import Never
 from trainer.cluster.restarts import Patience
 from trainer.cluster.shared_memory import Entry
-from trainer.cluster.worker_group import LocalWorkerGroup, Pending, _ThreadPending
+from trainer.cluster.worker_group import Pending
 from trainer.rollout.engine_pool import EnginePool
 from trainer.types import BrokenGroupError, NoSeatError
 from trainer.weight_sync import backends, update
@@ -134,7 +135,7 @@ class Processes(LocalWorkerGroup[Any]):
 
     def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
         call = getattr(self._workers[worker], method.__name__)
-        return _ThreadPending(self._threads[worker].submit(call, *args, **kwargs))
+        return ThreadPending(self._threads[worker].submit(call, *args, **kwargs))
 
     def alive(self, worker: int) -> Pending[None]:
         return Never() if self._workers[worker].stopped else super().alive(worker)

@@ -12,11 +12,12 @@ import pytest
 
 from tests.support.engines import settings
 from tests.support.learners import experience, policy
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
 from trainer.cluster.restarts import Patience
-from trainer.cluster.worker_group import LocalWorkerGroup, Pending
+from trainer.cluster.worker_group import Pending
 from trainer.rollout import engine_pool
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine

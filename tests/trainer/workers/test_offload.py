@@ -15,9 +15,9 @@ from torch import Tensor
 from env.types import RewardRequest
 from tests.support.engines import settings as engine_settings
 from tests.support.learners import experience, policy, settings
+from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
-from trainer.cluster.worker_group import LocalWorkerGroup
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import lora

@@ -8,8 +8,8 @@ import torch
 
 from env.types import Prompt
 from tests.support.engines import settings, staged
+from tests.support.local_workers import LocalLauncher
 from tests.support.tiny_run import Tiny
-from trainer.cluster.worker_group import LocalLauncher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
