@@ -6,16 +6,14 @@ memory. A reader must show a secret, which travels only in Ray's own messages.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import mmap
 import os
 import secrets
-import selectors
 import socket
 import struct
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Thread
 
 from trainer.types import TrainingError
@@ -55,67 +53,39 @@ class Server:
         self._listener.setblocking(False)
         used = self._listener.getsockname()[1]
         self.source = StreamSource(host, used, secrets.token_bytes(SECRET_BYTES))
-        Thread(target=self._greet, name="weights", daemon=True).start()
+        Thread(target=lambda: asyncio.run(self._accept()), name="weights", daemon=True).start()
 
-    def _greet(self) -> None:
-        """Accept connections. A connection that shows the secret in time gets a thread."""
-        newcomers: dict[socket.socket, _Newcomer] = {}
-        with selectors.DefaultSelector() as ready:
+    async def _accept(self) -> None:
+        """Accept connections. Of too many without the secret, close the oldest."""
+        loop = asyncio.get_running_loop()
+        newcomers: dict[asyncio.Task[None], None] = {}
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError:  # the peer has left, or this process has no free descriptor
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            newcomer = loop.create_task(self._greet(connection))
+            newcomers[newcomer] = None
+            newcomer.add_done_callback(lambda ended: newcomers.pop(ended, None))
+            if len(newcomers) > MOST_NEWCOMERS:
+                oldest = next(iter(newcomers))
+                del newcomers[oldest]
+                oldest.cancel()
+            await asyncio.sleep(0)  # the tasks run, also when connections never stop coming
 
-            def release(newcomer: _Newcomer) -> socket.socket:
-                ready.unregister(newcomer.connection)
-                del newcomers[newcomer.connection]
-                return newcomer.connection
-
-            ready.register(self._listener, selectors.EVENT_READ)
-            while True:
-                for key, _ in ready.select(_seconds_left(newcomers)):
-                    newcomer = newcomers.get(key.fileobj)  # type: ignore[call-overload]
-                    if newcomer is not None:
-                        if (known := self._knows_secret(newcomer)) is None:
-                            continue
-                        connection = release(newcomer)
-                        if known:
-                            self._begin(connection)
-                        else:
-                            connection.close()
-                    elif key.fileobj is self._listener and (new := self._accepted()):
-                        newcomers[new] = _Newcomer(new)
-                        ready.register(new, selectors.EVENT_READ)
-                overdue = time.monotonic() - SECRET_SECONDS
-                for newcomer in list(newcomers.values()):
-                    if newcomer.opened < overdue or len(newcomers) > MOST_NEWCOMERS:
-                        release(newcomer).close()
-
-    def _accepted(self) -> socket.socket | None:
+    async def _greet(self, connection: socket.socket) -> None:
+        """Give a connection that shows the secret in time a thread; close any other."""
         try:
-            connection, _ = self._listener.accept()
-        except OSError:  # the peer has left, or this process has no free descriptor
-            time.sleep(ACCEPT_PAUSE)
-            return None
-        connection.setblocking(False)
-        return connection
-
-    def _knows_secret(self, newcomer: _Newcomer) -> bool | None:
-        """Returns None until all bytes of the secret have come."""
-        try:
-            part = newcomer.connection.recv(SECRET_BYTES - len(newcomer.shown))
-        except BlockingIOError:
-            return None
-        except OSError:
-            return False
-        newcomer.shown += part
-        if part and len(newcomer.shown) < SECRET_BYTES:
-            return None
-        return hmac.compare_digest(bytes(newcomer.shown), self.source.secret)
-
-    def _begin(self, connection: socket.socket) -> None:
-        """Serve the connection in a thread. If no thread can start, close the connection."""
-        try:
-            connection.setblocking(True)
-            Thread(target=self._serve, args=(connection,), daemon=True).start()
-        except (OSError, RuntimeError):
-            connection.close()
+            async with asyncio.timeout(SECRET_SECONDS):
+                shown = await _shown(connection)
+            if hmac.compare_digest(shown, self.source.secret):
+                connection.setblocking(True)
+                Thread(target=self._serve, args=(connection,), daemon=True).start()
+                return
+        except (OSError, RuntimeError, asyncio.CancelledError):
+            pass  # the peer has left or is late, no thread can start, or newer ones need the room
+        connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -128,21 +98,15 @@ class Server:
             return  # the reader has left; it reports that itself
 
 
-@dataclass(slots=True)
-class _Newcomer:
-    """A connection that has not shown the whole secret."""
-
-    connection: socket.socket
-    shown: bytearray = field(default_factory=bytearray)
-    opened: float = field(default_factory=time.monotonic)
-
-
-def _seconds_left(newcomers: Mapping[socket.socket, _Newcomer]) -> float | None:
-    """Returns the seconds until the oldest connection must have shown the secret."""
-    oldest = next(iter(newcomers.values()), None)
-    if oldest is None:
-        return None
-    return max(0.0, oldest.opened + SECRET_SECONDS - time.monotonic())
+async def _shown(connection: socket.socket) -> bytes:
+    """Returns as many bytes as the secret has; fewer if the other side closes the connection."""
+    loop, shown = asyncio.get_running_loop(), b""
+    while len(shown) < SECRET_BYTES:
+        part = await loop.sock_recv(connection, SECRET_BYTES - len(shown))
+        if not part:
+            break
+        shown += part
+    return shown
 
 
 class Reader:
