@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_dir import ExitCode
-from entrypoint.commands.variables_page import renewed
+from tests.support.doc_pages import with_variables
 from tests.support.repository import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,8 +92,8 @@ def test_the_reference_has_every_exit_code() -> None:
 
 
 def test_the_reference_has_the_table_of_settings() -> None:
-    """Renewed by `python -m entrypoint.commands.variables_page docs/reference.md`."""
-    assert renewed(REFERENCE.read_text()) == REFERENCE.read_text()
+    """Renewed by `python -m tests.support.doc_pages`."""
+    assert with_variables(REFERENCE.read_text()) == REFERENCE.read_text()
 
 
 def markdown_files() -> list[Path]:

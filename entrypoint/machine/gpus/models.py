@@ -139,18 +139,3 @@ MODELS = (
 def find(name: str) -> Model | None:
     """The model that a driver's name means; None if the table does not have it."""
     return next((model for model in MODELS if model.name.lower() in name.lower()), None)
-
-
-def markdown() -> str:
-    lines = [
-        "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
-        "| links | source |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {model.name} | {model.tflops:g} | {model.memory_gbs:g} "
-        f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} "
-        f"| {model.source} |"
-        for model in MODELS
-    ]
-    return "\n".join(lines)

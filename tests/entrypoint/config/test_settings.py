@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entrypoint.commands import plan
-from entrypoint.commands.variables_page import markdown
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.read import FOR_CHILDREN, read_settings
 from entrypoint.config.settings import (
@@ -24,6 +23,7 @@ from entrypoint.config.settings import (
     SettingsError,
     declared,
 )
+from tests.support import doc_pages
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -339,7 +339,7 @@ def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
     for _, variable in declared():
         assert variable.meaning.endswith(".")
         assert variable.shown_default
-    assert all(line.count(" | ") == 2 for line in markdown().splitlines()[2:])
+    assert all(line.count(" | ") == 2 for line in doc_pages.variables().splitlines()[2:])
 
 
 def test_each_fact_that_a_platform_can_get_wrong_can_be_replaced_by_a_variable() -> None:
