@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from entrypoint.net import bounded
+from contract.background import in_background
 from entrypoint.net.wait import NotYetError
 
 ANSWER_SECONDS = 2.0
@@ -61,7 +61,7 @@ def _lookup(name: str) -> _Lookup:
     with _lock:
         lookup = _under_way.get(name)
         if lookup is None or lookup.is_outdated:
-            answer = bounded.start(lambda: _system_addresses(name), "resolve")
+            answer = in_background("resolve", lambda: _system_addresses(name))
             lookup = _under_way[name] = _Lookup(answer)
         return lookup
 

@@ -12,12 +12,12 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from contract.background import in_background
 from contract.run_dir import ExitCode
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.view import THIS_MACHINE, Machine
-from entrypoint.net import bounded
 from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
 from entrypoint.processes import process
 
@@ -87,7 +87,7 @@ class Check:
 
     def start(self, context: Context) -> Future[Result]:
         """Begin to ask, in a thread that does not keep the process alive."""
-        return bounded.start(lambda: self._ask(context), self.name)
+        return in_background(self.name, lambda: self._ask(context))
 
     def result(self, answer: Future[Result], elapsed: float = 0.0) -> Result:
         """The answer, waited for within what `elapsed` seconds leave of the timeout."""

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable
 from typing import TypeVar
 
-from entrypoint.net import bounded
+from contract.background import in_background
 
 T = TypeVar("T")
 
@@ -43,6 +43,6 @@ class StorageReads:
             raise TimeoutError(errno.ETIMEDOUT, sentence) from None
 
     def _begin(self, read: Callable[[], T]) -> asyncio.Future[T]:
-        answer = asyncio.wrap_future(bounded.start(read, "run-read"))
+        answer = asyncio.wrap_future(in_background("run-read", read))
         answer.add_done_callback(lambda _: self._free.release())
         return answer

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Protocol
 
 from contract import lease
+from contract.background import in_background
 from contract.manifest import Written
 from trainer.checkpoint import retention, writer
 from trainer.checkpoint.protocol import Checkpointable, Exportable
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.writer import DriverState, RunState
-from trainer.cluster.background import in_background
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from contract import stored_json
 from contract.manifest import Written, checkpoint_path, write_manifest
-from contract.run_dir import write_atomically
+from contract.run_dir import sync_directory, write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments
 
 RUN_STATE = "run.json"
@@ -102,6 +102,4 @@ def commit(directory: Path, driver: DriverState, shards: Iterable[Written]) -> N
 def sync_tree(directory: Path) -> None:
     """Sync the directories, so that the names of all files survive a power cut."""
     for path in (directory.parent, directory, *directory.rglob("*/")):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync_directory(path)

@@ -15,7 +15,7 @@ from trainer.types import (
     Sampling,
     SliceResult,
 )
-from trainer.weight_sync.messages import GPUWeightReceiver, WeightReceiver
+from trainer.weight_sync.messages import WeightReceiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,3 @@ class Engine(WeightReceiver, Measured, Protocol):
 
     def partials(self) -> list[PartialRollout]:
         """Returns the unfinished rollouts, with the tokens so far."""
-
-
-class GPUEngine(GPUWeightReceiver, Engine, Protocol):
-    """An engine that also takes weights from GPU to GPU."""

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from contract.background import in_background
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
-from trainer.cluster.background import in_background
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.reward_models import Combine

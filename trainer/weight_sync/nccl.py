@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from contract.background import in_background
 from trainer.cluster import tcp_stream
-from trainer.cluster.background import in_background
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
 from trainer.weight_sync.messages import GroupRendezvous, Member

@@ -1,4 +1,4 @@
-"""Calls in daemon threads, which end with the process: an unfinished call never delays its exit."""
+"""Calls in daemon threads, which end with the process: a call that hangs delays nobody's exit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ T = TypeVar("T")
 
 
 def in_background(name: str, call: Callable[[], T]) -> Future[T]:
-    """Run `call` in a daemon thread named `name`. Returns the future of its result."""
+    """Run `call` in a daemon thread named `name`. Returns the future of its result.
+
+    The caller limits the time with `future.result(seconds)`, which raises TimeoutError.
+    """
     result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # nobody can cancel a call that has begun
 
     def run() -> None:
         try:
