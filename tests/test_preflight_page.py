@@ -1,25 +1,131 @@
-"""docs/preflight.md says what the checks say."""
+"""docs/preflight.md says what the checks do: every check, its question, its numbers."""
 
 from __future__ import annotations
 
-from entrypoint.cluster import differences
+import re
+
+import pytest
+
+from contract.collective import SLOW_PAIR
+from entrypoint.cluster import differences, roll
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
+from entrypoint.machine import infiniband
+from entrypoint.machine.gpus import models
+from entrypoint.machine.limits import sized
+from entrypoint.net import dns
+from entrypoint.preflight import fabric, gpu_driver, gpu_health, host, network, ports, storage
 from entrypoint.preflight.run import CHECKS
-from tests.support.doc_pages import PREFLIGHT, checks, with_checks
+from entrypoint.run.reads import STORAGE_GRACE_SECONDS
+from tests.support.doc_pages import PREFLIGHT, with_models
 
+PAGE = PREFLIGHT.read_text()
+HEADING = re.compile(r"^### `([^`]+)`: (.+)$", re.MULTILINE)
+LINES = ("- Looks at: ", "- Verdict: ", "- Why: ", "- Remedy: ")
+_, *PARTS = HEADING.split(PAGE)
+SECTIONS = dict(zip(PARTS[::3], PARTS[2::3], strict=True))
+QUESTIONS = dict(zip(PARTS[::3], PARTS[1::3], strict=True))
 
-def test_the_page_of_checks_is_current() -> None:
-    """Renewed by `python -m tests.support.doc_pages`."""
-    page = PREFLIGHT.read_text()
-    assert with_checks(page) == page
+NUMBERS: dict[CheckName, tuple[str, ...]] = {
+    CheckName.HOST_SHM: (
+        f"below {sized(host.SMALLEST_SHM)}",
+        f"below {sized(host.SMALLEST_SHM_WITH_GPU)}",
+        f"below {host.OBJECT_STORE_SHARE:.0%}",
+    ),
+    CheckName.HOST_NOFILE: (
+        f"fails below {host.FEWEST_FILES}",
+        f"warns below {host.ENOUGH_FILES}",
+        f"nofile={host.ENOUGH_FILES}:{host.ENOUGH_FILES}",
+    ),
+    CheckName.HOST_NPROC: (
+        f"fails below {host.FEWEST_PROCESSES}",
+        f"warns below {host.ENOUGH_PROCESSES}",
+        f"nproc={host.ENOUGH_PROCESSES}",
+    ),
+    CheckName.HOST_MEMLOCK: (f"below {sized(host.LEAST_LOCKED)}",),
+    CheckName.HOST_MEMORY: (
+        f"fails below {sized(host.SMALLEST_MEMORY)}",
+        f"warns below {sized(host.ENOUGH_MEMORY)}",
+    ),
+    CheckName.HOST_REAPER: (f"within {host.REAP_SECONDS:g} s",),
+    CheckName.HOST_NAMES: (f"within {dns.ANSWER_SECONDS:g} s",),
+    CheckName.HOST_PORTS: (
+        f"taken {ports.ENDING_SECONDS:g} s",
+        f"fewer than {ports.FEWEST_WORKER_PORTS} worker ports",
+    ),
+    CheckName.HOST_RUN_DIR: (
+        sized(storage.SMALLEST_RUN_DIR),
+        sized(storage.ENOUGH_RUN_DIR),
+        f"{storage.CLOCK_SKEW_SECONDS:g} s of difference",
+    ),
+    CheckName.HOST_RUN_DIR_SPEED: (
+        f"a write of {sized(storage.PROBE_BYTES)}",
+        f"after {storage.PROBE_SECONDS:g} s",
+        f"below {storage.SLOW / 1e6:.0f} MB/s",
+    ),
+    CheckName.HOST_TEMP_DIR: (
+        f"below {sized(storage.SMALLEST_TEMP)}",
+        f"below {sized(storage.ENOUGH_TEMP)}",
+        f"{storage.RAY_FULL:.0%} are in use",
+    ),
+    CheckName.GPU_DEVICES: (gpu_driver.AMD_GROUPS.partition("with ")[2],),
+    CheckName.GPU_REMAPPED_ROWS: (f"over {gpu_health.MOST_REMAPPED_ROWS} rows",),
+    CheckName.GPU_TEMPERATURE: (f"({models.HOTTEST:g} °C", f"warns {gpu_health.WARM:g} °C"),
+    CheckName.GPU_MEMORY: (
+        f"from {sized(gpu_health.HELD_WARNS)}",
+        f"from {gpu_health.HELD_FAILS:.0%}",
+    ),
+    CheckName.GPU_BURN: (
+        f"{models.LEAST_MATMUL:.0%}",
+        f"{models.LEAST_COPY:.0%}",
+        f"{models.ENOUGH_MATMUL:.0%}",
+        f"{models.ENOUGH_COPY:.0%}",
+    ),
+    CheckName.FABRIC_GID: (infiniband.ROCE_V2,),
+    CheckName.FABRIC_MTU: (f"below {fabric.SMALL_MTU} bytes",),
+    CheckName.FABRIC_ERRORS: (
+        ", ".join(f"`{name}`" for name in infiniband.ERRORS),
+        f"within {fabric.WATCH_SECONDS:g} s",
+    ),
+    CheckName.FABRIC_RUNPOD: (network.RUNPOD_NETWORK,),
+    CheckName.NODES_VERSIONS: (", ".join(roll.MUST_AGREE),),
+    CheckName.NODES_STORAGE: (f"{STORAGE_GRACE_SECONDS:g} s",),
+    CheckName.NODES_CLOCK: (f"from {roll.CLOCK_FAILS:g} s", f"from {roll.CLOCK_WARNS:g} s"),
+    CheckName.NODES_SOFTWARE: (", ".join(differences.SOFTWARE),),
+    CheckName.NODES_COLLECTIVE: (
+        f"below {collective.FAILS:.0%}",
+        f"below {collective.WARNS:.0%}",
+        f"less than {SLOW_PAIR:.0%}",
+    ),
+}
+"""What the page says of a check with the constants of its module."""
 
 
 def test_the_names_that_can_be_skipped_are_those_of_all_checks() -> None:
-    every = (*CHECKS, *differences.CHECKS, collective.CHECK)
-    assert [check.name for check in every] == list(CheckName)
+    every = [check.name for check in (*CHECKS, *differences.CHECKS)]
+    assert [*every, CheckName.NODES_COLLECTIVE] == list(CheckName)
 
 
-def test_every_check_is_on_the_page_once() -> None:
-    for name in CheckName:
-        assert checks().count(f"### `{name}`") == 1
+def test_every_check_is_on_the_page_once_with_all_that_a_reader_needs() -> None:
+    assert sorted(PARTS[::3]) == sorted(CheckName)
+    missing = [
+        (name, line) for name, text in SECTIONS.items() for line in LINES if line not in text
+    ]
+    assert missing == []
+    assert [name for name, question in QUESTIONS.items() if not question.endswith("?")] == []
+
+
+def test_the_page_has_each_node_check_with_its_question_and_its_timeout() -> None:
+    assert {check.name: check.question for check in CHECKS}.items() <= QUESTIONS.items()
+    for check in CHECKS:
+        assert f"- Gives up after: {check.timeout:g} s, which fails it\n" in SECTIONS[check.name]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_page_has_the_numbers_of_the_code(name: CheckName) -> None:
+    assert [text for text in NUMBERS[name] if text not in SECTIONS[name]] == []
+
+
+def test_the_table_of_models_is_current() -> None:
+    """Renewed by `python -m tests.support.doc_pages`."""
+    assert with_models(PAGE) == PAGE

@@ -11,15 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from entrypoint.cluster.roll import (
-    CLOCK_FAILS,
     CLOCK_WARNS,
-    MUST_AGREE,
     RegisteredNode,
 )
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
-from entrypoint.preflight.verdict import About
-from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""
@@ -31,9 +27,7 @@ class NodeCheck:
     """A check of all nodes together."""
 
     name: str
-    question: str
     differences: Callable[[Sequence[RegisteredNode]], list[str]]
-    about: About
 
 
 def skipped_checks(settings: Settings) -> frozenset[str]:
@@ -134,98 +128,12 @@ def nothing(nodes: Sequence[RegisteredNode]) -> list[str]:
 
 
 CHECKS = (
-    NodeCheck(
-        CheckName.NODES_VERSIONS,
-        "have all nodes the same Python, Ray and image?",
-        nothing,
-        About(
-            evidence=f"{', '.join(MUST_AGREE)} of each node against those of the head",
-            threshold="the head refuses a node that differs",
-            source="Ray compares Python to the patch and its own version exactly (ray#44063)",
-            remedy="use one image everywhere",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_STORAGE,
-        "is the run directory the same storage on all nodes?",
-        nothing,
-        About(
-            evidence="a file with a random name that each worker writes there at check-in",
-            threshold="the head refuses a worker if it does not see the worker's file within "
-            f"{STORAGE_GRACE_SECONDS:g} s",
-            source="checkpoints, the journal and the token lie there",
-            remedy="mount one shared storage at ROLLCALL_RUN_DIR on all nodes",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_CLOCK,
-        "have all nodes the head's time?",
-        clock,
-        About(
-            evidence="the worker's time at check-in",
-            threshold=f"the head refuses the worker from {CLOCK_FAILS:g} s on, "
-            f"and warns from {CLOCK_WARNS:g} s on",
-            source="our choice: with larger differences logs cannot be compared, and tokens "
-            "and leases expire too early",
-            remedy="set both clocks (NTP)",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_ADDRESS,
-        "does the head see each node at the address that it gives?",
-        address,
-        About(
-            evidence="the source address of the check-in's connection against the address "
-            "that the node reports",
-            threshold="warns if they differ",
-            source="a bridge's or another interface's address (OpenRLHF#265, verl#726)",
-            remedy="set ROLLCALL_NODE_ADDRESS on that node",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_SOFTWARE,
-        "have all nodes the same software and drivers?",
-        software,
-        About(
-            evidence=f"versions of {', '.join(SOFTWARE)}",
-            threshold="warns, and names each difference and the nodes that differ from the "
-            "majority",
-            source="NCCL's versions must agree; other differences explain differing numbers",
-            remedy="use one image, and one driver, on all machines",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_GPUS,
-        "have all nodes the same GPUs?",
-        gpus,
-        About(
-            evidence="model and number",
-            threshold="warns, and names each node that differs",
-            source="a step is as fast as the slowest GPU",
-            remedy="remove the node, or place the models by custom resources",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_ENVIRONMENT,
-        "have all nodes the same variables for NCCL, RCCL and gloo?",
-        environment,
-        About(
-            evidence="variables that begin with NCCL_, RCCL_, GLOO_, TORCH_NCCL_, UCX_, HSA_",
-            threshold="warns, and names each node that differs",
-            source="NCCL user guide: most must be the same on all ranks (nccl#286 for names of "
-            "interfaces, which may have to differ)",
-            remedy="set the same values on all nodes, except names of interfaces",
-        ),
-    ),
-    NodeCheck(
-        CheckName.NODES_MTU,
-        "have all nodes the same MTU?",
-        mtu,
-        About(
-            evidence="the MTU of the interface that leads to the head",
-            threshold="warns, and names each node that differs",
-            source="a smaller MTU on the way drops large packets",
-            remedy="set one MTU on all nodes",
-        ),
-    ),
+    NodeCheck(CheckName.NODES_VERSIONS, nothing),
+    NodeCheck(CheckName.NODES_STORAGE, nothing),
+    NodeCheck(CheckName.NODES_CLOCK, clock),
+    NodeCheck(CheckName.NODES_ADDRESS, address),
+    NodeCheck(CheckName.NODES_SOFTWARE, software),
+    NodeCheck(CheckName.NODES_GPUS, gpus),
+    NodeCheck(CheckName.NODES_ENVIRONMENT, environment),
+    NodeCheck(CheckName.NODES_MTU, mtu),
 )

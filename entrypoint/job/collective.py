@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.collective import SLOW_PAIR
-from entrypoint.cluster.differences import NodeCheck, nothing
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.config.check_names import CheckName
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine.gpus import models
-from entrypoint.preflight.verdict import About, Verdict
+from entrypoint.preflight.verdict import Verdict
 
 FAILS, WARNS = 0.25, 0.5
 """Shares of the speed that link and GPUs allow: below the first it fails, below the second it
@@ -97,23 +94,3 @@ def judge(row: Mapping[str, Any], allowed: float) -> CollectiveResult:
     if faults or gbs < WARNS * allowed:
         return CollectiveResult(Verdict.WARN, sentence)
     return CollectiveResult(Verdict.PASS, sentence)
-
-
-CHECK = NodeCheck(
-    CheckName.NODES_COLLECTIVE,
-    "do all nodes reach each other, right and fast enough?",
-    nothing,
-    About(
-        evidence="an all-reduce over all GPUs, or over all nodes if there are none, by NCCL, "
-        "RCCL or gloo through Ray: its sum and its bus bandwidth. If it fails, or if"
-        " there is nothing to compare it with, pairs of nodes do the same",
-        threshold=f"between GPUs fails below {FAILS:.0%}, warns below "
-        f"{WARNS:.0%}, of what the weakest node's link (`rate` of its InfiniBand "
-        "and RoCE ports that NCCL uses, else `speed` of its interface) and its GPUs (the "
-        "table of models below) allow; a node fails if it gives no answer, a wrong sum, or "
-        f"less than {SLOW_PAIR:.0%} of what good pairs reach, in repeated tests",
-        source="links: the kernel's rates; GPUs: Azure's node health checks; shares: our choice",
-        remedy="with `strict`, the named node is evicted; for a link, check cable, switch "
-        "port and MTU on its way",
-    ),
-)

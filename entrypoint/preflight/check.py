@@ -18,7 +18,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.view import THIS_MACHINE, Machine
-from entrypoint.preflight.verdict import SEVERITY, About, Finding, Verdict
+from entrypoint.preflight.verdict import SEVERITY, Finding, Verdict
 from entrypoint.processes import process
 
 
@@ -74,7 +74,6 @@ class Check:
     name: str
     question: str
     probe: Callable[[Context], Finding]
-    about: About | None = None
     timeout: float = 5.0
     """Seconds after which the probe counts as hanging, which fails the check."""
     exit_code: ExitCode = ExitCode.UNFIT

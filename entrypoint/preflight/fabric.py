@@ -11,7 +11,7 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband
 from entrypoint.machine.infiniband import ROCE_V2, Port
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 NO_FABRIC = "no InfiniBand or RoCE device on this machine"
 WATCH_SECONDS = 0.5
@@ -196,113 +196,18 @@ def disabled(context: Context, found: list[Port]) -> Finding:
     return Finding(Verdict.PASS, "NCCL may use InfiniBand" if not off else "NCCL uses sockets")
 
 
-COUNTERS = ", ".join(f"`{name}`" for name in infiniband.ERRORS)
-
 CHECKS = (
+    Check(CheckName.FABRIC_PORTS, "are the InfiniBand and RoCE ports up?", _of_fabric(ports)),
+    Check(CheckName.FABRIC_RATE, "do the ports run at one rate?", _of_fabric(rates)),
+    Check(CheckName.FABRIC_GID, "does the GID index fit the ports?", _of_fabric(gids)),
+    Check(CheckName.FABRIC_HCA, "does NCCL_IB_HCA name devices that are there?", hcas),
     Check(
-        CheckName.FABRIC_PORTS,
-        "are the InfiniBand and RoCE ports up?",
-        _of_fabric(ports),
-        About(
-            evidence="`state` and `phys_state` of each port",
-            threshold="fails if no port is active, or if one that `NCCL_IB_HCA` names is not;"
-            " with `NCCL_IB_HCA` unset, fails if a device has lost its only port; "
-            "warns if another port is down",
-            source="NCCL uses ports that are `ACTIVE`, and does not report the others",
-            remedy="check cable, switch port and subnet manager, or use another node",
-        ),
+        CheckName.FABRIC_MTU, "do the RoCE interfaces have the same, large MTU?", _of_fabric(mtus)
     ),
     Check(
-        CheckName.FABRIC_RATE,
-        "do the ports run at one rate?",
-        _of_fabric(rates),
-        About(
-            evidence="`rate` and `link_layer` of each active port that NCCL uses",
-            threshold="fails if a port differs from the others of its layer; only warns if "
-            "that layer is RoCE and `NCCL_IB_HCA` does not say which ports are for "
-            "training",
-            source="a collective is as fast as its slowest link",
-            remedy="check cable and switch port, or remove the port from `NCCL_IB_HCA`",
-        ),
+        CheckName.FABRIC_GPUDIRECT, "can the network read the GPUs' memory?", _of_fabric(gpudirect)
     ),
-    Check(
-        CheckName.FABRIC_GID,
-        "does the GID index fit the ports?",
-        _of_fabric(gids),
-        About(
-            evidence="`gids` and `gid_attrs/types` at `NCCL_IB_GID_INDEX`",
-            threshold=f"fails if the address is empty, or on RoCE is not a {ROCE_V2} address",
-            source="NCCL user guide; if unset, NCCL chooses since 2.21",
-            remedy="set the index that the finding names; if it names none, unset the variable",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_HCA,
-        "does NCCL_IB_HCA name devices that are there?",
-        hcas,
-        About(
-            evidence="the names in `NCCL_IB_HCA` against `/sys/class/infiniband`",
-            threshold="fails if no device matches, warns if one name matches no device",
-            source="NCCL user guide",
-            remedy="name the devices that the finding lists, or unset it",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_MTU,
-        "do the RoCE interfaces have the same, large MTU?",
-        _of_fabric(mtus),
-        About(
-            evidence="the MTU of the RoCE devices' network interfaces",
-            threshold="fails if the MTUs of devices that `NCCL_IB_HCA` names differ; "
-            f"warns if it is unset and MTUs differ, and below {SMALL_MTU} bytes",
-            source="RoCE's largest packet has 4096 bytes and headers",
-            remedy="the same MTU, 9000, on all interfaces and switches",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_GPUDIRECT,
-        "can the network read the GPUs' memory?",
-        _of_fabric(gpudirect),
-        About(
-            evidence="`/sys/module/nvidia_peermem` and `NCCL_DMABUF_ENABLE`",
-            threshold="warns if neither is available",
-            source="a missing module alone proves nothing: dma-buf needs no module",
-            remedy="load `nvidia_peermem` on the host, or leave dma-buf on",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_ERRORS,
-        "do the ports' error counters stand still?",
-        _of_fabric(errors),
-        About(
-            evidence=f"{COUNTERS}, twice within {WATCH_SECONDS:g} s",
-            threshold="fails if a link was lost in that time, warns if another counter rises",
-            source="InfiniBand specification, PortCounters; older errors do not count",
-            remedy="check cable, transceiver and switch port, or use another node",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_VERBS,
-        "may NCCL open the ports?",
-        _of_fabric(verbs),
-        About(
-            evidence="permissions of `/dev/infiniband/uverbs*`, one for each device that NCCL uses",
-            threshold="fails if a device that `NCCL_IB_HCA` names cannot be read and written;"
-            " only warns if `NCCL_IB_HCA` is unset; skipped without GPUs and with "
-            "`NCCL_IB_DISABLE=1`",
-            source="NCCL then uses sockets, and only its own log says so",
-            remedy="`--device /dev/infiniband`; on Kubernetes the RDMA device plugin",
-        ),
-    ),
-    Check(
-        CheckName.FABRIC_DISABLED,
-        "is healthy InfiniBand left unused?",
-        _of_fabric(disabled),
-        About(
-            evidence="`NCCL_IB_DISABLE` against the active ports",
-            threshold="warns if it is 1 and a port is active",
-            source="a setting for machines without InfiniBand, often copied from a guide",
-            remedy="unset `NCCL_IB_DISABLE`",
-        ),
-    ),
+    Check(CheckName.FABRIC_ERRORS, "do the ports' error counters stand still?", _of_fabric(errors)),
+    Check(CheckName.FABRIC_VERBS, "may NCCL open the ports?", _of_fabric(verbs)),
+    Check(CheckName.FABRIC_DISABLED, "is healthy InfiniBand left unused?", _of_fabric(disabled)),
 )

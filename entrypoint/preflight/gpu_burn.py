@@ -17,7 +17,7 @@ from entrypoint.machine import inventory
 from entrypoint.machine.gpus import discover, models
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict, worst
+from entrypoint.preflight.verdict import Finding, Verdict, worst
 from entrypoint.processes.process import Process, marks
 from entrypoint.processes.programs import program
 
@@ -104,17 +104,6 @@ CHECKS = (
         CheckName.GPU_BURN,
         "do the GPUs compute, and copy, as fast as their model should?",
         burn,
-        About(
-            evidence="one second of BF16 matrix products and of copies on all GPUs at once, "
-            "and whether a product is right; skipped if `doctor` finds the node at "
-            "work",
-            threshold=f"fails below {models.LEAST_MATMUL:.0%} of the peak of products or "
-            f"{models.LEAST_COPY:.0%} of the memory's, warns below "
-            f"{models.ENOUGH_MATMUL:.0%} or {models.ENOUGH_COPY:.0%}; for MIG devices and other "
-            "parts of a GPU only the product counts",
-            source="peaks: the table of models below; shares: our choice",
-            remedy="look at gpu.slowdown and gpu.temperature; else use another node",
-        ),
         timeout=TIMEOUT,
         loads=True,
     ),

@@ -15,7 +15,7 @@ from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.xid import XidAction
 from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
 HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
@@ -189,52 +189,18 @@ CHECKS = (
         CheckName.GPU_DRIVER,
         "does the driver run the CUDA that torch was built for?",
         cuda,
-        About(
-            evidence="the driver's version and newest CUDA, against that of torch's packages",
-            threshold="fails if torch's major version is above the driver's",
-            source="CUDA compatibility guide: every driver of the same major version is enough",
-            remedy="update the driver, or use an image for the driver's CUDA",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
-    Check(
-        CheckName.GPU_DEVICES,
-        "may this user open the GPUs' device files?",
-        devices,
-        About(
-            evidence="permissions of `/dev/nvidia*`, or of `/dev/kfd` and `/dev/dri/renderD*`",
-            threshold="fails if one cannot be read and written",
-            source="CUDA and ROCm then show no GPU at all, without a reason",
-            remedy=f"`--gpus all`; on AMD {AMD_GROUPS.partition('with ')[2]}",
-        ),
-    ),
+    Check(CheckName.GPU_DEVICES, "may this user open the GPUs' device files?", devices),
     Check(
         CheckName.GPU_VISIBLE,
         "do the variables that hide GPUs agree with each other and with the machine?",
         visible,
-        About(
-            evidence="`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`",
-            threshold="fails if a named GPU does not exist, if HIP's and CUDA's values "
-            "differ, or if only ROCR's is set; warns if all GPUs are hidden, or "
-            "if some are and the others are not as many as this node was given; hidden GPUs are "
-            "neither offered to Ray nor examined",
-            source="Ray 2.55 refuses to start in the last two of the failing cases",
-            remedy="on AMD set only `HIP_VISIBLE_DEVICES`, elsewhere none of them; on a node "
-            "that shall use CPUs only, `ROLLCALL_NUM_GPUS=0`",
-        ),
     ),
     Check(
         CheckName.GPU_XID,
         "did the driver report errors since the machine was booted?",
         xids,
-        About(
-            evidence="`NVRM: Xid` lines of the kernel's log, if `/dev/kmsg` can be read",
-            threshold="fails for an error that needs a reboot, warns for one that needs a "
-            "reset or an inspection; ignores errors that a program caused itself, "
-            "and GPUs that this node does not use",
-            source="NVIDIA's Xid catalogue",
-            remedy="what the catalogue says: reset, reboot, or inspect",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
 )

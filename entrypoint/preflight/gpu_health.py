@@ -10,7 +10,7 @@ from entrypoint.machine.gpus.protocol import Gpu
 from entrypoint.machine.limits import GIB, sized
 from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 MOST_REMAPPED_ROWS = 512
 WARM = 5.0
@@ -179,148 +179,65 @@ def _on_each(judge: each_gpu.Judge) -> Callable[[Context], Finding]:
 
 
 CHECKS = (
-    Check(
-        CheckName.GPU_PRESENT,
-        "which GPUs are there?",
-        present,
-        About(
-            evidence="the device files `/dev/nvidia0` … or `/dev/kfd` and `/dev/dri/renderD128` …",
-            threshold="none; without a GPU, or with `ROLLCALL_NUM_GPUS=0`, every check of "
-            "this group is skipped and says so",
-            source="–",
-            remedy="start the container with its GPUs",
-        ),
-    ),
+    Check(CheckName.GPU_PRESENT, "which GPUs are there?", present),
     Check(
         CheckName.GPU_COUNT,
         "are there as many GPUs as asked, and does each answer?",
         counted,
-        About(
-            evidence="device files, and the GPUs that the driver's library reports, against "
-            "`ROLLCALL_NUM_GPUS` or the platform's count",
-            threshold="fails with fewer GPUs than asked, or if one that this node uses does "
-            "not answer",
-            source="a GPU that fell off the bus keeps its device file (Xid 79)",
-            remedy="give the container all GPUs; if one is lost, reset it or reboot",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_RECOVERY,
         "does the driver ask for a reset?",
         _on_each(recovery),
-        About(
-            evidence="NVML's recovery action of each GPU (drivers since 570)",
-            threshold="fails with any action but none",
-            source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML reference",
-            remedy="do what the action says: reset the GPU, reboot the node, or drain it",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_ECC,
         "are there uncorrected memory errors?",
         _on_each(ecc),
-        About(
-            evidence="ECC counters since the driver was loaded; on AMD the RAS counters of "
-            "all blocks",
-            threshold="fails with one uncorrected error",
-            source="NVIDIA GPU memory error management; amdgpu RAS documentation",
-            remedy="reset the GPU; replace it if the errors return",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_REMAPPED_ROWS,
         "are the memory's spare rows used up?",
         _on_each(remapped_rows),
-        About(
-            evidence="remapped rows, pending and failed remappings",
-            threshold="fails with one pending or one failed remapping, or with over "
-            f"{MOST_REMAPPED_ROWS} rows",
-            source="NVIDIA GPU memory error management: 512 rows may be remapped",
-            remedy="reset the GPU if a remapping is pending, replace it if one failed",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_SLOWDOWN,
         "do the GPUs run at full clocks?",
         _on_each(slowdown),
-        About(
-            evidence="the driver's reasons for reduced clocks",
-            threshold="fails for heat, the power supply's brake and hardware slowdown; "
-            "warns at the power limit",
-            source="nvmlClocksEventReasons, NVML reference",
-            remedy="check cooling and power supply, or use another node",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_TEMPERATURE,
         "are the GPUs cool enough?",
         _on_each(temperature),
-        About(
-            evidence="the GPU's sensor; on AMD its hottest spot",
-            threshold=f"fails at the GPU's own limit ({models.HOTTEST:g} °C if it reports none), "
-            f"warns {WARM:g} °C below it",
-            source="the slowdown threshold that the board itself gives",
-            remedy="check the cooling, and what else runs on the GPU",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_PCIE,
         "is the link to the machine at its full width?",
         _on_each(pcie),
-        About(
-            evidence="PCIe lanes in use, possible lanes, and the possible generation",
-            threshold="fails with fewer lanes than possible (only warns for models that the "
-            "table below lacks), warns below the model's generation",
-            source="the table of models below; an idle link may run slower, but not narrower",
-            remedy="reseat the GPU or its riser, check the firmware's settings",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_LINKS,
         "are the links between the GPUs up?",
         _on_each(links),
-        About(
-            evidence="NVLink states, or XGMI's",
-            threshold="fails if one link is down while others are up; warns if all are down, "
-            "or if there are fewer than the model has",
-            source="the table of models below",
-            remedy="restart the fabric manager, reset the GPU, or use another node",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_PARTITION,
         "is each GPU undivided?",
         _on_each(partition),
-        About(
-            evidence="MIG mode, or AMD's compute partition",
-            threshold="warns if a GPU is divided",
-            source="NCCL does not connect MIG instances of one GPU; a division also divides memory",
-            remedy="`nvidia-smi -mig 0`, `amd-smi set --compute-partition SPX`",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
     Check(
         CheckName.GPU_MEMORY,
         "is the GPUs' memory free?",
         held_memory,
-        About(
-            evidence="memory in use on the GPUs and MIG devices that this node uses, and the "
-            "processes that hold it",
-            threshold=f"warns from {sized(HELD_WARNS)}, fails from {HELD_FAILS:.0%} of the memory; "
-            "only warns about memory of an earlier life of this node, whose processes are ended "
-            "before Ray starts, and in `doctor` about the node's own",
-            source="our choice: a node that was killed leaves processes, and the job then finds no "
-            "memory",
-            remedy="end the processes that run there, or reset the GPU",
-        ),
         timeout=each_gpu.NVML_TIMEOUT,
     ),
 )

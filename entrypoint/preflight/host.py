@@ -12,7 +12,7 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.machine import infiniband, limits
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process
 
 OBJECT_STORE_SHARE = 0.3
@@ -164,96 +164,12 @@ def _limit(limit: int) -> str:
 
 
 CHECKS = (
-    Check(
-        CheckName.HOST_SHM,
-        "is /dev/shm large enough for Ray's object store?",
-        shm,
-        About(
-            evidence="the size of `/dev/shm` against the memory that this node may use",
-            threshold=f"fails below {sized(SMALLEST_SHM)}, with GPUs below "
-            f"{sized(SMALLEST_SHM_WITH_GPU)}; warns below {OBJECT_STORE_SHARE:.0%} of the memory",
-            source="Ray's default share; NCCL ends in a bus error with 64 MiB (nccl#290)",
-            remedy="`--shm-size` or `--ipc=host`",
-        ),
-    ),
-    Check(
-        CheckName.HOST_NOFILE,
-        "may enough files be open?",
-        nofile,
-        About(
-            evidence="the hard limit of RLIMIT_NOFILE, to which the node can raise its own limit",
-            threshold=f"fails below {FEWEST_FILES}, warns below {ENOUGH_FILES}",
-            source="Ray's documentation: 65536 on a head",
-            remedy=f"`--ulimit nofile={ENOUGH_FILES}:{ENOUGH_FILES}`",
-        ),
-    ),
-    Check(
-        CheckName.HOST_NPROC,
-        "may enough processes and threads run?",
-        nproc,
-        About(
-            evidence="RLIMIT_NPROC and the cgroup's `pids.max`",
-            threshold=f"fails below {FEWEST_PROCESSES}, warns below {ENOUGH_PROCESSES}",
-            source="with too few, Ray says that no agent is available (verl#768)",
-            remedy=f"`--ulimit nproc={ENOUGH_PROCESSES} --pids-limit=-1`",
-        ),
-    ),
-    Check(
-        CheckName.HOST_MEMLOCK,
-        "may memory be locked for RDMA?",
-        memlock,
-        About(
-            evidence="RLIMIT_MEMLOCK, if there are GPUs and InfiniBand or RoCE devices, "
-            "unless `NCCL_IB_DISABLE` disables these",
-            threshold=f"fails below {sized(LEAST_LOCKED)}, warns if there is any limit",
-            source="NCCL user guide, troubleshooting (nccl-tests#206)",
-            remedy="`--ulimit memlock=-1:-1`",
-        ),
-    ),
-    Check(
-        CheckName.HOST_MEMORY,
-        "is there enough memory?",
-        memory,
-        About(
-            evidence="the smallest limit of the cgroups above this process, and the machine's",
-            threshold=f"fails below {sized(SMALLEST_MEMORY)}, warns below {sized(ENOUGH_MEMORY)}",
-            source="a head takes about 700 MB, measured",
-            remedy="`--memory`, or no limit",
-        ),
-    ),
-    Check(
-        CheckName.HOST_CPUS,
-        "may this node use the CPUs that it sees?",
-        cpus,
-        About(
-            evidence="affinity and the cgroup's quota, against `ROLLCALL_NUM_CPUS`",
-            threshold="warns if the node offers more CPUs than it may use, or may use less "
-            "than one",
-            source="Ray places as many actors as CPUs are offered",
-            remedy="`--cpus`, or offer fewer",
-        ),
-    ),
-    Check(
-        CheckName.HOST_CLOCK,
-        "is the clock right?",
-        clock,
-        About(
-            evidence="the clock against the time of Rollcall's installation",
-            threshold="fails if the clock is a day behind that time; the head compares clocks"
-            " at check-in (nodes.clock)",
-            source="with such a clock, certificates and tokens are not valid yet",
-            remedy="set the host's clock (NTP)",
-        ),
-    ),
-    Check(
-        CheckName.HOST_REAPER,
-        "does process 1 reap orphans?",
-        reaper,
-        About(
-            evidence=f"an orphaned process, and whether it is gone within {REAP_SECONDS:g} s",
-            threshold="warns if it stays",
-            source="each of Ray's job submissions leaves some (ray#50031)",
-            remedy="`--init`, or keep tini as the first process",
-        ),
-    ),
+    Check(CheckName.HOST_SHM, "is /dev/shm large enough for Ray's object store?", shm),
+    Check(CheckName.HOST_NOFILE, "may enough files be open?", nofile),
+    Check(CheckName.HOST_NPROC, "may enough processes and threads run?", nproc),
+    Check(CheckName.HOST_MEMLOCK, "may memory be locked for RDMA?", memlock),
+    Check(CheckName.HOST_MEMORY, "is there enough memory?", memory),
+    Check(CheckName.HOST_CPUS, "may this node use the CPUs that it sees?", cpus),
+    Check(CheckName.HOST_CLOCK, "is the clock right?", clock),
+    Check(CheckName.HOST_REAPER, "does process 1 reap orphans?", reaper),
 )

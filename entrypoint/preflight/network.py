@@ -11,7 +11,7 @@ from entrypoint.machine.interfaces import Interface
 from entrypoint.net import dns
 from entrypoint.net.wait import NotYetError
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 INSTANT_CLUSTER = "runpod-instant-cluster"
 RUNPOD_NETWORK = ".runpod.internal"
@@ -138,43 +138,11 @@ def runpod(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check(
-        CheckName.HOST_NAMES,
-        "do this host's own name and localhost resolve?",
-        names,
-        About(
-            evidence="look-ups of `localhost`, of the host's name and, on a worker, of the head's",
-            threshold=f"fails if `localhost` has no address within {dns.ANSWER_SECONDS:g} s, "
-            "warns if the host's name has none; the head may come later",
-            source="Ray looks `localhost` up (ray#43416), gloo the host's own name",
-            remedy="add them to `/etc/hosts`, or give the container a `--hostname`",
-        ),
-    ),
+    Check(CheckName.HOST_NAMES, "do this host's own name and localhost resolve?", names),
     Check(
         CheckName.FABRIC_INTERFACE,
         "is the interface that NCCL and gloo use the one that leads to the head?",
         chosen,
-        About(
-            evidence="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`, the interfaces with "
-            "their state, and the source address of the route to the head",
-            threshold="fails if a head finds only loopback addresses, or if a named interface"
-            " is missing or down. If the named interface is not that of the route, "
-            "fails on a RunPod Instant Cluster and warns elsewhere; warns if NCCL "
-            "itself would choose another interface. An interface with RDMA may "
-            "differ",
-            source="NCCL user guide; on RunPod Instant Clusters `eth0` reaches only the internet",
-            remedy="set the interface that the finding names",
-        ),
     ),
-    Check(
-        CheckName.FABRIC_RUNPOD,
-        "is the network between the nodes fit for training?",
-        runpod,
-        About(
-            evidence=f"whether the head's name ends in `{RUNPOD_NETWORK}`",
-            threshold="warns if it does",
-            source="RunPod's documentation: 100 Mbit/s between pods",
-            remedy="use an Instant Cluster, or keep one pod",
-        ),
-    ),
+    Check(CheckName.FABRIC_RUNPOD, "is the network between the nodes fit for training?", runpod),
 )

@@ -13,7 +13,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.port_block import why_not
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process, services
 from entrypoint.processes.fork_server import client as fork_server
 
@@ -123,36 +123,11 @@ def stale_ray(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check(
-        CheckName.HOST_PORTS,
-        "are the ports of this node free?",
-        ports,
-        About(
-            evidence="a bind to each port that Ray's daemons listen on and, on the head, GCS,"
-            " dashboard, Ray client and control port; and to all worker ports",
-            threshold=f"fails if a named port is taken, and still taken {ENDING_SECONDS:g} s "
-            f"later, or if fewer than {FEWEST_WORKER_PORTS} worker ports are free; warns if an "
-            "earlier life of this node holds the port, or, in `doctor`, the node itself",
-            source="with a taken agent port the job's submission fails with a misleading "
-            "error (Ray PR 51869)",
-            remedy="end the process that listens there, or set the variable that the finding names",
-        ),
-        timeout=10.0,
-    ),
+    Check(CheckName.HOST_PORTS, "are the ports of this node free?", ports, timeout=10.0),
     Check(
         CheckName.HOST_STALE_RAY,
         "is there an earlier Ray of this node, or another node of its name, on this machine?",
         stale_ray,
-        About(
-            evidence="processes with this node's mark in their environment, and whether the "
-            "entrypoint that started them is alive",
-            threshold="fails if such an entrypoint is alive (`doctor`, which starts no other,"
-            " warns and names it); warns if it is gone",
-            source="leftover processes are ended before Ray starts; processes of a living "
-            "node, for example of another run on this machine, must not be ended",
-            remedy="give the second node of a machine its own ROLLCALL_NODE_NAME and "
-            "ROLLCALL_RAY_TEMP_DIR; leftover processes need no action",
-        ),
         timeout=10.0,
     ),
 )

@@ -8,7 +8,7 @@ from importlib import metadata
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.inventory import installed
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 
 def ray(context: Context) -> Finding:
@@ -48,26 +48,6 @@ def torch(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check(
-        CheckName.VERSIONS_RAY,
-        "is Ray installed, in the version that Rollcall requires?",
-        ray,
-        About(
-            evidence="the installed package against Rollcall's requirement",
-            threshold="fails if it is missing, warns if the version differs",
-            source="the head refuses a node whose Ray differs from its own (nodes.versions)",
-            remedy="use one image everywhere",
-        ),
-    ),
-    Check(
-        CheckName.VERSIONS_TORCH,
-        "is torch installed, if the recipe needs it?",
-        torch,
-        About(
-            evidence="the installed package",
-            threshold="fails if it is missing and the recipe is `builtin`",
-            source="the trainer computes with it",
-            remedy="use the image, or install the trainer's requirements",
-        ),
-    ),
+    Check(CheckName.VERSIONS_RAY, "is Ray installed, in the version that Rollcall requires?", ray),
+    Check(CheckName.VERSIONS_TORCH, "is torch installed, if the recipe needs it?", torch),
 )

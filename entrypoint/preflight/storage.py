@@ -12,7 +12,7 @@ from contract.run_dir import ExitCode, sync_directory
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import Check, Context
-from entrypoint.preflight.verdict import About, Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
@@ -137,14 +137,6 @@ CHECKS = (
         CheckName.HOST_RUN_DIR,
         "can the run directory be written?",
         run_dir,
-        About(
-            evidence="a write, an fsync, a rename and a deletion in `ROLLCALL_RUN_DIR`; free space "
-            "and inodes; the storage's clock",
-            threshold=f"fails if one of them fails or below {sized(SMALLEST_RUN_DIR)} free, "
-            f"warns below {sized(ENOUGH_RUN_DIR)} or {CLOCK_SKEW_SECONDS:g} s of difference",
-            source="a checkpoint does the same; the exit code is 73",
-            remedy="mount storage that all nodes share, writable for the container's user",
-        ),
         timeout=15.0,
         exit_code=ExitCode.RUN_DIR,
     ),
@@ -152,26 +144,7 @@ CHECKS = (
         CheckName.HOST_RUN_DIR_SPEED,
         "is the run directory fast enough for checkpoints?",
         speed,
-        About(
-            evidence=f"a write of {sized(PROBE_BYTES)} with its fsync, cut off after "
-            f"{PROBE_SECONDS:g} s",
-            threshold=f"warns below {SLOW / 1e6:.0f} MB/s",
-            source="our choice: a 7B model's checkpoint then takes half an hour",
-            remedy="use faster storage, or save less often",
-        ),
         timeout=15.0,
     ),
-    Check(
-        CheckName.HOST_TEMP_DIR,
-        "can Ray's own directory be written?",
-        temp_dir,
-        About(
-            evidence="permissions of, and space in, `ROLLCALL_RAY_TEMP_DIR` or `/tmp/ray`",
-            threshold=f"fails if it cannot be written or below {sized(SMALLEST_TEMP)} free, "
-            f"warns below {sized(ENOUGH_TEMP)} or if {RAY_FULL:.0%} are in use",
-            source="Ray refuses to write objects to a disk that is 95 % full",
-            remedy="free space, or set `ROLLCALL_RAY_TEMP_DIR`",
-        ),
-        timeout=10.0,
-    ),
+    Check(CheckName.HOST_TEMP_DIR, "can Ray's own directory be written?", temp_dir, timeout=10.0),
 )

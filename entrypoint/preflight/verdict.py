@@ -37,16 +37,3 @@ def worst(findings: Sequence[Finding]) -> Finding:
     remedies = dict.fromkeys(finding.remedy for finding in decisive if finding.remedy)
     evidence = "; ".join(finding.evidence for finding in decisive)
     return Finding(verdict, evidence, "; ".join(remedies))
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """The documentation of a check, besides its question."""
-
-    evidence: str
-    """What the check looks at."""
-    threshold: str
-    """When it warns or fails."""
-    source: str
-    """Who set the threshold, or what fails beyond it."""
-    remedy: str

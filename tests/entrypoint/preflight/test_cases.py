@@ -304,14 +304,6 @@ def test_a_machine_with_the_fault_is_told_with_evidence_and_remedy(
     assert result.remedy or result.verdict is Verdict.SKIP
 
 
-@EVERY
-def test_the_page_of_checks_says_all_of_it(check: Check) -> None:
-    assert check.about is not None
-    assert check.question.endswith("?")
-    for text in (check.about.evidence, check.about.threshold, check.about.remedy):
-        assert text
-
-
 def test_there_is_no_case_for_a_check_that_is_gone() -> None:
     assert set(CASES) == {check.name for check in CHECKS}
 
