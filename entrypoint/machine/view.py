@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint.machine import interfaces
-from entrypoint.machine.gpus import amd_smi, nvml
+from entrypoint.machine.gpus import amd, nvidia
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Machine:
     cgroup: Path = Path("/sys/fs/cgroup")
     sys: Path = Path("/sys")
     rocm: Path = Path("/opt/rocm")
-    nvml: Callable[[], nvml.Nvml | None] = nvml.load
-    amdsmi: Callable[[], amd_smi.AmdSmi | None] = amd_smi.load
+    nvml: Callable[[], nvidia.Nvml | None] = nvidia.load
+    amdsmi: Callable[[], amd.AmdSmi | None] = amd.load
     addresses: Callable[[], Mapping[str, Sequence[str]]] = interfaces.addresses
 
 

@@ -3,6 +3,7 @@
 # ruff: noqa: N802 - the names are the library's own
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from entrypoint.machine.gpus.nvml import Nvml
+import pynvml
+
 from tests.support.repository import DATA
 
 CONSTANTS = {
@@ -65,7 +67,15 @@ class RecordedNvml:
     def __getattr__(self, name: str) -> Any:
         if name in CONSTANTS:
             return CONSTANTS[name]
-        return lambda *arguments: self._answer(name, *arguments)
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+        theirs = inspect.signature(inspect.unwrap(getattr(pynvml, name)))
+
+        def call(*arguments: Any) -> Any:
+            theirs.bind(*arguments)  # the package takes them too
+            return self._answer(name, *arguments)
+
+        return call
 
     def _answer(self, name: str, *arguments: Any) -> Any:
         if name in self._record["system"]:
@@ -128,13 +138,13 @@ def _shaped(name: str, value: Any, arguments: list[Any]) -> Any:
     return value
 
 
-def nvml(state: str, devices: dict[str, Any] | None = None, **changes: Any) -> Nvml:
+def nvml(state: str, devices: dict[str, Any] | None = None, **changes: Any) -> RecordedNvml:
     """The library of a machine in `state`, `changes` made to what each device answers, and
     `devices` to what some of them do."""
     record = json.loads((DATA / "nvml" / f"{state}.json").read_text())
     record["device"] |= changes
     record["devices"] |= devices or {}
-    return RecordedNvml(record)  # type: ignore[return-value]
+    return RecordedNvml(record)
 
 
 def write(root: Path, files: dict[str, str | int]) -> Path:

@@ -6,6 +6,7 @@ XGMI hive, compute partition, hwmon).
 
 from __future__ import annotations
 
+import importlib
 import re
 import threading
 from collections import Counter
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from entrypoint.machine.gpus.amd_smi import AmdSmi, Handle
 from entrypoint.machine.gpus.protocol import (
     Gpu,
     GpuError,
@@ -29,6 +29,13 @@ from entrypoint.machine.gpus.protocol import (
 from entrypoint.machine.limits import read
 
 T = TypeVar("T")
+
+AmdSmi = Any
+"""AMD's management library: ROCm's package `amdsmi`, or a record of its answers.
+
+Every call raises AmdSmiException."""
+Handle = Any
+"""The library's handle of a device."""
 
 NOT_INIT = 32
 """AMDSMI_STATUS_NOT_INIT, as amdsmi.h numbers it."""
@@ -47,6 +54,14 @@ DEVICES = {
     "0x74a5": "AMD Instinct MI325X",
 }
 """PCI device ids, for boards that do not tell their product's name."""
+
+
+def load() -> AmdSmi | None:
+    """The package; None if it, or the library that it loads, is not installed."""
+    try:
+        return importlib.import_module("amdsmi")
+    except (ImportError, OSError, KeyError, AttributeError):  # it looks for ROCm as it is imported
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +236,8 @@ def opened(library: AmdSmi, kfd: Path) -> Iterator[list[Gpu]]:
 
 def _handles(library: AmdSmi) -> list[Handle]:
     try:
-        return library.amdsmi_get_processor_handles()
+        handles: list[Handle] = library.amdsmi_get_processor_handles()
+        return handles
     except library.AmdSmiException as error:
         raise GpuError(f"amdsmi shows no GPUs: {error}") from None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from entrypoint.machine.gpus.nvml import Handle, Nvml
 from entrypoint.machine.gpus.protocol import (
     GpuError,
     Links,
@@ -20,6 +20,13 @@ from entrypoint.machine.gpus.protocol import (
 
 T = TypeVar("T")
 
+Nvml = Any
+"""NVIDIA's management library: the package `pynvml`, or a record of its answers.
+
+Every call raises NVMLError, whose `value` is the code."""
+Handle = Any
+"""The library's handle of a device."""
+
 RECOVERY_ACTIONS = {
     0: "",
     1: "reset the GPU",
@@ -31,6 +38,14 @@ RECOVERY_ACTIONS = {
     7: "reboot the system",
 }
 """NVML_GPU_RECOVERY_ACTION_*, as nvml.h numbers them."""
+
+
+def load() -> Nvml | None:
+    """The library's package; None if it is not installed."""
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
