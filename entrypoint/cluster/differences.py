@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from entrypoint.cluster.roll import (
-    CLOCK_WARNS,
-    RegisteredNode,
-)
+from entrypoint.cluster.roll import CLOCK_WARNS, RegisteredNode
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 
@@ -22,19 +18,11 @@ MOST_NAMED = 5
 SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl", "rccl", "driver")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCheck:
-    """A check of all nodes together."""
-
-    name: str
-    differences: Callable[[Sequence[RegisteredNode]], list[str]]
-
-
 def skipped_checks(settings: Settings) -> frozenset[str]:
     """Return the names of the checks that the head skips: all, unless preflight is strict."""
     if settings.preflight is PreflightMode.STRICT:
         return settings.preflight_skip
-    return frozenset(check.name for check in CHECKS)
+    return frozenset(CHECKS)
 
 
 def differences(
@@ -42,10 +30,10 @@ def differences(
 ) -> list[str]:
     """One sentence for each difference; `skipped_checks`: names of checks that are not asked."""
     return [
-        f"{check.name}: {sentence}"
-        for check in CHECKS
-        if check.name not in skipped_checks
-        for sentence in check.differences(nodes)
+        f"{name}: {sentence}"
+        for name, check in CHECKS.items()
+        if name not in skipped_checks
+        for sentence in check(nodes)
     ]
 
 
@@ -127,13 +115,14 @@ def nothing(nodes: Sequence[RegisteredNode]) -> list[str]:
     return []
 
 
-CHECKS = (
-    NodeCheck(CheckName.NODES_VERSIONS, nothing),
-    NodeCheck(CheckName.NODES_STORAGE, nothing),
-    NodeCheck(CheckName.NODES_CLOCK, clock),
-    NodeCheck(CheckName.NODES_ADDRESS, address),
-    NodeCheck(CheckName.NODES_SOFTWARE, software),
-    NodeCheck(CheckName.NODES_GPUS, gpus),
-    NodeCheck(CheckName.NODES_ENVIRONMENT, environment),
-    NodeCheck(CheckName.NODES_MTU, mtu),
-)
+CHECKS: Mapping[CheckName, Callable[[Sequence[RegisteredNode]], list[str]]] = {
+    CheckName.NODES_VERSIONS: nothing,
+    CheckName.NODES_STORAGE: nothing,
+    CheckName.NODES_CLOCK: clock,
+    CheckName.NODES_ADDRESS: address,
+    CheckName.NODES_SOFTWARE: software,
+    CheckName.NODES_GPUS: gpus,
+    CheckName.NODES_ENVIRONMENT: environment,
+    CheckName.NODES_MTU: mtu,
+}
+"""The checks of all nodes together: each returns a sentence for each difference."""
