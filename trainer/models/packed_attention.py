@@ -30,7 +30,10 @@ class Layout:
     rows: int
     width: int
     tokens: Tensor | None
-    """[B * width] the token of each place."""
+    """[B * width] the token of each place.
+
+    The places after the end of a row repeat token 0. No real token attends to what follows it, so
+    no gradient comes back from them."""
     places: Tensor | None
     """[M] the place of each token."""
 
@@ -48,37 +51,15 @@ class Layout:
         """[1, heads, M, size] → [B, heads, width, size]"""
         flat = states.squeeze(0).transpose(0, 1)
         if self.tokens is not None:
-            flat = _Move.apply(flat, self.tokens, self.places)  # type: ignore[no-untyped-call]
+            flat = flat.index_select(0, self.tokens)
         return flat.reshape(self.rows, self.width, *flat.shape[1:]).transpose(1, 2)
 
     def end_to_end(self, states: Tensor) -> Tensor:
         """[B, width, heads, size] → [1, M, heads, size]"""
         flat = states.reshape(self.rows * self.width, *states.shape[2:])
         if self.places is not None:
-            flat = _Move.apply(flat, self.places, self.tokens)  # type: ignore[no-untyped-call]
+            flat = flat.index_select(0, self.places)
         return flat.unsqueeze(0)
-
-
-class _Move(torch.autograd.Function):
-    """The rows of the input that `to` names; `back` is the way back.
-
-    autograd's own backward adds rows up one by one; here each comes from one place at most. The
-    places after the end of a row repeat token 0 on the way there: no real token attends to what
-    follows it, so no gradient comes back from them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, to: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(to, back)
-        return states.index_select(0, to)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        to, back = ctx.saved_tensors
-        if len(back) < len(to):
-            return gradient.index_select(0, back), None, None
-        nothing = gradient.new_zeros(len(back), *gradient.shape[1:])
-        return nothing.index_copy(0, to, gradient), None, None
 
 
 def attend(
