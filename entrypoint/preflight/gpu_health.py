@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.gpus import discover, models
 from entrypoint.machine.gpus.protocol import Gpu
@@ -174,8 +172,10 @@ def held_memory(context: Context) -> Finding:
     return each_gpu.each(context, judge)
 
 
-def _on_each(judge: each_gpu.Judge) -> Callable[[Context], Finding]:
-    return lambda context: each_gpu.each(context, judge)
+def _on_each(name: CheckName, question: str, judge: each_gpu.Judge) -> Check:
+    """A check that asks each GPU of this node."""
+    timeout = each_gpu.NVML_TIMEOUT
+    return Check(name, question, lambda context: each_gpu.each(context, judge), timeout=timeout)
 
 
 CHECKS = (
@@ -186,54 +186,14 @@ CHECKS = (
         counted,
         timeout=each_gpu.NVML_TIMEOUT,
     ),
-    Check(
-        CheckName.GPU_RECOVERY,
-        "does the driver ask for a reset?",
-        _on_each(recovery),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_ECC,
-        "are there uncorrected memory errors?",
-        _on_each(ecc),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_REMAPPED_ROWS,
-        "are the memory's spare rows used up?",
-        _on_each(remapped_rows),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_SLOWDOWN,
-        "do the GPUs run at full clocks?",
-        _on_each(slowdown),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_TEMPERATURE,
-        "are the GPUs cool enough?",
-        _on_each(temperature),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_PCIE,
-        "is the link to the machine at its full width?",
-        _on_each(pcie),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_LINKS,
-        "are the links between the GPUs up?",
-        _on_each(links),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
-    Check(
-        CheckName.GPU_PARTITION,
-        "is each GPU undivided?",
-        _on_each(partition),
-        timeout=each_gpu.NVML_TIMEOUT,
-    ),
+    _on_each(CheckName.GPU_RECOVERY, "does the driver ask for a reset?", recovery),
+    _on_each(CheckName.GPU_ECC, "are there uncorrected memory errors?", ecc),
+    _on_each(CheckName.GPU_REMAPPED_ROWS, "are the memory's spare rows used up?", remapped_rows),
+    _on_each(CheckName.GPU_SLOWDOWN, "do the GPUs run at full clocks?", slowdown),
+    _on_each(CheckName.GPU_TEMPERATURE, "are the GPUs cool enough?", temperature),
+    _on_each(CheckName.GPU_PCIE, "is the link to the machine at its full width?", pcie),
+    _on_each(CheckName.GPU_LINKS, "are the links between the GPUs up?", links),
+    _on_each(CheckName.GPU_PARTITION, "is each GPU undivided?", partition),
     Check(
         CheckName.GPU_MEMORY,
         "is the GPUs' memory free?",
