@@ -18,8 +18,6 @@ from env.types import Prompt, Score
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Weights = dict[str, NDArray[np.generic]]
-"""Parameter name → array; bfloat16 travels as int16, for numpy has no such type."""
 
 
 class TrainingError(RuntimeError):

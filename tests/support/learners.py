@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.training import LoRASettings
 from trainer.models.settings import ModelSettings
-from trainer.types import Experience, Sequences, Weights
+from trainer.types import Experience, Sequences
 from trainer.workers.critic import CriticActor
 from trainer.workers.policy import PolicyActor
 from trainer.workers.settings import LearnerSettings
+
+Weights = dict[str, NDArray[np.generic]]
+"""Parameter name → array; bfloat16 as int16, for numpy has no such type."""
 
 
 def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
@@ -72,6 +78,17 @@ def experience(of: Sequences | None = None) -> Experience:
         ref_log_probs=draw[4] - 2,
         kl_coef=0.1,
     )
+
+
+def weights_of(actor: PolicyActor) -> Weights:
+    """The policy's weights as engines get them, on the CPU in its own memory; of rank 0 alone."""
+    merged = actor._merged()  # all ranks gather them together
+    return {name: _array(value) for name, value in merged.items()} if actor._rank.leads else {}
+
+
+def _array(value: Tensor) -> NDArray[np.generic]:
+    tensor = value.detach().cpu()
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def copy(weights: Weights) -> Weights:

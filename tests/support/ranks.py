@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.support.learners import Weights, weights_of
 from trainer.algorithms.losses import CriticObjective, PolicyObjective
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
-from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences, Weights
+from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.weight_sync import shared_memory as weights
 from trainer.workers.settings import LearnerSettings
 
@@ -134,8 +135,7 @@ class Workbench:
         return count
 
     def weights(self) -> Weights:
-        found: Weights = self._actor.weights()
-        return found
+        return weights_of(self._actor)
 
 
 def _held() -> int:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Address, Entry, Segment
 from trainer.cluster.tcp_stream import Reader, Server
-from trainer.types import Weights
 from trainer.weight_sync.messages import Bucket, BucketSpec
 
 PART_BYTES = 256 << 20
@@ -58,11 +57,6 @@ def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
         result[-1].append(entry)
         room -= size_of(entry)
     return [tuple(part) for part in result]
-
-
-def export(state: Mapping[str, Tensor]) -> Weights:
-    """A model's tensors as numpy arrays; on CPU they share its memory."""
-    return {name: _array(tensor) for name, tensor in state.items()}
 
 
 class SharedMemorySender:
@@ -220,11 +214,3 @@ def _aligned(size: int) -> int:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _array(parameter: Tensor) -> NDArray[np.generic]:
-    tensor = parameter.detach().cpu()
-    if tensor.dtype is torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    array: NDArray[np.generic] = tensor.numpy()
-    return array

@@ -21,8 +21,7 @@ from trainer.models import lora, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
-from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences, Weights
-from trainer.weight_sync import shared_memory as weight_transfer
+from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.weight_sync.cuda_ipc import IpcSender
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRendezvous, IpcHandle, Member
 from trainer.weight_sync.nccl import NcclSender
@@ -136,10 +135,6 @@ class PolicyActor(LearnerActor):
             self._lender.end()
             self._lender = None
         self._engine.offload()
-
-    def weights(self) -> Weights:
-        merged = self._merged()
-        return weight_transfer.export(merged) if self._rank.leads else {}
 
     def _merged(self) -> dict[str, Tensor]:
         """Returns the weights as the engines need them, with adapters merged."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from env.types import RewardRequest, Score
 from trainer.checkpoint.protocol import Checkpointable, Exportable
-from trainer.types import Experience, FloatArray, Measured, Metrics, Sequences, Weights
+from trainer.types import Experience, FloatArray, Measured, Metrics, Sequences
 from trainer.weight_sync.messages import WeightSender
 
 
@@ -32,9 +32,6 @@ class Learner(Checkpointable, Protocol):
 class Policy(Learner, Exportable, WeightSender, Protocol):
     def log_probs(self, sequences: Sequences) -> FloatArray:
         """Like `Reference.log_probs`."""
-
-    def weights(self) -> Weights:
-        """Returns all current weights."""
 
 
 class Critic(Learner, Protocol):

@@ -9,9 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support.learners import critic, experience, largest_difference, lora, policy
+from tests.support.learners import (
+    Weights,
+    critic,
+    experience,
+    largest_difference,
+    lora,
+    policy,
+    weights_of,
+)
 from tests.support.tiny_run import Tiny, of_the_samples
-from trainer.types import UnfitModelError, Weights
+from trainer.types import UnfitModelError
 
 
 def copy(weights: Weights) -> Weights:
@@ -22,10 +30,10 @@ def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weight
     tiny: Tiny,
 ) -> None:
     plain, adapted = policy(tiny), policy(tiny, lora=lora("q_proj", "down_proj"))
-    before = copy(adapted.weights())
-    assert largest_difference(before, plain.weights()) == 0
+    before = copy(weights_of(adapted))
+    assert largest_difference(before, weights_of(plain)) == 0
     adapted.update(experience(), step=1)
-    after = adapted.weights()
+    after = weights_of(adapted)
     moved = {name for name in before if np.abs(after[name] - before[name]).max() > 0}
     assert moved
     assert all(name.endswith(("q_proj.weight", "down_proj.weight")) for name in moved)
@@ -42,9 +50,9 @@ def test_engines_get_what_the_policy_computes_with(tiny: Tiny, tmp_path: Path) -
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     weights = dict(exported.named_parameters())
     assert {n: p.shape for n, p in weights.items()} == {
-        name: array.shape for name, array in actor.weights().items()
+        name: array.shape for name, array in weights_of(actor).items()
     }
-    for name, array in actor.weights().items():
+    for name, array in weights_of(actor).items():
         assert torch.equal(weights[name], torch.from_numpy(array))
     same = policy(Tiny(tmp_path / "hf", tiny.prompts, tiny.held_out))
     assert np.abs(same.log_probs(known.sequences) - expected).max() < 1e-5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.learners import experience, lora, policy
+from tests.support.learners import experience, lora, policy, weights_of
 from tests.support.tiny_run import Tiny
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
@@ -45,7 +45,7 @@ def test_what_leaves_in_parts_is_what_the_policy_computes_with(
             assert [tuple(t.shape) for t in tensors.values()] == [entry.shape for entry in part]
             found |= {name: tensor.numpy().copy() for name, tensor in tensors.items()}
     actor.withdraw()
-    expected = actor.weights()
+    expected = weights_of(actor)
     assert [*found] == [*expected]
     assert all(np.array_equal(found[name], array) for name, array in expected.items())
 

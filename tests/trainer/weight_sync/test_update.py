@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.engines import settings
-from tests.support.learners import experience, policy
+from tests.support.learners import experience, policy, weights_of
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
@@ -54,7 +54,7 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     update.update_weights(LocalWorkerGroup([actor]), pool, 3, wake=sleeping)
     for engine in engines:
         loaded = {name: p.detach().numpy() for name, p in engine._model.named_parameters()}
-        assert all(np.array_equal(loaded[n], array) for n, array in actor.weights().items())
+        assert all(np.array_equal(loaded[n], array) for n, array in weights_of(actor).items())
         after = engine.generate([Request("12+34=", (0,))], GREEDY)[0]
         assert (before.version, after.version) == (0, 3)
 

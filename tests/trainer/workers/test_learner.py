@@ -15,6 +15,7 @@ from tests.support.learners import (
     largest_difference,
     policy,
     sequences,
+    weights_of,
 )
 from tests.support.tiny_run import Tiny, of_the_samples
 from trainer.types import Sequences, TrainingError
@@ -50,8 +51,8 @@ def test_an_update_is_the_same_however_it_is_cut_into_micro_batches(tiny: Tiny) 
     for micro in (4, 2, 1):
         actor = policy(tiny, micro_train_batch_size=micro)
         actor.update(experience(), step=1)
-        results.append(copy(actor.weights()))
-    before = policy(tiny).weights()
+        results.append(copy(weights_of(actor)))
+    before = weights_of(policy(tiny))
     assert largest_difference(results[0], before) > 1e-3
     # Adam turns the sum's last bits into visible, but small differences.
     assert largest_difference(results[0], results[1]) < 1e-4
@@ -88,7 +89,7 @@ def test_saved_and_restored_learners_go_on_to_the_bit(tiny: Tiny, tmp_path: Path
     second.restore(tmp_path)
     after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
     assert after[0] == after[1]
-    assert largest_difference(first.weights(), second.weights()) == 0
+    assert largest_difference(weights_of(first), weights_of(second)) == 0
 
 
 def test_an_update_depends_on_nothing_that_its_process_did_before(forgetful: Tiny) -> None:
@@ -97,7 +98,7 @@ def test_an_update_depends_on_nothing_that_its_process_did_before(forgetful: Tin
         actor = policy(forgetful)
         torch.rand(drawn_before)
         actor.update(experience(), step=1)
-        results.append(copy(actor.weights()))
+        results.append(copy(weights_of(actor)))
     assert largest_difference(results[0], results[1]) == 0
 
 
@@ -105,4 +106,4 @@ def test_gradient_checkpointing_changes_no_result(tiny: Tiny) -> None:
     plain, frugal = policy(tiny), policy(tiny, gradient_checkpointing=True)
     plain.update(experience(), step=1)
     frugal.update(experience(), step=1)
-    assert largest_difference(plain.weights(), frugal.weights()) < 1e-6
+    assert largest_difference(weights_of(plain), weights_of(frugal)) < 1e-6

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.learners import experience, largest_difference, policy
+from tests.support.learners import experience, largest_difference, policy, weights_of
 from tests.support.tiny_run import Tiny
 
 
@@ -36,6 +36,6 @@ def test_the_first_update_finds_out_what_a_pass_before_would_have_said(tiny: Tin
         actor = policy(tiny)
         metrics = actor.update(replace(known, old_log_probs=old), step=1)
         assert metrics["ratio"] == pytest.approx(1, abs=1e-5)
-        results.append({name: array.copy() for name, array in actor.weights().items()})
+        results.append({name: array.copy() for name, array in weights_of(actor).items()})
     assert np.any(before)
     assert largest_difference(*results) < 1e-4
