@@ -138,7 +138,7 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
     import numpy as np
     import torch
 
-    from trainer.algorithms.losses import PolicyObjective
+    from trainer.algorithms.objectives import PolicyObjective
     from trainer.types import Experience, Sequences
     from trainer.workers.policy import PolicyActor
 

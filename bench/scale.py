@@ -162,7 +162,7 @@ class OverRay:
     """Ranks of a policy, as the trainer starts them."""
 
     def __init__(self, model: Path, case: Case) -> None:
-        from trainer.algorithms.losses import PolicyObjective
+        from trainer.algorithms.objectives import PolicyObjective
         from trainer.cluster import placement
         from trainer.cluster.ray_worker_group import RayLauncher
 
@@ -243,7 +243,7 @@ class Bare:
 def bare(model: Path, rank: int, ranks: int) -> None:
     """An update with the samples that `rank` takes, and no other rank, for each line that comes."""
     from trainer.algorithms import batching
-    from trainer.algorithms.losses import PolicyObjective
+    from trainer.algorithms.objectives import PolicyObjective
     from trainer.workers.policy import PolicyActor
 
     whole = experience(COMPARED)

@@ -142,7 +142,7 @@ def one_token(engines: Any) -> None:
 
 def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     """A policy and an engine, each in a process; `apart`: on the nodes that offer their names."""
-    from trainer.algorithms.losses import PolicyObjective
+    from trainer.algorithms.objectives import PolicyObjective
     from trainer.cluster import placement
     from trainer.cluster.ray_worker_group import RayLauncher
     from trainer.config import layout

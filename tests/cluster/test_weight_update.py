@@ -20,7 +20,7 @@ from tests.support.learners import settings as learner
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.losses import PolicyObjective
+from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience

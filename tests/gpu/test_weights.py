@@ -21,7 +21,7 @@ from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny
 from tests.support.vllm import SAMPLING, requests, worst
 from tests.support.vllm import settings as engine_settings
-from trainer.algorithms.losses import PolicyObjective
+from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience

@@ -12,13 +12,8 @@ from torch import Tensor
 
 from tests.oracles.batches import Array, Batch
 from trainer.algorithms import losses
-from trainer.algorithms.losses import (
-    Loss,
-    PolicyInputs,
-    PolicyObjective,
-    ValueInputs,
-    token_weights,
-)
+from trainer.algorithms.losses import Loss, PolicyInputs, ValueInputs, token_weights
+from trainer.algorithms.objectives import PolicyObjective
 
 LONGEST = 12
 """The longest completion there can be, where the loss is divided by it."""

@@ -9,7 +9,7 @@ import numpy as np
 from tests.oracles import ours
 from tests.oracles.batches import Batch
 from tests.oracles.process import Peers
-from trainer.algorithms.losses import PolicyObjective
+from trainer.algorithms.objectives import PolicyObjective
 
 LOW, HIGH = 0.2, 0.3
 

@@ -15,8 +15,7 @@ from tests.oracles.agreement import differs, same
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
 from trainer.algorithms.advantages import Estimator
-from trainer.algorithms.importance_sampling import CorrectionSettings
-from trainer.algorithms.losses import PolicyObjective
+from trainer.algorithms.objectives import CorrectionSettings, PolicyObjective
 
 
 def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:

@@ -14,7 +14,7 @@ from tests.oracles.agreement import TOLERANCE, given, same
 from tests.oracles.batches import Batch, batches, wide_batches
 from tests.oracles.policy_loss_calls import HIGH, LOW, objective, of_openrlhf, of_trl, spread
 from tests.oracles.process import Peers
-from trainer.algorithms.importance_sampling import CorrectionSettings
+from trainer.algorithms.objectives import CorrectionSettings
 
 ANY = batches() | wide_batches()
 BOUNDS = st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0), (1.0, 1.0)])

@@ -20,7 +20,7 @@ from env.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.support.learners import settings
 from tests.support.tiny_run import Tiny, events, metric_rows, train
-from trainer.algorithms.losses import CriticObjective
+from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint.resume import ResumeError
 from trainer.config.schema import ConfigError
 from trainer.models import value_model

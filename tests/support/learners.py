@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.training import LoRASettings
 from trainer.models.settings import ModelSettings

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tests.support.learners import Weights, weights_of
-from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3

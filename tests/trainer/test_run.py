@@ -1,7 +1,9 @@
-"""What the engines are where no flag says it: by the slots that they lie on."""
+"""The choice of the engine by the slots of its layout; what the driver imports."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,10 @@ def test_on_cpus_it_takes_what_the_flag_says_and_nothing_without_it(
     tiny: Tiny, run_dir: Path
 ) -> None:
     assert settled(tiny.config(run_dir), CPUS).vllm.gpu_memory_utilization is None
+
+
+def test_the_driver_starts_without_torch_and_transformers() -> None:
+    """They take seconds to import, and each attempt would wait for them before it asks Ray."""
+    code = "import sys, trainer.run; print({'torch', 'transformers', 'datasets'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.algorithms.objectives import CorrectionSettings
+
 EDGE = 1e-6
 """Probabilities are clamped to [EDGE, 1 − EDGE], so that the binary KL is finite."""
 
@@ -66,19 +68,6 @@ def _statistic(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionS
     else:
         distance = (p - q).abs()
     return segment_mean(distance, rows) if by_sequence else distance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionSettings:
-    """How the difference between engine and trainer is corrected."""
-
-    level: str = "off"
-    """off, token or seq"""
-    mode: str = "mask"
-    """mask or clip"""
-    gating: str = "ratio"
-    """ratio, binary_kl or tv"""
-    threshold: tuple[float, float] = (0.5, 5.0)
 
 
 def segment_mean(values: Tensor, rows: Tensor) -> Tensor:

@@ -8,20 +8,16 @@ split.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.algorithms.importance_sampling import (
-    Correction,
-    CorrectionSettings,
-    correct,
-    segment_mean,
-)
+from trainer.algorithms.importance_sampling import Correction, correct, segment_mean
 from trainer.algorithms.kl import kl
+from trainer.algorithms.objectives import PolicyObjective
 from trainer.types import BoolArray
 
 RATIO_LIMIT = 20.0
@@ -207,29 +203,3 @@ def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.flo
     else:
         raise ValueError(f"unknown aggregation {mode!r}")
     return np.where(actions, weight[:, None], 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyObjective:
-    """Which loss the policy is trained with."""
-
-    clip_range: tuple[float, float] = (0.2, 0.2)
-    """How far the ratio may be below 1, and above 1."""
-    loss_type: str = "ppo"
-    """ppo or gspo"""
-    dual_clip: float | None = None
-    kl_estimator: str = "k1"
-    kl_unbiased_gradient: bool = False
-    """Use the gradient of the KL itself instead of the estimator's."""
-    entropy_coef: float | None = None
-    """Weight of the entropy. 0: log its metric only. None: do not compute it."""
-    correction: CorrectionSettings = field(default_factory=CorrectionSettings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticObjective:
-    """Which loss the critic is trained with."""
-
-    value_clip: float
-    value_head_prefix: str = "score"
-    """Name of the value head in a model's files."""

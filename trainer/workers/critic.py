@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from trainer.algorithms import losses
-from trainer.algorithms.losses import CriticObjective, Loss, ValueInputs
+from trainer.algorithms.losses import Loss, ValueInputs
+from trainer.algorithms.objectives import CriticObjective
 from trainer.algorithms.seeds import derive
 from trainer.models import hf_export as export
 from trainer.models import lora, value_model, zero3

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from contract.journal import teller
 from contract.progress import PhaseFile
 from trainer.algorithms import batching
-from trainer.algorithms.importance_sampling import CorrectionSettings
-from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CorrectionSettings, CriticObjective, PolicyObjective
 from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models

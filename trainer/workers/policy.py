@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from contract.manifest import Written
 from trainer.algorithms import losses
-from trainer.algorithms.losses import Loss, PolicyInputs, PolicyObjective
+from trainer.algorithms.losses import Loss, PolicyInputs
+from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.models import hf_export as export

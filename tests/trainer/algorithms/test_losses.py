@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms import losses
-from trainer.algorithms.importance_sampling import CorrectionSettings, correct
+from trainer.algorithms.importance_sampling import correct
 from trainer.algorithms.kl import kl
-from trainer.algorithms.losses import PolicyInputs, PolicyObjective, ValueInputs, token_weights
+from trainer.algorithms.losses import PolicyInputs, ValueInputs, token_weights
+from trainer.algorithms.objectives import CorrectionSettings, PolicyObjective
 
 LOW, HIGH = 0.8, 1.2
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.support.ranks import experience, settings
 from tests.support.small_models import batch, model
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.losses import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.checkpoint import state
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings

@@ -16,7 +16,7 @@ from env.types import RewardRequest
 from tests.support.ranks import experience, settings
 from tests.support.small_models import COMMON, batch
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.losses import PolicyObjective
+from trainer.algorithms.objectives import PolicyObjective
 from trainer.config.installed import engine_faults
 from trainer.config.options.parallelism import Sharding
 from trainer.models.causal_lm import LogProbModel

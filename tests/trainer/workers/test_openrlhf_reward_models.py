@@ -17,7 +17,7 @@ from env.types import RewardRequest
 from tests.support.learners import settings
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.losses import CriticObjective
+from trainer.algorithms.objectives import CriticObjective
 from trainer.models import value_model
 from trainer.models.settings import RewardSettings
 from trainer.types import TrainingError
