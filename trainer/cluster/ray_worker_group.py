@@ -31,7 +31,13 @@ from trainer.cluster.calls import RayPending, received
 from trainer.cluster.heartbeat import GroupHeartbeat
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
-from trainer.cluster.worker_group import BACKGROUND_CALLS, Pending, WorkerGroup, build
+from trainer.cluster.worker_group import (
+    BACKGROUND_CALLS,
+    Pending,
+    WorkerGroup,
+    build,
+    without_collections,
+)
 from trainer.types import Rank
 
 W_co = TypeVar("W_co", covariant=True)
@@ -49,15 +55,15 @@ class WorkerHost:
 
     def meet(self, timeout: float) -> tuple[str, int]:
         """Returns the address at which the ranks of a model find each other. For rank 0 only."""
-        from trainer.cluster.rendezvous import RankRendezvous
-
+        with without_collections():
+            from trainer.cluster.rendezvous import RankRendezvous
         self._rendezvous = RankRendezvous(ray.util.get_node_ip_address(), timeout)
         address: tuple[str, int] = self._rendezvous.address
         return address
 
     def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
-        from trainer.cluster import rendezvous
-
+        with without_collections():
+            from trainer.cluster import rendezvous
         rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
 
     def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
