@@ -25,7 +25,7 @@ from contract.journal import append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
 from entrypoint.job.failures.log_patterns import EvidenceLog
-from entrypoint.job.failures.policy import Replace, RestartBudget, Stop
+from entrypoint.job.failures.policy import Replace, RestartBudget, Resume, Stop
 from entrypoint.net import wait
 from entrypoint.run.flight_record.record import FlightRecord, from_journal
 from entrypoint.run.flight_record.text import duration
@@ -175,7 +175,7 @@ def _answer(world: World, budget: RestartBudget, *, progressed: bool) -> bool:
     world.journal.record("decision", decision.sentence, answer=type(decision).__name__.lower())
     replaced = isinstance(decision, Replace) or failure is FailureClass.NODE_LOST
     world.now += inputs.replacement if replaced else inputs.roll
-    if not isinstance(decision, Replace) and decision.delayed:
+    if isinstance(decision, Resume) and decision.delayed:
         world.now += wait.backoff(budget.attempts_without_progress)
     return True
 

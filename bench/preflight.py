@@ -143,7 +143,7 @@ def row_of(process: subprocess.Popen[str]) -> dict[str, float]:
         if line.startswith("{"):
             row: dict[str, float] = json.loads(line)
             return row
-    raise SystemExit(f"{process.args} ended with {process.wait()}")
+    raise SystemExit(f"{process.args!r} ended with {process.wait()}")
 
 
 def asked(url: str, seconds: float) -> dict[str, list[float]]:

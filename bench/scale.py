@@ -233,7 +233,7 @@ class Bare:
         for process in self.processes:
             assert process.stdout
             if not process.stdout.readline():
-                raise SystemExit(f"{process.args} ended with {process.wait()}")
+                raise SystemExit(f"{process.args!r} ended with {process.wait()}")
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:

@@ -173,7 +173,8 @@ def started(module: list[str], log: Path, **variables: str) -> None:
 
 
 def median(rows: list[dict[str, Any]], name: str) -> float:
-    return round(statistics.median(row[name] for row in rows), 4)
+    middle: float = statistics.median(row[name] for row in rows)
+    return round(middle, 4)
 
 
 def ratio(rounds: list[Sides], above: str, below: str) -> float:

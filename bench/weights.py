@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, 
     copies, transfers, first_uses = [], [], []
     for version in range(2, versions + 2):
         copies.append(min(seconds(lambda: np.copyto(target, source)) for _ in range(3)))
-        transfers.append(seconds(lambda n=version: update.update_weights(policy, engines, n)))
+        transfers.append(seconds(partial(update.update_weights, policy, engines, version)))
         first, second = (seconds(lambda: one_token(group)) for _ in range(2))
         first_uses.append(first - second)
     ratios = [copy / transfer for copy, transfer in zip(copies, transfers, strict=True)]

@@ -31,6 +31,7 @@ class Share(nn.Module):
     """
 
     base_model_prefix = "backbone"
+    vowels: Tensor
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -42,7 +43,7 @@ TOKENLESS = ("/", "/metrics", "/v1/state", "/v1/outcome?node=worker-1", "/v1/eve
 OF_RAY = ("/api/jobs/", "/api/v0/nodes", "/api/cluster_status", "/nodes?view=summary", "/logs/")
 WITHOUT_TOKEN = (4, 7, 8)
 """Ports of Ray's metrics, counted from the first of ROLLCALL_WORKER_PORTS, as documented."""
-BAD_CHECK_INS = (
+BAD_CHECK_INS: tuple[dict[str, Any], ...] = (
     {"inventory": {"cpus": math.nan}},
     {"warnings": 7},
     {"node": "a" * 200_000},

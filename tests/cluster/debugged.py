@@ -10,14 +10,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 WORKER = "worker-1"
 
 
-@ray.remote(max_retries=0)
+@ray.remote(max_retries=0)  # type: ignore[untyped-decorator] # Ray gives no types
 def stops(number: int) -> int:
     answer = number * 7
     breakpoint()
     return answer + 1
 
 
-@ray.remote(max_retries=0)
+@ray.remote(max_retries=0)  # type: ignore[untyped-decorator] # Ray gives no types
 def fails(number: int) -> int:
     answer = number * 7
     raise ValueError(f"{answer} is a mistake")

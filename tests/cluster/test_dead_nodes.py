@@ -19,7 +19,6 @@ from entrypoint.processes.process import kill
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 
-@ray.remote(num_cpus=1)
 class Worker:
     def ready(self) -> None:
         return None
@@ -41,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
 
 def test_what_waits_for_a_buried_node_fails_at_once_and_says_why(cluster: Cluster) -> None:
     node = cluster.add_node(num_cpus=1)
-    worker = Worker.remote()
+    worker = ray.remote(num_cpus=1)(Worker).remote()
     ray.get(worker.ready.remote())
     (dead,) = [row["NodeID"] for row in ray.nodes() if row["Resources"].get("CPU")]
     pending = worker.work.remote()

@@ -55,7 +55,8 @@ class Run:
 
     def write(self) -> list[tuple[str, int]]:
         """Node and process that wrote each of two shares."""
-        return [share[0] for share in self.pool.generate(SHARES, SAMPLING)]  # type: ignore[misc]
+        shares: list[list[Any]] = self.pool.generate(SHARES, SAMPLING)
+        return [share[0] for share in shares]
 
     def write_without(self, node: str) -> None:
         """Until nothing is written on that node: processes outlive their Ray for a moment."""

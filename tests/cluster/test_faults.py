@@ -23,8 +23,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Standing, its job at work, after a start in the least convenient order."""
     # Ray alone sees late that a worker is gone, however long that takes to come back; and a save
     # has the time that a busy machine takes for it.
-    late = {"RAY_health_check_failure_threshold": "15", "ROLLCALL_GRACE_SECONDS": "20"}
-    cluster = Cluster(tmp_path_factory.mktemp("faults"), DEBUG_RAY="1", **late)
+    cluster = Cluster(
+        tmp_path_factory.mktemp("faults"),
+        DEBUG_RAY="1",
+        RAY_health_check_failure_threshold="15",
+        ROLLCALL_GRACE_SECONDS="20",
+    )
     try:
         cluster.start(FIRST)
         waiting = "waiting for the cluster's token"

@@ -61,7 +61,7 @@ def ran(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
 def measured(config: Config, *names: str) -> float:
     """GB, in the fullest of these phases and of the steps."""
     keys, rows = [f"memory/{name}_gb" for name in names], metric_rows(config)
-    return max(row[key] for row in rows for key in keys if key in row)
+    return max(float(row[key]) for row in rows for key in keys if key in row)
 
 
 @pytest.mark.parametrize(

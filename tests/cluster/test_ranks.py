@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from env.prepare.model import TinyModel, write_model
@@ -293,7 +294,8 @@ def test_sharded_weights_are_whole_where_they_leave(
     a, b = (saved.model[f"{query}.{name}"].numpy() for name in ("lora_a", "lora_b"))
     start = load_file(model / "model.safetensors")[f"{query}.weight"]
     assert np.abs(b).max() > 0
-    np.testing.assert_allclose(first[f"{query}.weight"], start + 2 * b @ a, atol=1e-6)
+    merged: NDArray[Any] = first[f"{query}.weight"]
+    np.testing.assert_allclose(merged, start + 2 * b @ a, atol=1e-6)
 
 
 def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, model: Path) -> None:

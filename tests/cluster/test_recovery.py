@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
         running = begin(flags, cluster.address)
         for victim, repair in (("policy-0", "rank-replaced"), ("engine-1", "engine-replaced")):
             kill([worker_of(victim, psutil.Process(), running)])
-            wait_until(lambda kind=repair: bool(events(config, kind)), running)
+            wait_until(partial(happened, config, repair), running)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         at = made(config)
         wait_until(lambda: made(config) >= at + 3, running)
@@ -157,6 +158,10 @@ def assert_the_same(config: Config, alone: Config) -> None:
             assert event["details"]["step"] == made
     assert made == STEPS
     assert leaves_of(config, STEPS) == leaves_of(alone, STEPS)
+
+
+def happened(config: Config, kind: str) -> bool:
+    return bool(events(config, kind))
 
 
 def made(config: Config) -> int:

@@ -66,7 +66,7 @@ class Run:
     def step(self) -> int:
         """The newest that the newest attempt has made; 0 before its first."""
         made = self.events("step")
-        return made[-1]["details"]["step"] if made else 0
+        return int(made[-1]["details"]["step"]) if made else 0
 
     def reaches(self, step: int) -> None:
         until(lambda: self.step() >= step, self.attempts[-1])
@@ -77,7 +77,7 @@ class Run:
 
         def found() -> bool:
             ranks[:] = workers_of("policy")
-            return len(ranks) == self.flags["actor_num_nodes"]
+            return len(ranks) == int(self.flags["actor_num_nodes"])
 
         until(found, self.attempts[-1])
         self.attempts[-1].send_signal(signal.SIGKILL)

@@ -21,8 +21,8 @@ class WrongClock:
         """`seconds` ahead. Needs a C compiler."""
         clock = cls(directory)
         (directory / "offset").write_bytes(_told(seconds))
-        build = ["gcc", "-shared", "-fPIC", "-O2", "-o", directory / "clock.so", SOURCE]
-        subprocess.run(build, check=True)
+        build = ["gcc", "-shared", "-fPIC", "-O2", "-o"]
+        subprocess.run([*build, directory / "clock.so", SOURCE], check=True)
         return clock
 
     def jump(self, seconds: int) -> None:

@@ -29,7 +29,6 @@ from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, ResourcePool
 from trainer.config.options.parallelism import Sharding
-from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.vllm_engine import VLLMEngine
 from trainer.weight_sync import shared_memory, update
@@ -74,7 +73,7 @@ def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 @contextmanager
 def started(
     model: Tiny, backend: str, *, policy: int, engines: int, stage: int = 0
-) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Engine]]]:
+) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Known]]]:
     """A policy of so many ranks and so many engines, apart or on the same GPUs."""
     groups = [
         layout.RoleProcesses(role="policy", nodes=1, per_node=policy),

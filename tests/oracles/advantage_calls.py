@@ -11,13 +11,14 @@ from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
 from trainer.algorithms import advantages
 from trainer.algorithms.advantages import AdvantageInputs, Estimator
+from trainer.types import FloatArray
 
 
 def estimator(batch: Batch, name: str, **settings: Any) -> Estimator:
     return Estimator(name=name, group_size=batch.group_size, **settings)
 
 
-def ours(batch: Batch, settings: Estimator) -> tuple[Array, Array]:
+def ours(batch: Batch, settings: Estimator) -> tuple[FloatArray, FloatArray]:
     return advantages.estimate(
         settings,
         AdvantageInputs(

@@ -36,13 +36,15 @@ class Batch:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return self.actions.sum(axis=1)
+        counts: NDArray[np.int64] = self.actions.sum(axis=1)
+        return counts
 
     @property
     def gains(self) -> Array:
         """[B] one advantage for each row."""
         first = self.actions.argmax(axis=1)
-        return self.advantages[np.arange(len(first)), first]
+        gains: Array = self.advantages[np.arange(len(first)), first]
+        return gains
 
 
 @st.composite

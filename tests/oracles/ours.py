@@ -76,11 +76,17 @@ def leaf(array: NDArray[Any]) -> Tensor:
     return torch.tensor(np.asarray(array, dtype=np.float64)).requires_grad_()
 
 
+def gradient(of: Tensor) -> Array:
+    assert of.grad is not None
+    found: Array = of.grad.numpy()
+    return found
+
+
 def outcome(loss: Loss, of: Tensor, entropy: Tensor | None) -> Outcome:
     loss.value.backward()
     return Outcome(
         loss.value.item(),
-        of.grad.numpy(),
-        None if entropy is None or entropy.grad is None else entropy.grad.numpy(),
+        gradient(of),
+        None if entropy is None or entropy.grad is None else gradient(entropy),
         loss.metrics,
     )

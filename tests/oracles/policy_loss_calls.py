@@ -15,7 +15,7 @@ LOW, HIGH = 0.2, 0.3
 
 
 def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
-    return peers.openrlhf(
+    theirs: dict[str, Any] = peers.openrlhf(
         "policy_loss",
         log_probs=batch.log_probs,
         arrays={
@@ -26,6 +26,7 @@ def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
         },
         settings={"clip_eps_low": LOW, "clip_eps_high": HIGH} | settings,
     )
+    return theirs
 
 
 def objective(**settings: Any) -> PolicyObjective:
@@ -35,7 +36,7 @@ def objective(**settings: Any) -> PolicyObjective:
 def of_trl(
     peers: Peers, batch: Batch, loss_type: str, factors: Any = None, **options: Any
 ) -> dict[str, Any]:
-    return peers.trl(
+    theirs: dict[str, Any] = peers.trl(
         "grpo_loss",
         log_probs=batch.log_probs,
         entropy=batch.entropy,
@@ -55,6 +56,7 @@ def of_trl(
         }
         | options,
     )
+    return theirs
 
 
 def spread(batch: Batch) -> Any:

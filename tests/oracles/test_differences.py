@@ -5,10 +5,12 @@ Each test shows what the other one does, so that a new release of it that change
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.oracles import advantage_calls, ours, policy_loss_calls
 from tests.oracles.agreement import differs, same
@@ -26,21 +28,21 @@ def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
         return np.where(chosen, rng.normal(size=chosen.shape), 0)
 
     old = -np.abs(normal())
-    known = {
-        "group_size": len(actions),
-        "actions": chosen,
-        "log_probs": old + 0.1 * normal(),
-        "old": old,
-        "rollout": old + 0.1 * normal(),
-        "reference": old + 0.1 * normal(),
-        "entropy": np.abs(normal()),
-        "advantages": normal(),
-        "values": normal(),
-        "old_values": normal(),
-        "returns": normal(),
-        "rewards": rng.normal(size=len(actions)),
-    }
-    return Batch(**known | arrays)
+    known = Batch(
+        group_size=len(actions),
+        actions=chosen,
+        log_probs=old + 0.1 * normal(),
+        old=old,
+        rollout=old + 0.1 * normal(),
+        reference=old + 0.1 * normal(),
+        entropy=np.abs(normal()),
+        advantages=normal(),
+        values=normal(),
+        old_values=normal(),
+        returns=normal(),
+        rewards=rng.normal(size=len(actions)),
+    )
+    return replace(known, **arrays)
 
 
 @pytest.mark.parametrize(("gamma", "lambd"), [(0.9, 1.0), (1.0, 0.9)])
@@ -62,8 +64,9 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
     assert np.array_equal(short.values[short.actions], long.values[long.actions])
     settings = Estimator(name="gae", group_size=2, gamma=gamma, lambd=lambd, std_norm=False)
 
-    def chosen(estimated: tuple[Array, Array], of: Batch) -> Array:
-        return estimated[1][of.actions]
+    def chosen(estimated: tuple[NDArray[Any], NDArray[Any]], of: Batch) -> NDArray[Any]:
+        returns: NDArray[Any] = estimated[1][of.actions]
+        return returns
 
     same(
         chosen(advantage_calls.ours(long, settings), long),

@@ -70,7 +70,7 @@ def test_the_overlong_penalty_is_dapo_s_equation_13(length: int, cache: int, exp
     elif length <= longest:
         penalty = ((longest - cache) - length) / cache
     penalties = LengthPenalties(longest=longest, overlong_buffer_len=cache)
-    shaped = penalties.apply(np.zeros(1), np.array([length]), np.array([True]))
+    shaped = penalties.apply(np.zeros(1, np.float32), np.array([length]), np.array([True]))
     same(shaped, [penalty])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,7 +165,7 @@ def test_a_saved_data_set_is_opened(root: Path) -> None:
     assert problem.startswith(f"--prompt_data: {path}: not readable as a saved data set: ")
 
 
-def rows(root: Path, *rows: dict[str, object]) -> None:
+def rows(root: Path, *rows: Mapping[str, object]) -> None:
     (root / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

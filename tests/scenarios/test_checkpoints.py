@@ -5,6 +5,7 @@ import math
 import resource
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,10 +173,10 @@ def test_a_checkpoint_that_a_named_step_has_left_is_not_called_broken(
     ],
 )
 def test_a_broken_checkpoint_is_named_and_skipped(
-    tiny: Tiny, run_dir: Path, damage: object, fault: str
+    tiny: Tiny, run_dir: Path, damage: Callable[[Path], object], fault: str
 ) -> None:
     train(tiny.config(run_dir, max_steps=2, save_steps=1))
-    damage(checkpoint_path(run_dir / "checkpoints", 2))  # type: ignore[operator]
+    damage(checkpoint_path(run_dir / "checkpoints", 2))
     config = tiny.config(run_dir, max_steps=2, load_checkpoint=True)
     train(config)
     skipped = events(config, "checkpoint-skipped")

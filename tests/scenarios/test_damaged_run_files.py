@@ -67,7 +67,7 @@ def run(tmp_path: Path) -> RunFiles:
     return RunFiles(tmp_path)
 
 
-def read_by_everyone(journal: Journal) -> report.Report:
+def read_by_everyone(journal: Journal) -> report.FlightRecord:
     """What a head, an attempt and `report` make of the events."""
     assert journal.attempts() >= 1
     head._finished_before(journal, "f00d")

@@ -5,7 +5,7 @@ The nodes' memory is a directory here; real holders are in `test_peers_on_ray`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -20,7 +20,9 @@ from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from trainer.checkpoint import replica_client, state
 from trainer.checkpoint.writer import DriverState
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
+from trainer.workers.protocols import Learner
 
 FLAGS = {**LEAN, "max_steps": 4, "save_steps": 9, "load_checkpoint": True}
 
@@ -37,9 +39,9 @@ class Remote(Remembered):
     _step: int = 0
     _before: DriverState | None = None
 
-    def replicate(self, driver: DriverState, learners: object) -> None:
+    def replicate(self, driver: DriverState, learners: Mapping[str, WorkerGroup[Learner]]) -> None:
         self._step, self._before = driver.run.step, self.driver
-        super().replicate(driver, learners)  # type: ignore[arg-type]
+        super().replicate(driver, learners)
 
     def wait(self) -> None:
         if self._step == self.slow:

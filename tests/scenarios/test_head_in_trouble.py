@@ -21,8 +21,9 @@ from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.node import ray_head
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayEnded, StopAsked
+from tests.support.control import TOKEN
 from tests.support.waiting import eventually
-from tests.support.world import DIED, FINISHED, STOPPED, TOKEN, World, ends
+from tests.support.world import DIED, FINISHED, STOPPED, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -18,6 +18,8 @@ from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.job.recipes.builtin import RECIPE
 from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
+from entrypoint.node.ray_head import HeadRay
+from entrypoint.processes.inbox import Inbox
 from tests.support.world import DIED, FINISHED, Act, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -59,7 +61,7 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     """A head of the builtin trainer, alone."""
     root = mount.root.parent / "run"
     root.mkdir()
-    world = World(root, *acts, **env)
+    world = World(root, *acts, workers=0, minimum=0, **env)
     given = {name: str(world.settings.environ[name]) for name in ("ROLLCALL_RAY_TEMP_DIR",)}
     settings = read_settings({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
     world.context.settings = world.rendezvous.job = settings
@@ -213,8 +215,8 @@ def test_an_error_of_a_recipe_ends_the_run_with_an_outcome(
 def test_a_head_that_fails_before_it_supervises_tells_its_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
-    monkeypatch.setattr(head.HeadRay, "__enter__", lambda self: self)
-    monkeypatch.setattr(head.HeadRay, "wait_ready", raises)
+    monkeypatch.setattr(HeadRay, "__enter__", lambda self: self)
+    monkeypatch.setattr(HeadRay, "wait_ready", raises)
     settings = read_settings(
         {
             "ROLLCALL_RUN_DIR": str(tmp_path),
@@ -223,5 +225,5 @@ def test_a_head_that_fails_before_it_supervises_tells_its_outcome(
         },
         ["true"],
     )
-    assert head.serve(settings, Head(0, 0, "a test"), (), head.Inbox()) == ExitCode.JOB_FAILED
+    assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.JOB_FAILED
     assert json.loads(RunFiles(tmp_path).result.read_text())["outcome"] == "failed"

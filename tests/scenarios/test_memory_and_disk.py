@@ -43,6 +43,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
 
 def lose_the_last_checkpoint(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the disk were full, once."""
+    assert config.max_steps is not None
     save, lost = state.save, checkpoint_path(config.checkpoints, config.max_steps)
 
     def fails_once(directory: Path, *rest: Any) -> Written:
@@ -162,7 +163,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
         made[actor.partition(":")[2]] = args
         return build(actor, args)
 
-    flags = {"max_steps": 5, "save_steps": 5, "load_checkpoint": True}
+    flags: dict[str, Any] = {"max_steps": 5, "save_steps": 5, "load_checkpoint": True}
     flags |= {"advantage_estimator": estimator, "init_kl_coef": 0}
     config = tiny.config(run_dir, **flags)
     with pytest.raises(RuntimeError, match="dies"):

@@ -40,7 +40,7 @@ class Proxy(BaseHTTPRequestHandler):
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     """One that the environment names for everything, and that leads nowhere."""
-    handler = type("Recording", (Proxy,), {"asked": []})
+    handler: type[Proxy] = type("Recording", (Proxy,), {"asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         for name in VARIABLES:

@@ -27,8 +27,9 @@ from entrypoint.processes.inbox import (
     StopAsked,
 )
 from entrypoint.processes.services import Services
+from tests.support.control import TOKEN
 from tests.support.waiting_worker import worker_that_waits
-from tests.support.world import STOPPED, TOKEN, World, ends
+from tests.support.world import STOPPED, World, ends
 
 
 def test_a_file_that_appears_is_a_request_to_stop(

@@ -19,7 +19,8 @@ from entrypoint.net import wait
 from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves
 from entrypoint.processes.process import NODE_MARK, Process
 from entrypoint.run.journal import Journal
-from tests.support.world import DIED, FINISHED, STOPPED, TOKEN, ScriptedJobs, World, ends
+from tests.support.control import TOKEN
+from tests.support.world import DIED, FINISHED, STOPPED, ScriptedJobs, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -118,13 +119,15 @@ def test_a_killed_driver_is_named_by_its_signal(tmp_path: Path) -> None:
     assert world.sentences("failure") == ["unknown: the driver was ended by signal 9 (Killed)"]
 
 
-def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(tmp_path: Path) -> None:
+def test_a_job_that_ray_refuses_counts_as_a_failed_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, ROLLCALL_MAX_RESTARTS="0")
 
     def refuse(*_: object) -> None:
         raise JobRefusedError("TypeError: no such thing")
 
-    world.jobs.submit = refuse  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(world.jobs, "submit", refuse)
     assert world.lives().exit_code is ExitCode.JOB_FAILED
     assert world.sentences("failure") == ["unknown: TypeError: no such thing"]
 
@@ -161,7 +164,9 @@ def test_a_stop_between_two_attempts_ends_with_143(
     assert world.kinds()[-1] == "decision"
 
 
-def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Path) -> None:
+def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
 
     def hangs(world: World) -> JobInfo:
@@ -172,7 +177,7 @@ def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(tmp_path: Pat
 
     world = World(tmp_path, hangs, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="2s")
     world.run.logs.mkdir()
-    world.control.ask_for_stacks = asked.append  # type: ignore[method-assign]
+    monkeypatch.setattr(world.control, "ask_for_stacks", asked.append)
     assert world.lives().name == "finished"
     assert asked == [0, 1, 0]
     assert (world.run.logs / "stacks-attempt-1.txt").read_text()

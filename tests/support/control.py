@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -118,10 +119,10 @@ def answers(port: int) -> bool:
         return False
 
 
-def shared(node: str, **changes: object) -> NodeInfo:
+def shared(node: str, **changes: Any) -> NodeInfo:
     """What a worker with the head's time says about itself."""
-    row = {"node": node, "address": "127.0.0.3", "versions": VERSIONS}
-    return NodeInfo(**row | {"clock": time.time()} | changes)
+    info = NodeInfo(node=node, address="127.0.0.3", versions=VERSIONS, clock=time.time())
+    return replace(info, **changes)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ ANY_JSON: st.SearchStrategy[Any] = st.recursive(
     max_leaves=5,
 )
 ODD = (b"", b"5", b"{}", b"[]", b'"x"', b"null", b"\xff\xfe", bytes(64), b"[" * 5_000)
-ODD_VALUES = (10**400, -1, 1.5, "7", "\ud800", True, None, [], {}, float("nan"), "x" * 300, "../x")
+ODD_TEXTS = ("7", "\ud800", "x" * 300, "../x")
+ODD_VALUES: tuple[Any, ...] = (10**400, -1, 1.5, float("nan"), True, None, [], {}, *ODD_TEXTS)
 
 
 def damaged(row: Mapping[str, Any]) -> st.SearchStrategy[bytes]:

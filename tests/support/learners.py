@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,18 +24,11 @@ from trainer.workers.settings import LearnerSettings
 Weights = dict[str, NDArray[np.generic]]
 """Parameter name → array; bfloat16 as int16, for numpy has no such type."""
 
+Build = Callable[..., PolicyActor | CriticActor]
+"""`policy` or `critic`"""
 
-def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
-    values = {
-        "train_batch_size": 4,
-        "micro_train_batch_size": 4,
-        "loss_aggregation": "token",
-        "longest": 6,
-        "max_epochs": 1,
-        "seed": 0,
-        "gradient_checkpointing": False,
-        **changes,
-    }
+
+def settings(tiny: Tiny, **changes: Any) -> LearnerSettings:
     optimizer = OptimizerSettings(
         learning_rate=1e-2,
         lr_scheduler="linear",
@@ -42,15 +39,27 @@ def settings(tiny: Tiny, **changes: object) -> LearnerSettings:
     model = ModelSettings(
         model=str(tiny.model), mixed_precision=False, micro_batch_size=3, temperature=0.7
     )
-    return LearnerSettings(model=model, optimizer=optimizer, updates=10, **values)  # type: ignore[arg-type]
+    plain = LearnerSettings(
+        model=model,
+        optimizer=optimizer,
+        updates=10,
+        train_batch_size=4,
+        micro_train_batch_size=4,
+        loss_aggregation="token",
+        longest=6,
+        max_epochs=1,
+        seed=0,
+        gradient_checkpointing=False,
+    )
+    return replace(plain, **changes)
 
 
-def policy(tiny: Tiny, **changes: object) -> PolicyActor:
+def policy(tiny: Tiny, **changes: Any) -> PolicyActor:
     objective = PolicyObjective(kl_estimator="k3")
     return PolicyActor(settings(tiny, **changes), objective)
 
 
-def critic(tiny: Tiny, **changes: object) -> CriticActor:
+def critic(tiny: Tiny, **changes: Any) -> CriticActor:
     return CriticActor(settings(tiny, **changes), CriticObjective(value_clip=0.5))
 
 
@@ -96,7 +105,12 @@ def copy(weights: Weights) -> Weights:
 
 
 def largest_difference(one: Weights, other: Weights) -> float:
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+    return max(difference(one[name], other[name]) for name in one)
+
+
+def difference(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """The largest of any element."""
+    return float(np.abs(one - other).max())
 
 
 def lora(*modules: str, dropout: float = 0.0) -> LoRASettings:

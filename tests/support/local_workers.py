@@ -69,8 +69,8 @@ class _RanksPending(Generic[T]):
 class LocalWorkerGroup(WorkerGroup[W_co]):
     """Workers that live as long as this process. A call has run when it returns."""
 
-    def __init__(self, workers: list[W_co]) -> None:
-        self._workers = workers
+    def __init__(self, workers: Sequence[W_co]) -> None:
+        self._workers = list(workers)
         self._background = ThreadPoolExecutor(BACKGROUND_CALLS, thread_name_prefix="background")
 
     def __len__(self) -> int:

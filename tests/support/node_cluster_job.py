@@ -25,7 +25,6 @@ STEP_SECONDS = 0.1
 MANY = 1_000_000
 
 
-@ray.remote(num_cpus=1)
 class Member:
     """What a worker's death takes with it."""
 
@@ -64,7 +63,8 @@ def listen() -> list[int]:
 def spread(nodes: int) -> list[ray.actor.ActorHandle]:
     group = placement_group([{"CPU": 1}] * nodes, strategy="STRICT_SPREAD")
     there = PlacementGroupSchedulingStrategy(group)
-    return [Member.options(scheduling_strategy=there).remote() for _ in range(nodes)]
+    member = ray.remote(num_cpus=1)(Member)
+    return [member.options(scheduling_strategy=there).remote() for _ in range(nodes)]
 
 
 def save(run: RunFiles, attempt: int, step: int) -> int:

@@ -70,8 +70,8 @@ class Workbench:
     def held(self) -> float:
         """The share of its model's elements that this rank holds."""
         of_each = list(self._actor._model.parameters())
-        whole = sum(getattr(one, "ds_numel", one.numel()) for one in of_each)
-        mine = sum(getattr(one, "ds_tensor", one).numel() for one in of_each)
+        whole: int = sum(getattr(one, "ds_numel", one.numel()) for one in of_each)
+        mine: int = sum(getattr(one, "ds_tensor", one).numel() for one in of_each)
         return mine / whole
 
     def build_watched(self, role: str, settings: LearnerSettings) -> int:

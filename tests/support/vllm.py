@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, Protocol
+
 import numpy as np
 
 from tests.support.tiny_run import Tiny
@@ -9,18 +12,18 @@ from trainer.config.options.parallelism import VLLMSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.types import (
     Completion,
+    FloatArray,
     Request,
     Sampling,
     Sequences,
 )
-from trainer.workers.policy import PolicyActor
 
 LONG = "1" * 150
 """A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
 SAMPLING = Sampling(max_new_tokens=20, temperature=0.7)
 
 
-def settings(model: Tiny, **own: object) -> EngineSettings:
+def settings(model: Tiny, **own: Any) -> EngineSettings:
     return EngineSettings(
         model=str(model.model),
         add_special_tokens=True,
@@ -28,13 +31,11 @@ def settings(model: Tiny, **own: object) -> EngineSettings:
         generate_max_len=20,
         mixed_precision=False,
         slots=64,
-        vllm=VLLMSettings(
-            **{
-                "enforce_eager": True,
-                "enable_prefix_caching": True,
-                "sync_backend": "shared_memory",
-                **own,
-            }
+        vllm=replace(
+            VLLMSettings(
+                enforce_eager=True, enable_prefix_caching=True, sync_backend="shared_memory"
+            ),
+            **own,
         ),
     )
 
@@ -43,7 +44,13 @@ def requests(*seeds: int) -> list[Request]:
     return [Request(text, seeds) for text in ("1+1=", "12+30=", "7=", LONG)]
 
 
-def worst(policy: PolicyActor, completions: list[Completion]) -> float:
+class Scorer(Protocol):
+    """A policy, or a group that is asked like one."""
+
+    def log_probs(self, sequences: Sequences, /) -> FloatArray: ...
+
+
+def worst(policy: Scorer, completions: list[Completion]) -> float:
     """The largest difference between what engine and trainer say of a drawn token."""
     sequences = Sequences.collate(completions)
     assert sequences.rollout_log_probs is not None

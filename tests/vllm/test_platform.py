@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -40,7 +41,7 @@ def _no_gpu_seen_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """As it is in the parent of tensor parallel ranks."""
     before = dict(os.environ)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     yield
     os.environ.clear()
     os.environ.update(before)

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from trainer.algorithms.kl import kl
 from trainer.types import BoolArray, FloatArray
 
+Floats = NDArray[np.floating]
+"""Inputs: float32 from the workers, or wider numbers."""
+
 Numbers = NDArray[np.float64]
 """Sums are computed in float64; `estimate` rounds at the end."""
 
@@ -44,13 +47,13 @@ class Estimator:
 class AdvantageInputs:
     """What advantages are estimated from."""
 
-    rewards: FloatArray
+    rewards: Floats
     """[B]; NaN if unknown."""
     action_mask: BoolArray
-    old_log_probs: FloatArray | None = None
+    old_log_probs: Floats | None = None
     """Needed if the KL is in the reward, as is `ref_log_probs`."""
-    ref_log_probs: FloatArray | None = None
-    values: FloatArray | None = None
+    ref_log_probs: Floats | None = None
+    values: Floats | None = None
     """Needed by gae."""
 
 
@@ -85,7 +88,7 @@ def place_rewards(scores: Numbers, actions: BoolArray) -> Numbers:
 
 
 def gae(
-    rewards: Numbers, values: FloatArray, actions: BoolArray, gamma: float, lambd: float
+    rewards: Floats, values: Floats, actions: BoolArray, gamma: float, lambd: float
 ) -> tuple[Numbers, Numbers]:
     """Return generalised advantage estimates (Schulman et al. 2015, equation 16) and returns.
 
@@ -100,13 +103,13 @@ def gae(
     return advantages, returns
 
 
-def discounted_sums(rewards: Numbers, actions: BoolArray, gamma: float) -> Numbers:
+def discounted_sums(rewards: Floats, actions: BoolArray, gamma: float) -> Numbers:
     """Return R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
     sums = _sums_of_followers(_in_order(rewards, actions), gamma)
     return _in_place(sums, actions)
 
 
-def _in_order(array: NDArray[np.floating], actions: BoolArray) -> Numbers:
+def _in_order(array: Floats, actions: BoolArray) -> Numbers:
     """[B, T] → [A, B]: row k has each sample's k-th action, zero for samples with fewer.
 
     Steps are then contiguous rows, and nothing after a sample's end enters its sums.
@@ -204,7 +207,7 @@ BASELINES: dict[str, Callable[[Groups], Groups]] = {
 """Estimator → baseline; gae and reinforce have none."""
 
 
-def subtract(estimator: str, rewards: NDArray[np.floating], size: int) -> Groups:
+def subtract(estimator: str, rewards: Floats, size: int) -> Groups:
     """Return [B] rewards minus the estimator's baseline, in groups of `size` neighbours."""
     flat = rewards.astype(np.float64)
     if estimator not in BASELINES:

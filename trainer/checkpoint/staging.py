@@ -117,7 +117,7 @@ class HostBuffer:
     def _pin(self) -> None:
         """Pin the memory: from the second copy on, the GPU writes it asynchronously."""
         if torch.cuda.is_available() and self._pinned < self._end:
-            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            runtime = torch.cuda.cudart()
             if self._pinned:
                 runtime.cudaHostUnregister(self._base)
             torch.cuda.check_error(runtime.cudaHostRegister(self._base, self._end, PORTABLE))

@@ -18,7 +18,7 @@ class MovingAverage:
 
     def __init__(self, model: nn.Module, beta: float) -> None:
         self._averaged = copy.deepcopy(model).requires_grad_(False)
-        self._toward = get_ema_multi_avg_fn(beta)  # type: ignore[no-untyped-call]
+        self._toward = get_ema_multi_avg_fn(beta)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ class Masters:
         to_bf16(model)
         for working, master in self._pairs:
             hook = partial(_hand_over, master)
-            working.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            working.register_post_accumulate_grad_hook(hook)
 
     @torch.no_grad()
     def publish(self) -> None:

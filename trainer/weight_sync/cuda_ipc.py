@@ -19,7 +19,7 @@ class IpcSender:
 
         self._buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
         # Once, as the engines open it once: torch counts the one against the other.
-        self._handle = pickle.dumps(reduce_tensor(self._buffer)[1])  # type: ignore[no-untyped-call]
+        self._handle = pickle.dumps(reduce_tensor(self._buffer)[1])
         device = torch.accelerator.current_device_index()
         self._gpu = str(torch.cuda.get_device_properties(device).uuid)
 
@@ -30,7 +30,7 @@ class IpcSender:
 
     def end(self) -> None:
         del self._buffer
-        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
 
 

@@ -46,7 +46,7 @@ class Replicated:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         if last and self._buckets:
             self._buckets.expect()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def step(self) -> float:
         if self._buckets:
@@ -125,7 +125,7 @@ class Buckets:
         numbers = [number for number, bucket in enumerate(self._buckets) for _ in bucket]
         for number, parameter in zip(numbers, reversed(_trained(model)), strict=True):
             hook = partial(self._came, number)
-            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(hook)
 
     def expect(self) -> None:
         """The next backward pass is the last."""

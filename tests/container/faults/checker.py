@@ -50,7 +50,7 @@ def faults(
 
 def all_events(journal: Path) -> list[Event]:
     """Every whole line that is an event, also those of an older head."""
-    events = []
+    events: list[Event] = []
     for line in journal.read_bytes().split(b"\n"):
         try:
             event = json.loads(line)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from entrypoint.cluster import differences
@@ -12,15 +15,15 @@ from entrypoint.config.read import read_settings
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 
 
-def node(name: str, *, skew: float = 0.0, source: str = "", **changes: object) -> RegisteredNode:
-    row = {
-        "node": name,
-        "address": "10.0.0.2",
-        "versions": VERSIONS | {"gpu": "NVIDIA H100 80GB HBM3"},
-        "inventory": {"gpus": 8, "mtu": 9000},
-        "environment": {"NCCL_IB_HCA": "mlx5"},
-    }
-    return RegisteredNode(NodeInfo(**row | changes), source=source, skew=skew)
+def node(name: str, *, skew: float = 0.0, source: str = "", **changes: Any) -> RegisteredNode:
+    info = NodeInfo(
+        node=name,
+        address="10.0.0.2",
+        versions=VERSIONS | {"gpu": "NVIDIA H100 80GB HBM3"},
+        inventory={"gpus": 8, "mtu": 9000},
+        environment={"NCCL_IB_HCA": "mlx5"},
+    )
+    return RegisteredNode(replace(info, **changes), source=source, skew=skew)
 
 
 def told(*changed: RegisteredNode, skipped_checks: frozenset[str] = frozenset()) -> list[str]:
@@ -59,7 +62,7 @@ def test_nodes_that_are_alike_give_no_sentence() -> None:
     ],
 )
 def test_a_difference_names_who_differs_from_the_majority(
-    changes: dict[str, object], sentence: str
+    changes: dict[str, Any], sentence: str
 ) -> None:
     assert told(node("c", **changes)) == [sentence]
 

@@ -1,5 +1,8 @@
 """Who is there, who is missing, who is refused."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from entrypoint.cluster.node_info import NodeInfo
@@ -15,9 +18,9 @@ from entrypoint.cluster.roll import (
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
 
-def node_info(node: str = "worker-1", **changes: object) -> NodeInfo:
-    row = {"node": node, "address": "10.0.0.2", "versions": VERSIONS, "joined": True}
-    return NodeInfo(**row | changes)
+def node_info(node: str = "worker-1", **changes: Any) -> NodeInfo:
+    info = NodeInfo(node=node, address="10.0.0.2", versions=VERSIONS, joined=True)
+    return replace(info, **changes)
 
 
 def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:

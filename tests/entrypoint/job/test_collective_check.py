@@ -180,7 +180,9 @@ def test_after_a_broken_collective_the_nodes_are_tried_before_the_next_attempt(
     assert world.sentences("collective") == ["all-reduce over 2 nodes: 0.5 GB/s, in 1.0 s"]
 
 
-def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(world: World) -> None:
+def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examined_by(world, row(0.5, fault("a")), row(0.5))
     evict = world.control.evict
 
@@ -188,7 +190,7 @@ def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(world: W
         evict(worker, why)
         world.later(0.1, lambda: world.check_in("a", "127.0.0.4"))
 
-    world.control.evict = evict_and_come_back  # type: ignore[method-assign]
+    monkeypatch.setattr(world.control, "evict", evict_and_come_back)
     assert world.lives().name == "finished"
     assert world.kinds()[4:] == ["roll", "collective", "decision", "roll", "collective", "attempt"]
     assert "a does not reach the others" in world.sentences("decision")[1]
@@ -196,7 +198,7 @@ def test_a_worker_at_fault_is_sent_away_and_tried_again_once_it_is_back(world: W
 
 @pytest.mark.parametrize("node", ["a", "head"])
 def test_a_node_whose_ray_starts_no_process_has_its_ray_started_anew_and_none_is_sent_away(
-    world: World, node: str
+    world: World, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examined_by(world, row(None, fault(node, silent=True, unstarted=True)), row(0.5))
     back: list[str] = []
@@ -213,7 +215,7 @@ def test_a_node_whose_ray_starts_no_process_has_its_ray_started_anew_and_none_is
         renew(worker)
         world.later(0.1, joins_again)
 
-    world.control.renew = renew_and_join_again  # type: ignore[method-assign]
+    monkeypatch.setattr(world.control, "renew", renew_and_join_again)
     assert world.lives().name == "finished"
     assert back == ["[]"]
     assert world.revived == (node == "head")

@@ -17,7 +17,8 @@ from entrypoint.job import job_log
 from entrypoint.job.job_log import Copy
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net.sockets import listen
-from tests.support.fake_ray import SECRET, TOKEN, FakeRay, client
+from tests.support.control import TOKEN
+from tests.support.fake_ray import SECRET, FakeRay, client
 
 pytestmark = pytest.mark.timeout(60)
 NEVER = threading.Event()

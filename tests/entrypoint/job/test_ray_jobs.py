@@ -16,7 +16,8 @@ import pytest
 from entrypoint.job import ray_jobs
 from entrypoint.job.ray_jobs import JobInfo, JobRefusedError, command_line
 from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
-from tests.support.fake_ray import TOKEN, FakeRay, client, submit
+from tests.support.control import TOKEN
+from tests.support.fake_ray import FakeRay, client, submit
 
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
 

@@ -29,7 +29,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return asked("127.0.0.5", None, type=socket.SOCK_STREAM)
 
     monkeypatch.setattr(dns, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(dns.socket, "getaddrinfo", late)
+    monkeypatch.setattr(socket, "getaddrinfo", late)
     return answers
 
 
@@ -70,7 +70,7 @@ def test_an_answer_of_long_ago_is_not_taken(
     silent.set()
     first.answer.result(5)
     monkeypatch.setattr(dns, "HOLDS_SECONDS", 0.0)
-    monkeypatch.setattr(dns.socket, "getaddrinfo", lambda *_, **__: [(*"1234", ("127.0.0.6", 0))])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*"1234", ("127.0.0.6", 0))])
     assert dns.resolve("moved-head") == "127.0.0.6"
 
 

@@ -17,8 +17,9 @@ from contract.journal import read_events
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.job.supervisor import Outcome
+from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.node import head, ray_node
+from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run import lease
 from entrypoint.run.journal import Journal
@@ -138,15 +139,15 @@ def test_a_run_is_finished_for_the_command_that_finished_it(
     ray.write_text("#!/bin/sh\nexec sleep 60\n")
     ray.chmod(0o755)
     monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
-    monkeypatch.setattr(head.HeadRay, "wait_ready", lambda self: None)
+    monkeypatch.setattr(HeadRay, "wait_ready", lambda self: None)
     led: list[str] = []
 
     def ended(code: ExitCode, *job: str) -> int:
-        def lead(supervisor: head.Supervisor) -> Outcome:
+        def lead(supervisor: Supervisor) -> Outcome:
             led.append(job[-1])
             return Outcome("ended", code, f"{job[-1]} ended with {code}")
 
-        monkeypatch.setattr(head.Supervisor, "supervise", lead)
+        monkeypatch.setattr(Supervisor, "supervise", lead)
         return serve(run, free_port, *job)
 
     longer, shorter = ("train", "200"), ("train", "100")

@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +22,11 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.machine import inventory, limits
 from entrypoint.machine.limits import GIB, MIB
 from entrypoint.machine.view import Machine
-from entrypoint.preflight import each_gpu, fabric, gpu_burn, host, network, ports, software, storage
+from entrypoint.preflight import each_gpu, gpu_burn, host, network, ports, software, storage
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.run import CHECKS
-from entrypoint.preflight.verdict import Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict, worst
+from entrypoint.processes import process
 from tests.support import machines
 
 HEAD, WORKER = Head(1, 1, "a test"), Worker("abc.runpod.internal", "a test")
@@ -119,7 +121,7 @@ def burning(*rows: dict[str, Any]) -> Build:
 
     def build(root: Path, patch: pytest.MonkeyPatch) -> Context:
         told = [gpu_burn.judge(index, row) for index, row in enumerate(rows)]
-        patch.setattr(gpu_burn, "run", lambda *_: gpu_burn.worst(told))
+        patch.setattr(gpu_burn, "run", lambda *_: worst(told))
         return context(dev=machines.nvidia_dev(root, len(rows)))
 
     return build
@@ -133,12 +135,12 @@ def burned(tflops: float, copy: float, correct: bool = True) -> dict[str, Any]:
 def moving_errors(root: Path, patch: pytest.MonkeyPatch) -> Context:
     sys = machines.fabric(root)
     counter = sys / "class/infiniband/mlx5_3/ports/1/counters/link_downed"
-    patch.setattr(fabric.time, "sleep", lambda _: counter.write_text("2\n"))
+    patch.setattr(time, "sleep", lambda _: counter.write_text("2\n"))
     return context(sys=sys)
 
 
 def still_errors(root: Path, patch: pytest.MonkeyPatch) -> Context:
-    patch.setattr(fabric.time, "sleep", lambda _: None)
+    patch.setattr(time, "sleep", lambda _: None)
     return context(sys=machines.fabric(root))
 
 
@@ -202,9 +204,7 @@ CASES = {
         patched(limits, "cpu_limit", lambda *_: 0.5),
         "warn",
     ),
-    "host.clock": Case(
-        patched(host.time, "time", lambda: 4e9), patched(host.time, "time", lambda: 0.0)
-    ),
+    "host.clock": Case(patched(time, "time", lambda: 4e9), patched(time, "time", lambda: 0.0)),
     "host.reaper": Case(orphan(None), orphan(("Z", "1")), "warn"),
     "host.run_dir": Case(in_run_dir(""), in_run_dir("missing")),
     "host.run_dir_speed": Case(at_rate(1e9), at_rate(5e6), "warn"),
@@ -214,8 +214,8 @@ CASES = {
     ),
     "host.ports": Case(with_port(None), with_port(6380)),
     "host.stale_ray": Case(
-        patched(ports.process, "other_owner", lambda *_: None),
-        patched(ports.process, "other_owner", lambda *_: 4242),
+        patched(process, "other_owner", lambda *_: None),
+        patched(process, "other_owner", lambda *_: 4242),
     ),
     "host.names": Case(named("localhost", socket.gethostname()), named()),
     "fabric.interface": Case(

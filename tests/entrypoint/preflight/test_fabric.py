@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -353,7 +354,7 @@ def test_a_name_server_that_is_silent_costs_no_more_than_its_share(
         gone.wait(5)
         raise OSError
 
-    monkeypatch.setattr(dns.socket, "getaddrinfo", silent)
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
     assert network.looked_up("silent.runpod.internal") is None
     gone.set()
 

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def probed(name: str, before: str) -> tuple[str, str, str]:
     return verdict, evidence, remedy
 
 
-def context(environ: dict[str, str] | None = None, **paths: Path) -> Context:
+def context(environ: dict[str, str] | None = None, /, **paths: Any) -> Context:
     return Context(HEAD, read_settings(environ or {}), Machine(**paths))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def test_free_space_is_judged(tmp_path: Path) -> None:
 def test_a_storage_whose_clock_differs_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     finding = run_dir(tmp_path)
     assert finding.verdict is Verdict.WARN
     assert "in their clocks" in finding.evidence

@@ -53,8 +53,13 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_the_end_of_a_process_is_told(tmp_path: Path) -> None:
     told = threading.Event()
     codes: list[int] = []
+
+    def ended(code: int) -> None:
+        codes.append(code)
+        told.set()
+
     child = start(tmp_path, "raise SystemExit(7)")
-    child.on_exit(lambda code: (codes.append(code), told.set())[0])
+    child.on_exit(ended)
     assert told.wait(10)
     assert codes == [7]
 

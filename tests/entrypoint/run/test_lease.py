@@ -122,9 +122,15 @@ def test_a_held_lease_beats(leases: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
     with Lease(leases) as own:
         deadline = time.monotonic() + 5
-        while fence.read(own.path).get("beat", 0) < 3:
+        while beats(own) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def beats(own: Lease) -> int:
+    beat = fence.read(own.path).get("beat", 0)
+    assert isinstance(beat, int)
+    return beat
 
 
 @pytest.mark.usefixtures("impatient")

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import traceback
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ import torch
 def compute_in_float64() -> None:
     """The peers cast to float32 with `.float()`; their formulas are to be compared to 1e-6."""
     torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign] # see above
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
     os.dup2(2, 1)  # what the peers print must not get between the answers
     torch.set_num_threads(1)
     compute_in_float64()
+    answer: tuple[Any, str | None]
     while True:
         try:
             module, function, arguments = pickle.load(sys.stdin.buffer)

@@ -293,7 +293,8 @@ def penalised(rewards: Array, lengths: Array, truncated: Array, options: dict[st
     apply_length_penalties(
         [experience], SimpleNamespace(reward=SimpleNamespace(**options), rollout=rollout)
     )
-    return experience.rewards.numpy()
+    shaped: Array = experience.rewards.numpy()
+    return shaped
 
 
 def moving_averages(updates: Sequence[Array], beta: float) -> list[Array]:
@@ -309,8 +310,9 @@ def moving_averages(updates: Sequence[Array], beta: float) -> list[Array]:
     return averages
 
 
-def weight_of(array: Array) -> torch.nn.Module:
-    module = torch.nn.Linear(*array.shape[::-1], bias=False)
+def weight_of(array: Array) -> torch.nn.Linear:
+    outputs, inputs = array.shape
+    module = torch.nn.Linear(inputs, outputs, bias=False)
     module.weight.data.copy_(torch.tensor(array))
     return module
 

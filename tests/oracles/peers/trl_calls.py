@@ -81,7 +81,7 @@ def scores(
     From _generate_and_score_completions of "grpo" or "rloo"; `rewards` [B] with NaN for unknown.
     """
     rows = list(map(list, np.ones(action_mask.shape, dtype=np.int64)))
-    written = (rows, rows)
+    written: tuple[Any, ...] = (rows, rows)
     if algorithm == "grpo":
         written += (list(map(list, action_mask.astype(np.int64))),)
     written += ([""] * len(rows),)

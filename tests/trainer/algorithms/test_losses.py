@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,11 @@ def test_the_value_loss_takes_the_worse_of_clipped_and_free() -> None:
         ("k3", lambda d: math.exp(-d) - 1 + d),
     ],
 )
-def test_kl_estimators_are_schulmans_in_numpy_and_torch(estimator: str, formula: object) -> None:
+def test_kl_estimators_are_schulmans_in_numpy_and_torch(
+    estimator: str, formula: Callable[[float], float]
+) -> None:
     differences = [-30.0, -3.0, -0.1, 0.0, 0.4, 2.0, 10.5, 30.0]
-    expected = [max(-10.0, min(10.0, formula(d))) for d in differences]  # type: ignore[operator]
+    expected = [max(-10.0, min(10.0, formula(d))) for d in differences]
     array = np.array(differences)
     zero = np.zeros(len(array))
     assert kl(array, zero, estimator) == pytest.approx(expected)

@@ -92,7 +92,7 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
 ) -> None:
     """As OpenRLHF's: with a target of 0.1, one is above it and the other below."""
     actions = np.arange(51) < np.array([[50], [1], [0]])
-    reference = np.where(actions, [[-0.01], [-0.5], [0]], 0).astype(np.float32)
+    reference = np.where(actions, [[-0.01], [-0.5], [0.0]], 0).astype(np.float32)
     experience = Experience(
         sequences=Sequences(np.ones_like(actions, np.int64), actions.sum(1), actions),
         old_log_probs=np.zeros_like(reference),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def write(
 
 
 def held_by(
-    optimizer: Any, order: list[list[tuple[str, torch.Tensor]]], stage: int
+    optimizer: Any, order: Sequence[Sequence[tuple[str, torch.Tensor]]], stage: int
 ) -> tuple[Tensors, Tensors]:
     """What one rank's optimiser has of each parameter; DeepSpeed lays a group's end to end."""
     states = getattr(optimizer, "optimizer", optimizer).state

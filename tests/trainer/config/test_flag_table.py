@@ -130,7 +130,7 @@ def test_every_flag_of_trl_s_grpo_is_in_the_docs() -> None:
     assert spec.origin is not None
     source = Path(spec.origin).with_name("trainer") / "grpo_config.py"
     (config,) = (n for n in ast.parse(source.read_text()).body if isinstance(n, ast.ClassDef))
-    names = [n.target.id for n in config.body if isinstance(n, ast.AnnAssign)]
+    names = [ast.unparse(n.target) for n in config.body if isinstance(n, ast.AnnAssign)]
     assert len(names) > 50
     section = COMPARISON.split("## TRL's flags")[1]
     assert [name for name in names if f"`{name}`" not in section] == []

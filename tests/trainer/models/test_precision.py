@@ -94,7 +94,7 @@ def test_only_cuda_from_ampere_on_multiplies_halves_without_widening_them(
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", rocm)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device="cuda:0")
+    on_a_gpu: Any = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device="cuda:0")
     assert log_probs._is_multiplied_as_it_is(on_a_gpu) is expected
 
 

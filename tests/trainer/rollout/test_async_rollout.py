@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from contract.manifest import checkpoint_path
 from contract.stop import Stopped, StopRequest
@@ -29,6 +30,7 @@ from trainer.rollout.rollout_state import PendingRollouts
 from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
 
 STEPS = 4
+Numbers = tuple[NDArray[Any], ...]
 GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 AHEAD: dict[str, Any] = {**GRPO, "async_train": True, "max_steps": STEPS}
 HALF_WRITTEN: dict[str, Any] = {
@@ -40,7 +42,7 @@ HALF_WRITTEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sample]]:
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
     """Every sample that any step was made of."""
     samples: list[Sample] = []
     of = step_metrics.of
@@ -67,6 +69,7 @@ def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
 
 def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
     """Both completions of each of the first prompts, in whatever order, and of no other."""
+    assert config.max_steps is not None
     dealt = prompts.load(config).stream.next_batch(config.max_steps * config.rollout_batch_size)
     return sorted(s.prompt.index for s in samples) == sorted([p.index for p in dealt] * 2)
 
@@ -174,8 +177,8 @@ def test_a_resumed_run_goes_on_with_what_was_under_way(
 
 def goes_on(partial: PartialRollout, completion: Completion) -> bool:
     length = len(partial.tokens)
-    written = (completion.tokens, completion.log_probs, completion.versions)
-    ours = (partial.tokens, partial.log_probs, partial.versions)
+    written: Numbers = (completion.tokens, completion.log_probs, completion.versions)
+    ours: Numbers = (partial.tokens, partial.log_probs, partial.versions)
     return all(
         np.array_equal(theirs[completion.actions][:length], mine)
         for theirs, mine in zip(written, ours, strict=True)

@@ -129,7 +129,7 @@ class Processes(LocalWorkerGroup[Any]):
     """Each worker has a thread, and is at one call at a time."""
 
     def __init__(self, workers: list[Any], *, spare: bool = True) -> None:
-        super().__init__(list(workers))
+        super().__init__(workers)
         self._spare = spare
         self._threads = [ThreadPoolExecutor(1) for _ in workers]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.learners import experience, lora, policy, weights_of
+from tests.support.learners import Weights, experience, lora, policy, weights_of
 from tests.support.tiny_run import Tiny
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
@@ -38,7 +38,7 @@ def test_what_leaves_in_parts_is_what_the_policy_computes_with(
     actor = trained(tiny, **changes)
     parts = actor.announce()
     assert len(parts) > 2
-    found = {}
+    found: Weights = {}
     for part in parts:
         with actor._offered.whole(part) as tensors:
             assert [*tensors] == [entry.name for entry in part]

@@ -68,7 +68,9 @@ def test_the_last_pass_sends_while_it_runs_and_no_other_does(
 
     monkeypatch.setattr(distributed, "all_reduce", told)
     buckets = Buckets(model, model, 2 * LAYER)
-    model[0].weight.register_hook(lambda _: happened.append("first layer reached"))
+    first = model[0]
+    assert isinstance(first, nn.Linear)
+    first.weight.register_hook(lambda _: happened.append("first layer reached"))
     model(torch.randn(2, 3)).sum().backward()
     assert happened == ["first layer reached"]
     happened.clear()

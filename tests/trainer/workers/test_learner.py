@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.learners import (
+    Build,
     copy,
     critic,
     experience,
@@ -70,8 +71,8 @@ def test_a_sample_without_a_reward_has_no_part_in_an_update(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("role", [policy, critic])
-def test_a_loss_that_is_not_finite_stops_before_the_update(tiny: Tiny, role: object) -> None:
-    actor = role(tiny)  # type: ignore[operator]
+def test_a_loss_that_is_not_finite_stops_before_the_update(tiny: Tiny, role: Build) -> None:
+    actor = role(tiny)
     batch = experience()
     batch.advantages[2, 4] = batch.returns[2, 4] = np.nan
     before = {name: p.clone() for name, p in actor._engine._model.named_parameters()}

@@ -42,7 +42,7 @@ def write_pickled(tensors: dict[str, Tensor], out: Path) -> None:
 
 def write_pickled_parts(tensors: dict[str, Tensor], out: Path) -> None:
     names = sorted(tensors)
-    files = {}
+    files: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         file = f"pytorch_model-0000{number}-of-00002.bin"
         torch.save({name: tensors[name] for name in part}, out / file)

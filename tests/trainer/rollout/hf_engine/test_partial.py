@@ -39,7 +39,7 @@ def written_on(
     engine: Engine, partials: Sequence[PartialRollout], calls: int
 ) -> dict[Key, Completion]:
     """What ends in so many calls of one step each."""
-    ended = {}
+    ended: dict[Key, Completion] = {}
     for call in range(calls):
         told = engine.write(partials if call == 0 else [], SAMPLING, A_STEP)
         ended |= {one.key: one.completion for one in told.ended}
