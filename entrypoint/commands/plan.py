@@ -115,8 +115,9 @@ def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
 
 def _given(settings: Settings) -> dict[str, Any]:
     head = role.head_address(settings)
+    played = Worker.name if role.is_worker(settings) else Head.name
     return {
-        "role": Worker.name if role.is_worker(settings) else Head.name,
+        "role": None if role.undecided(settings) else played,
         "head_address": head.value if head else None,
         "node_name": settings.node_name,
         "node_address": settings.node_address,

@@ -18,6 +18,7 @@ from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
+from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import Fault, ParseError, SettingsError, Variable, shown
 
@@ -57,7 +58,8 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     reader.check_variables([name for _, variable in declared() for name in variable.names])
     reader.check_platform(platform)
     if faults := [*reader.faults, *contradictions(settings)]:
-        raise SettingsError(faults)
+        open_role = undecided(settings)  # alone it is a fault only of commands that need the role
+        raise SettingsError([*faults, *([open_role] if open_role else [])])
     return settings
 
 

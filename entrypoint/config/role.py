@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault, SettingsError
+from entrypoint.config.variables import Fault, SettingsError, shown
 
 DEFAULT_EXPECTED_WORKERS = 1
 DEFAULT = "default"
@@ -54,10 +55,18 @@ def decide(settings: Settings) -> Head | Worker:
 
 
 def is_worker(settings: Settings) -> bool:
-    """An explicit RAY_WORKER, else the platform's rank, else the head."""
+    """An explicit RAY_WORKER, else what the platform says, else the head."""
     if settings.ray_worker is not None:
         return settings.ray_worker
-    return bool(settings.platform.rank)
+    return settings.platform.is_head is False
+
+
+def undecided(settings: Settings) -> Fault | None:
+    """The fault if the platform may have several nodes and says nothing of this node's role."""
+    platform = settings.platform
+    known = settings.ray_worker is not None or platform.is_head is not None
+    alone = platform.nodes == 1 or settings.expected_workers == 0
+    return None if known or alone else platform.undecided
 
 
 def head_address(settings: Settings) -> Sourced | None:
@@ -92,7 +101,7 @@ def sources(settings: Settings) -> dict[str, str]:
     """Fact to the variable that decided it, or "default". Unknown facts are left out."""
     head = head_address(settings)
     facts = {
-        "role": _source(settings, "ray_worker", "rank"),
+        "role": settings.variable("ray_worker") or settings.platform.role_source or DEFAULT,
         "head_address": head.source if head else None,
         "node_name": _source(settings, "node_name", "node_name"),
         "recipe": _source(settings, "recipe"),
@@ -117,13 +126,22 @@ def _source(settings: Settings, setting: str, fact: str | None = None) -> str:
 def _why(settings: Settings) -> str:
     if settings.ray_worker is not None:
         return f"RAY_WORKER={int(settings.ray_worker)}"
-    platform = settings.platform
-    if platform.rank is not None:
-        return f"{platform.sources['rank']}={platform.rank} ({platform.name})"
-    return "RAY_WORKER is not set"
+    if settings.platform.role_source is None:
+        return "RAY_WORKER is not set"
+    return f"{_said_by_platform(settings)} ({settings.platform.name})"
+
+
+def _said_by_platform(settings: Settings) -> str:
+    """The variable that gives the platform's role, with its value."""
+    platform, source = settings.platform, settings.platform.role_source or ""
+    value = platform.rank if platform.is_main is None else shown(settings.environ[source])
+    return f"{source}={value}"
 
 
 def _faults(settings: Settings) -> Iterator[Fault]:
+    if fault := undecided(settings):
+        yield fault
+        return
     yield from _two_heads(settings)
     if is_worker(settings):
         yield from _worker_faults(settings)
@@ -152,25 +170,40 @@ def _two_heads(settings: Settings) -> Iterator[Fault]:
 
 def _worker_faults(settings: Settings) -> Iterator[Fault]:
     head, platform = head_address(settings), settings.platform
-    if head is None:
+    if head is None and settings.ray_worker is None:
+        yield Fault(
+            "ROLLCALL_HEAD_ADDRESS",
+            None,
+            f"is not set, and {platform.name} does not say where the head is ({_why(settings)})",
+            platform.remedies.get("head_address", REMEDIES["head_address"]),
+        )
+    elif head is None:
         yield Fault(
             "HEAD_POD_ID",
             None,
             f"is not set, and this node is a worker ({_why(settings)})",
             "set HEAD_POD_ID to the head's RunPod id, or ROLLCALL_HEAD_ADDRESS to its address",
         )
-    elif platform.rank == 0 and head.source == platform.sources.get("head_address"):
+    elif platform.is_head and head.source == platform.sources.get("head_address"):
         yield Fault(
             "RAY_WORKER",
             "1",
-            f"contradicts {platform.sources['rank']}=0: the head that {head.source} names is "
+            f"contradicts {_said_by_platform(settings)}: the head that {head.source} names is "
             "this node",
             "leave RAY_WORKER unset, or set ROLLCALL_HEAD_ADDRESS to another node",
         )
 
 
 def _head_faults(settings: Settings) -> Iterator[Fault]:
-    expected = expected_workers(settings)
+    expected, platform = expected_workers(settings), settings.platform
+    by_platform = settings.ray_worker is None and platform.is_head is not None
+    if by_platform and settings.expected_workers is None and platform.nodes is None:
+        yield Fault(
+            "EXPECTED_WORKERS",
+            None,
+            f"is not set, and {platform.name} does not say how many nodes there are",
+            platform.remedies.get("nodes", REMEDIES["nodes"]),
+        )
     if settings.min_workers is not None and settings.min_workers > expected:
         source = _source(settings, "expected_workers", "nodes")
         yield Fault(

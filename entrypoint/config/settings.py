@@ -42,7 +42,7 @@ class Settings:
         parse.boolean,
         "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
         shown="head, or what the platform's rank says",
-        replaces=("rank",),
+        replaces=("rank", "is_main", "processes"),
     )
     head_pod_id: str | None = variable(
         "HEAD_POD_ID",

@@ -6,29 +6,53 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from entrypoint.config.platforms import dstack, runpod, skypilot, slurm, torchrun
+from entrypoint.config.platforms import (
+    alibaba_dlc,
+    aws,
+    azure,
+    dstack,
+    kubernetes,
+    mpi,
+    runpod,
+    skypilot,
+    slurm,
+    torchrun,
+    vertex,
+    volcano,
+)
 from entrypoint.config.platforms.facts import REMEDIES, Facts, disagreement
 
 PREFIXED = (
     runpod.instant_cluster,
-    dstack.node,
-    skypilot.node,
+    dstack.DSTACK.read,
+    skypilot.SKYPILOT.read,
     slurm.task,
+    kubernetes.LEADER_WORKER_SET.read,
+    kubernetes.KUBEFLOW.read,
+    kubernetes.kuberay_pod,
+    volcano.pod,
+    aws.batch_node,
+    aws.sagemaker_host,
+    vertex.replica,
+    mpi.OPEN_MPI.read,
+    mpi.PMI.read,
+    azure.AZURE.read,
     runpod.pod,
 )
-GENERIC = (torchrun.node,)
-COMPARED = ("rank", "nodes")
+"""Platforms with variables of their own. A new platform gets a line here."""
+GENERIC = (alibaba_dlc.node, torchrun.node, kubernetes.named_pod)
+"""Each is read only if nothing before it gives a role: anybody may set these variables."""
+
+COMPARED = ("rank", "is_head", "nodes")
 """Facts that two platforms may not give differently; addresses may have several spellings."""
 
 
 def detect(environ: Mapping[str, str]) -> Facts:
-    """The facts of all recognised platforms; the first platform that knows a fact decides it.
-
-    Generic variables (torchrun's) are read only if no platform gives a rank.
-    """
+    """The facts of all recognised platforms; the first platform that knows a fact decides it."""
     found = [facts for read in PREFIXED if (facts := read(environ)) is not None]
-    if all(facts.rank is None and "rank" not in facts.faults for facts in found):
-        found += [facts for read in GENERIC if (facts := read(environ)) is not None]
+    for read in GENERIC:
+        if not any(facts.has_role for facts in found):
+            found += [facts] if (facts := read(environ)) is not None else []
     if not found:
         return Facts()
     merged = found[0]
@@ -44,9 +68,24 @@ def _merge(first: Facts, second: Facts) -> Facts:
     for fact in REMEDIES:
         mine, other = getattr(first, fact), getattr(second, fact)
         values[fact] = other if mine is None else mine
-        if fact in COMPARED and None not in (mine, other) and mine != other:
-            faults[fact] = disagreement(
-                fact, first.sources[fact], mine, second.sources[fact], other
-            )
-    name = first.name if first.rank is not None or second.rank is None else second.name
-    return replace(first, name=name, sources=sources, faults=faults, **values)
+    for fact in COMPARED:
+        mine, other = getattr(first, fact), getattr(second, fact)
+        if None not in (mine, other) and mine != other:
+            key = "rank" if fact == "is_head" else fact
+            faults[key] = disagreement(key, *_source(first, key), *_source(second, key))
+    return replace(
+        first,
+        name=first.name if first.is_head is not None or second.is_head is None else second.name,
+        sources=sources,
+        faults=faults,
+        undecided=first.undecided or second.undecided,
+        remedies={**second.remedies, **first.remedies},
+        **values,
+    )
+
+
+def _source(facts: Facts, fact: str) -> tuple[str, object]:
+    """The variable that gives `fact`, and its value."""
+    if fact == "rank" and facts.rank is None:
+        fact = "is_main"
+    return facts.sources[fact], getattr(facts, fact)

@@ -1,6 +1,7 @@
 """The variables without a prefix that torchrun and similar launchers set.
 
 RANK and WORLD_SIZE are not read: launchers count processes, nodes or GPUs in them.
+Source: docs.pytorch.org, "torchrun (Elastic Launch)", environment variables.
 """
 
 from __future__ import annotations
@@ -8,19 +9,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from entrypoint.config.parsers import host
-from entrypoint.config.platforms.facts import NODE_COUNT, RANK, Facts, Source, gather
+from entrypoint.config.platforms.facts import (
+    NODE_COUNT,
+    RANK,
+    Facts,
+    Platform,
+    Source,
+    first_given,
+    first_process,
+    one_process,
+)
 
-SOURCES = (
-    Source("rank", "NODE_RANK", RANK),
-    Source("rank", "GROUP_RANK", RANK),
-    Source("nodes", "NNODES", NODE_COUNT),
-    Source("nodes", "NUM_NODES", NODE_COUNT),
-    Source("head_address", "MASTER_ADDR", host),
+TORCHRUN = Platform(
+    name="torchrun",
+    marks=("NODE_RANK", "GROUP_RANK", "RANK", "NNODES", "NUM_NODES", "WORLD_SIZE"),
+    sources=(
+        Source("rank", "NODE_RANK", RANK),
+        Source("rank", "GROUP_RANK", RANK),
+        Source("processes", "LOCAL_WORLD_SIZE", one_process),
+        Source("processes", "LOCAL_RANK", first_process),
+        Source("nodes", "NNODES", NODE_COUNT),
+        Source("nodes", "NUM_NODES", NODE_COUNT),
+        Source("head_address", "MASTER_ADDR", host),
+    ),
+    undecided="set NODE_RANK to the node's number (RANK may count processes), or set RAY_WORKER",
+    remedies={"processes": "start one process on each node: torchrun --nproc_per_node=1"},
 )
 
 
 def node(environ: Mapping[str, str]) -> Facts | None:
-    ranked = environ.get("NODE_RANK") or environ.get("GROUP_RANK")
-    if not environ.get("MASTER_ADDR") or not ranked:
+    """WORLD_SIZE=1 is one node, whatever the launcher counts."""
+    ranked = first_given(environ, ("NODE_RANK", "GROUP_RANK"))
+    if environ.get("WORLD_SIZE", "").strip() == "1" and not ranked:
         return None
-    return gather("torchrun", environ, SOURCES)
+    return TORCHRUN.read(environ)

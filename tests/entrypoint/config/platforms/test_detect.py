@@ -27,6 +27,7 @@ INSTANT_CLUSTER = {
 SLURM = {
     "SLURM_JOB_ID": "7",
     "SLURM_NODEID": "2",
+    "SLURM_STEP_ID": "0",
     "SLURM_JOB_NUM_NODES": "3",
     "SLURM_JOB_NODELIST": "gnode[10,20-25]",
     "SLURM_GPUS_ON_NODE": "4",
@@ -53,6 +54,7 @@ SLURM_STEP = {
     "SLURM_JOB_NUM_NODES": "4",
     "SLURM_NNODES": "4",
     "SLURM_JOB_NODELIST": "gn[1-4]",
+    "SLURM_STEP_ID": "1",
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "gn[3-4]",
 }
@@ -170,7 +172,7 @@ def faults(environ: dict[str, str]) -> str:
         ({"NODE_RANK": "4"}, ("NODE_RANK", "NUM_NODES=4", "RAY_WORKER")),
         ({"NODE_RANK": "first"}, ("NODE_RANK", "RAY_WORKER")),
         ({"NUM_NODES": "0"}, ("NUM_NODES", "EXPECTED_WORKERS")),
-        ({"SLURM_NODEID": "2"}, ("NODE_RANK", "SLURM_NODEID", "RAY_WORKER")),
+        ({"SLURM_NODEID": "2", "SLURM_STEP_ID": "0"}, ("NODE_RANK", "SLURM_NODEID", "RAY_WORKER")),
     ],
 )
 def test_variables_that_disagree_are_both_named_with_what_settles_it(

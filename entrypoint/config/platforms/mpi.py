@@ -1,0 +1,55 @@
+"""Processes that `mpirun` or `mpiexec` starts: Open MPI, and the launchers that set PMI_RANK.
+
+A rank counts processes, so it counts nodes only with one process on each node. No launcher says
+where rank 0 runs.
+Sources: docs.open-mpi.org, "Environment variables set for MPI applications"; PMI-1 of MPICH's
+hydra and Intel MPI (PMI_RANK, PMI_SIZE, MPI_LOCALNRANKS, MPI_LOCALRANKID), and Cray PALS
+(PMI_LOCAL_SIZE, PMI_LOCAL_RANK).
+"""
+
+from __future__ import annotations
+
+from entrypoint.config.platforms.facts import (
+    NODE_COUNT,
+    RANK,
+    Platform,
+    Source,
+    first_process,
+    one_process,
+)
+
+TO_THE_HEAD = "set ROLLCALL_HEAD_ADDRESS to the host of rank 0, on all nodes"
+
+OPEN_MPI = Platform(
+    name="open-mpi",
+    marks=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    sources=(
+        Source("rank", "OMPI_COMM_WORLD_RANK", RANK),
+        Source("nodes", "OMPI_COMM_WORLD_SIZE", NODE_COUNT),
+        Source("processes", "OMPI_COMM_WORLD_LOCAL_SIZE", one_process),
+        Source("processes", "OMPI_COMM_WORLD_LOCAL_RANK", first_process),
+    ),
+    undecided="pass OMPI_COMM_WORLD_RANK to the node, or set RAY_WORKER",
+    remedies={
+        "head_address": TO_THE_HEAD,
+        "processes": "start one process on each node: mpirun --map-by ppr:1:node",
+    },
+)
+
+PMI = Platform(
+    name="pmi",
+    marks=("PMI_RANK", "PMI_SIZE"),
+    sources=(
+        Source("rank", "PMI_RANK", RANK),
+        Source("nodes", "PMI_SIZE", NODE_COUNT),
+        Source("processes", "MPI_LOCALNRANKS", one_process),
+        Source("processes", "MPI_LOCALRANKID", first_process),
+        Source("processes", "PMI_LOCAL_SIZE", one_process),
+        Source("processes", "PMI_LOCAL_RANK", first_process),
+    ),
+    undecided="pass PMI_RANK to the node, or set RAY_WORKER",
+    remedies={
+        "head_address": TO_THE_HEAD,
+        "processes": "start one process on each node: mpiexec -ppn 1",
+    },
+)
