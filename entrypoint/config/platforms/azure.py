@@ -3,7 +3,8 @@
 Azure ML sets MASTER_ADDR and NODE_RANK (PyTorch jobs), or Open MPI's variables (MPI jobs). The
 modules `torchrun` and `mpi` read those; Azure's own variables add the head's address and the size.
 Sources: learn.microsoft.com/azure/batch/batch-compute-node-environment-variables;
-learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu.
+learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu. AZUREML_NODE_COUNT and
+AZ_BATCHAI_MPI_MASTER_NODE are in no documentation; programs written for Azure ML read them.
 """
 
 from __future__ import annotations

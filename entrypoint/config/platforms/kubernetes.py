@@ -54,9 +54,7 @@ NAME_THE_HEAD = (
     "set ROLLCALL_HEAD_ADDRESS on all pods to the head pod's name in its headless service, as in "
     "train-0.SERVICE, or set RAY_WORKER to 0 on the head and to 1 on workers"
 )
-NAMED_PODS = {
-    "nodes": "set EXPECTED_WORKERS on the head: all pods without the head",
-}
+NAMED_PODS = {"nodes": "set EXPECTED_WORKERS on the head: all pods without the head"}
 
 
 def by_pod_name(environ: Mapping[str, str]) -> tuple[Source, ...]:
