@@ -1,0 +1,200 @@
+"""compose/slurm/rollcall.sbatch with programs in place of Slurm and the container runtimes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.env_files import ENV_FILES, variables_of
+from tests.support.repository import ROOT
+
+SCRIPT = ROOT / "compose" / "slurm" / "rollcall.sbatch"
+ARGUMENTS = ["--pretrain", "a model", "--ref_resources", '{"older": 1}']
+
+SRUN = """#!/bin/bash
+# One task on this machine, as on each node.
+printf '%s\\n' "$@" > "$RECORD/srun"
+while [ "${1#--}" != "$1" ]; do shift; done
+exec env SLURM_STEP_ID=0 SLURM_NODEID=0 "$@"
+"""
+RECORDER = """#!/bin/bash
+name=$(basename "$0")
+[ "$name" = "$RUNTIME" ] && [ "$1" = rm ] && exit 0
+printf '%s\\n' "$@" > "$RECORD/$name"
+env --null > "$RECORD/$name.env"
+exit "${EXIT_CODE:-0}"
+"""
+SAVER = """#!/bin/bash
+trap 'exit 143' USR1
+touch "$RECORD/begun"
+while true; do sleep 0.05; done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A directory with programs of Slurm's names, and what they were called with."""
+
+    directory: Path
+
+    @property
+    def record(self) -> Path:
+        return self.directory / "record"
+
+    def program(self, name: str, text: str = RECORDER) -> None:
+        path = self.directory / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def environment(self, **given: str) -> dict[str, str]:
+        bare = {"PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}", "HOME": "/nonexistent"}
+        slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
+        venv = {"VENV": str(self.directory), "SHARED": str(self.directory)}
+        return bare | slurm | venv | {"RECORD": str(self.record)} | given
+
+    def run(self, **given: str) -> int:
+        done = subprocess.run(
+            ["bash", SCRIPT, *ARGUMENTS], env=self.environment(**given), timeout=30, check=False
+        )
+        return done.returncode
+
+    def words(self, name: str) -> list[str]:
+        return (self.record / name).read_text().splitlines()
+
+    def variables(self, name: str) -> dict[str, str]:
+        pairs = (self.record / f"{name}.env").read_text().rstrip("\0").split("\0")
+        return dict(pair.split("=", 1) for pair in pairs)
+
+    def called(self, name: str) -> bool:
+        return (self.record / name).exists()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = Job(tmp_path)
+    job.record.mkdir()
+    job.program("srun", SRUN)
+    for name in ("rollcall", "scontrol", "podman", "docker", "apptainer"):
+        job.program(name)
+    return job
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "none"])
+def test_the_flags_reach_the_node_as_they_were_given(job: Job, runtime: str) -> None:
+    assert job.run(RUNTIME=runtime) == 0
+    assert job.words("rollcall") == ARGUMENTS
+    variables = job.variables("rollcall")
+    assert variables["ROLLCALL_RUN_DIR"] == str(job.directory / "rollcall" / "7")
+    assert (job.directory / "rollcall" / "7").is_dir()
+
+
+def test_one_task_on_each_node_whatever_the_job_asked_for(job: Job) -> None:
+    job.run(RUNTIME="none", SLURM_NTASKS="6", SLURM_NTASKS_PER_NODE="2")
+    words = job.words("srun")
+    assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(words)
+
+
+def test_a_heterogeneous_job_is_one_step_over_all_its_components(job: Job) -> None:
+    job.run(RUNTIME="none", SLURM_HET_SIZE="2")
+    words = job.words("srun")
+    assert "--het-group=0-1" in words
+    assert not [word for word in words if word.startswith("--nodes")]
+
+
+def test_pyxis_has_the_image_and_the_shared_directory(job: Job) -> None:
+    job.run(RUNTIME="pyxis")
+    words, shared = job.words("srun"), job.directory
+    assert f"--container-image={shared}/rollcall.sqsh" in words
+    assert f"--container-mounts={shared}:{shared}" in words
+
+
+def test_apptainer_runs_the_program_of_the_image(job: Job) -> None:
+    job.run(RUNTIME="apptainer", IMAGE="/shared/rollcall.sif")
+    words = job.words("apptainer")
+    assert words[0] == "exec"
+    assert words[words.index("/shared/rollcall.sif") :] == [
+        "/shared/rollcall.sif",
+        "rollcall",
+        *ARGUMENTS,
+    ]
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+@pytest.mark.parametrize("network", ENV_FILES, ids=lambda path: path.name)
+def test_a_container_is_given_the_variables_of_slurm_and_of_the_network(
+    job: Job, runtime: str, network: Path
+) -> None:
+    given = {"ROLLCALL_MIN_WORKERS": "1", "WANDB_API_KEY": "0123456789", "UNRELATED": "1"}
+    job.run(RUNTIME=runtime, IMAGE="rollcall:cuda", NETWORK=str(network), **given)
+    words = job.words(runtime)
+    passed = {value for option, value in itertools.pairwise(words) if option == "--env"}
+    expected = {"SLURM_STEP_ID", "SLURM_NODEID", "SLURM_JOB_ID", "ROLLCALL_RUN_DIR", "HF_HOME"}
+    assert expected | {"ROLLCALL_MIN_WORKERS", "WANDB_API_KEY"} <= passed
+    assert set(variables_of(network)) <= passed
+    assert passed & {"UNRELATED", "PATH", "HOME"} == set()
+    assert job.variables(runtime).items() >= variables_of(network).items()
+    assert words[words.index("rollcall:cuda") + 1 :] == ARGUMENTS
+
+
+def test_a_node_with_older_gpus_offers_them(job: Job) -> None:
+    job.program(
+        "nvidia-smi", "#!/bin/sh\nfor n in 0 1; do echo GPU $n: NVIDIA A100-SXM4-80GB; done\n"
+    )
+    job.run(RUNTIME="none", OLDER="A100")
+    assert json.loads(job.variables("rollcall")["ROLLCALL_RESOURCES"]) == {"older": 2}
+    job.run(RUNTIME="none", OLDER="V100")
+    assert "ROLLCALL_RESOURCES" not in job.variables("rollcall")
+
+
+def test_amd_gpus_are_named_by_the_variable_that_ray_reads(job: Job) -> None:
+    job.run(RUNTIME="none", ROCR_VISIBLE_DEVICES="0,1", CUDA_VISIBLE_DEVICES="0,1")
+    variables = job.variables("rollcall")
+    assert variables["HIP_VISIBLE_DEVICES"] == "0,1"
+    assert {"ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} & variables.keys() == set()
+
+
+@pytest.mark.parametrize("code", [0, 64, 70, 143])
+def test_the_jobs_exit_code_is_the_runs_and_a_cancelled_job_is_not_requeued(
+    job: Job, code: int
+) -> None:
+    assert job.run(RUNTIME="none", EXIT_CODE=str(code)) == code
+    assert not job.called("scontrol")
+
+
+def test_an_unknown_runtime_is_wrong_usage(job: Job) -> None:
+    assert job.run(RUNTIME="singularity") == 64
+
+
+def test_before_the_time_limit_the_run_saves_and_the_job_is_requeued(job: Job) -> None:
+    job.program("rollcall", SAVER)
+    process = subprocess.Popen(["bash", SCRIPT], env=job.environment(RUNTIME="none"))
+    try:
+        deadline = time.monotonic() + 20
+        while not job.called("begun"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 143
+    finally:
+        process.kill()
+    assert job.words("scontrol") == ["requeue", "7"]
+
+
+def test_the_script_asks_slurm_for_what_it_relies_on() -> None:
+    directives = {line for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH")}
+    assert {
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@180",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --ntasks-per-node=1",
+    } <= directives
