@@ -21,7 +21,7 @@ from contract.run_dir import ExitCode
 from tests.support.doc_pages import with_variables
 from tests.support.repository import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -132,9 +132,15 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert {name for name in pages if f"]({name})" not in index} == set()
+    """A folder's pages are in its own index.md, which docs/README.md lists."""
+    docs = ROOT / "docs"
+    indexes = [docs / "README.md", *sorted(docs.glob("*/index.md"))]
+    listed = {
+        (index.parent / link).resolve()
+        for index in indexes
+        for link in re.findall(r"\]\(([^)#]+\.md)\)", index.read_text())
+    }
+    assert {page for page in docs.rglob("*.md") if page != indexes[0]} - listed == set()
 
 
 def test_source_files_that_pages_name_exist() -> None:

@@ -1,0 +1,320 @@
+"""The files of compose/ and the pages of docs/platforms fit the program, and one another."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contract.run_dir import ExitCode
+from entrypoint.commands.plan import plan
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.config.variables import SettingsError
+from tests.support.env_files import ENV_FILES, variables_of
+from tests.support.repository import ROOT
+from trainer.config.parse import parse
+
+COMPOSE, PAGES = ROOT / "compose", ROOT / "docs" / "platforms"
+CHART = COMPOSE / "kubernetes" / "chart"
+FILES = sorted(path for path in COMPOSE.rglob("*") if path.is_file())
+IMAGE = "registry.example.com/team/rollcall"
+HOPELESS = {ExitCode.USAGE, ExitCode.JOB_FAILED, ExitCode.NOT_ALLOWED}
+"""Exit codes after which no platform may try again: the same would happen."""
+
+
+def yaml_of(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((COMPOSE / name).read_text())
+    return content
+
+
+def json_of(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((COMPOSE / name).read_text())
+    return content
+
+
+def names_of_settings() -> set[str]:
+    declared = [field.metadata.get("variable") for field in dataclasses.fields(Settings)]
+    return {name for variable in declared if variable for name in variable.names}
+
+
+@pytest.mark.parametrize("path", [*FILES, *sorted(PAGES.glob("*.md"))], ids=lambda path: path.name)
+def test_every_variable_of_rollcall_that_a_file_names_is_a_setting(path: Path) -> None:
+    named = set(re.findall(r"\b(?:ROLLCALL_[A-Z_]*[A-Z]|EXPECTED_WORKERS)\b", path.read_text()))
+    of_jobs = {"ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM"}
+    assert named - names_of_settings() - of_jobs == set()
+
+
+def assert_flags_are_the_trainers(job: list[str], directory: Path) -> None:
+    """Files on the storage of the platform are taken for files that exist."""
+    prompts = directory / "train.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    here = [re.sub(r"/[\w/]+/train\.jsonl$", str(prompts), word) for word in job]
+    here = [re.sub(r"^/checkpoints/model$", "owner/model", word) for word in here]
+    config = parse([*here, "--run_dir", str(directory)])
+    assert config.remote_rm_url
+    assert config.warnings == ()
+
+
+# ---- the network's settings
+
+
+@pytest.mark.parametrize("path", ENV_FILES, ids=lambda path: path.name)
+def test_an_env_file_means_the_same_to_docker_and_to_a_shell(path: Path) -> None:
+    script = f"set -o allexport; source {shlex.quote(str(path))}; env --null"
+    done = subprocess.run(
+        ["env", "-i", "bash", "-c", script], capture_output=True, text=True, check=True
+    )
+    of_the_shell = dict(line.split("=", 1) for line in done.stdout.rstrip("\0").split("\0"))
+    given = variables_of(path)
+    assert given
+    assert given.items() <= of_the_shell.items()
+
+
+@pytest.mark.parametrize("path", ENV_FILES, ids=lambda path: path.name)
+def test_an_env_file_says_what_each_variable_is_for(path: Path) -> None:
+    assert path.read_text().startswith("#")
+    assert f"compose/env/{path.name}" in path.read_text()
+
+
+VERL_GUIDE = {
+    *("NCCL_DEBUG", "NCCL_CHECKS_DISABLE", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC"),
+    *("NCCL_PROTO", "RCCL_MSCCL_ENABLE", "GPU_MAX_HW_QUEUES", "TORCH_NCCL_HIGH_PRIORITY"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM", "TOKENIZERS_PARALLELISM"),
+    "HYDRA_FULL_ERROR",
+}
+LEFT_OUT = {
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    *("HF_HOME", "TRANSFORMERS_CACHE"),
+}
+"""Of the guide's variables; the file says why."""
+
+
+def test_the_mi300_file_has_every_variable_of_verls_guide() -> None:
+    path = COMPOSE / "env" / "mi300.env"
+    assert set(variables_of(path)) == VERL_GUIDE
+    assert [name for name in LEFT_OUT if name not in path.read_text()] == []
+
+
+# ---- Docker and podman
+
+
+def interpolated(value: str, given: Mapping[str, str]) -> str:
+    """The value as Compose reads it: `${NAME:-default}` and `${NAME:?message}`."""
+
+    def of(match: re.Match[str]) -> str:
+        return given.get(match["name"]) or match["default"] or ""
+
+    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*)|:\?[^}]*)?\}", of, value)
+
+
+def options_of_service(name: str, given: Mapping[str, str]) -> set[tuple[str, str]]:
+    service = yaml.safe_load(interpolated((COMPOSE / name).read_text(), given))["services"]["node"]
+    options = {("network", service["network_mode"]), ("shm-size", service["shm_size"])}
+    options |= {("ulimit", f"{name}={value}") for name, value in service["ulimits"].items()}
+    options |= {("cap-add", capability) for capability in service["cap_add"]}
+    options |= {("volume", volume) for volume in service["volumes"]}
+    options |= {("env-file", f"compose/{file}") for file in service["env_file"]}
+    options |= {("security-opt", option) for option in service.get("security_opt", [])}
+    options |= {("group-add", group) for group in service.get("group_add", [])}
+    devices = {device.split(":")[0] for device in service["devices"]} - {"/dev/null"}
+    options |= {("device", device) for device in devices}
+    options |= {
+        ("env", f"{name}={value}") for name, value in service["environment"].items() if value
+    }
+    for reserved in service.get("deploy", {}).get("resources", {}).get("reservations", {}).values():
+        assert reserved == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+        options.add(("gpus", "all"))
+    return options
+
+
+def run_lines() -> Iterator[tuple[str, str]]:
+    text = (PAGES / "docker.md").read_text()
+    yield from re.findall(r"^```sh run-line=(\w+)\n(.+?)\n```$", text, re.M | re.S)
+
+
+def options_of_line(words: list[str]) -> tuple[set[tuple[str, str]], list[str]]:
+    options, rest = set(), list(words)
+    while rest and rest[0].startswith("--"):
+        option = rest.pop(0)[2:]
+        if option != "rm":
+            options.add((option, rest.pop(0)))
+    return options, rest
+
+
+@pytest.mark.parametrize(("name", "line"), list(run_lines()))
+def test_a_run_line_says_the_same_as_the_compose_file(name: str, line: str, tmp_path: Path) -> None:
+    program, run, *words = shlex.split(line)
+    assert (program in ("docker", "podman"), run) == (True, "run")
+    options, (image, *job) = options_of_line(words)
+    assert image == f"{IMAGE}:{name}"
+    assert_flags_are_the_trainers(job, tmp_path)
+    if program == "podman":
+        options.remove(("security-opt", "label=disable"))
+        if ("device", "nvidia.com/gpu=all") in options:
+            options = options - {("device", "nvidia.com/gpu=all")} | {("gpus", "all")}
+    given = {"RUN_DIR": "/shared/run", "EXPECTED_WORKERS": "2"}
+    if ("device", "/dev/infiniband") in options:
+        given["RDMA"] = "/dev/infiniband"
+    (network,) = (value for option, value in options if option == "env-file")
+    given["NETWORK"] = network.removeprefix("compose/")
+    assert (ROOT / network).is_file()
+    assert options == options_of_service(f"{name}.yaml", given)
+
+
+def test_there_are_lines_for_both_programs_and_both_makers_of_gpus() -> None:
+    kinds = {(name, shlex.split(line)[0]) for name, line in run_lines()}
+    assert kinds == set(itertools.product(("cuda", "rocm"), ("docker", "podman")))
+
+
+def test_the_two_compose_files_give_a_node_the_same_variables() -> None:
+    cuda, rocm = (yaml_of(f"{name}.yaml")["services"]["node"] for name in ("cuda", "rocm"))
+    assert cuda["environment"] == rocm["environment"]
+    assert cuda["volumes"] == rocm["volumes"]
+
+
+# ---- jobs
+
+
+def jobs() -> dict[str, list[str]]:
+    """The job's flags of each file that has a job of its own."""
+    task = yaml_of("dstack/task.dstack.yml")["commands"]
+    (node,) = json_of("aws-batch/job-definition.json")["nodeProperties"]["nodeRangeProperties"]
+    words = {
+        "dstack": shlex.split(" ".join(task)),
+        **{name: shlex.split(continued(yaml_of(f"skypilot/{name}.yaml")["run"])) for name in SKY},
+    }
+    found = {name: line[line.index("rollcall") + 1 :] for name, line in words.items()}
+    found["aws"] = node["container"]["command"]
+    found["chart"] = yaml_of("kubernetes/chart/values.yaml")["job"]
+    for name in ("head", "instant-cluster"):
+        found[name] = json_of(f"runpod/{name}.json")["dockerStartCmd"]
+    return found
+
+
+SKY = ("task", "managed")
+
+
+def continued(script: str) -> str:
+    return script.replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("name", ["dstack", *SKY, "aws", "chart", "head", "instant-cluster"])
+def test_a_files_job_has_flags_of_the_trainer(name: str, tmp_path: Path) -> None:
+    assert_flags_are_the_trainers(jobs()[name], tmp_path)
+
+
+def test_the_managed_job_is_the_task_on_spot_machines() -> None:
+    task, managed = (yaml_of(f"skypilot/{name}.yaml") for name in SKY)
+    only = {"use_spot", "job_recovery"}
+    assert set(managed["resources"]) - set(task["resources"]) == only
+    for name in only:
+        del managed["resources"][name]
+    assert managed == task
+
+
+# ---- what an exit code leads to
+
+
+def test_hopeless_ends_are_not_tried_again_and_others_are() -> None:
+    recovered = yaml_of("skypilot/managed.yaml")["resources"]["job_recovery"]
+    again = {ExitCode(code) for code in recovered["recover_on_exit_codes"]}
+    assert again == set(ExitCode) - HOPELESS - {ExitCode.FINISHED}
+    rules = json_of("aws-batch/job-definition.json")["retryStrategy"]["evaluateOnExit"]
+    ends = {rule["onExitCode"] for rule in rules if rule["action"] == "EXIT"}
+    assert ends == {str(int(code)) for code in HOPELESS}
+    assert rules[-1] == {"onExitCode": "*", "action": "RETRY"}
+
+
+# ---- RunPod
+
+
+POD_FIELDS = {
+    "category": str,
+    "containerDiskInGb": int,
+    "dockerStartCmd": list,
+    "env": dict,
+    "imageName": str,
+    "isPublic": bool,
+    "isServerless": bool,
+    "name": str,
+    "ports": list,
+    "readme": str,
+    "volumeInGb": int,
+    "volumeMountPath": str,
+}
+"""Fields of `TemplateCreateInput` in RunPod's REST API, version 1."""
+POD = {"RUNPOD_POD_ID": "abc123", "RUNPOD_GPU_COUNT": "8"}
+
+
+@pytest.mark.parametrize("name", ["head", "worker", "instant-cluster"])
+def test_a_template_has_fields_of_runpods_api(name: str) -> None:
+    template = json_of(f"runpod/{name}.json")
+    assert {field: type(value) for field, value in template.items()} == POD_FIELDS
+    assert all(isinstance(value, str) for value in template["env"].values())
+    assert template["env"]["ROLLCALL_RUN_DIR"].startswith(template["volumeMountPath"] + "/")
+    exposed = [] if name == "worker" else ["8267/http"]
+    assert template["ports"] == exposed
+
+
+def test_pods_have_the_settings_of_the_global_network_and_a_cluster_has_its_own() -> None:
+    shared = variables_of(COMPOSE / "env" / "runpod.env")
+    for name in ("head", "worker"):
+        assert shared.items() <= json_of(f"runpod/{name}.json")["env"].items()
+    cluster = json_of("runpod/instant-cluster.json")["env"]
+    assert cluster["NCCL_SOCKET_IFNAME"] == cluster["GLOO_SOCKET_IFNAME"] == "ens1"
+    assert "NCCL_IB_DISABLE" not in cluster
+
+
+def planned(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return plan(read_settings(environ))
+    except SettingsError as error:
+        return plan(error)
+
+
+def test_the_templates_make_a_head_and_workers_of_it() -> None:
+    head = planned(json_of("runpod/head.json")["env"] | POD)
+    assert (head["role"], head["expected_workers"], head["faults"]) == ("head", 2, [])
+    environ = json_of("runpod/worker.json")["env"] | POD
+    (fault,) = planned(environ)["faults"]
+    assert fault["variable"] == "HEAD_POD_ID"
+    worker = planned(environ | {"HEAD_POD_ID": "xyz789"})
+    assert (worker["role"], worker["head_address"]) == ("worker", "xyz789.runpod.internal")
+
+
+def test_the_templates_of_an_instant_cluster_leave_the_roles_to_runpod() -> None:
+    cluster = {"PRIMARY_ADDR": "10.65.0.2", "NUM_NODES": "2", "NUM_TRAINERS": "8"}
+    for rank, role in (("0", "head"), ("1", "worker")):
+        own = {"NODE_RANK": rank, "NODE_ADDR": f"10.65.0.{2 + int(rank)}"}
+        environ = json_of("runpod/instant-cluster.json")["env"] | POD | cluster | own
+        assert planned(environ)["role"] == role
+
+
+# ---- pages
+
+
+def test_every_file_has_a_page_and_every_name_on_a_page_is_a_file() -> None:
+    text = "\n".join(page.read_text() for page in PAGES.glob("*.md"))
+    named = set(re.findall(r"compose/[\w./-]*\w", text))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    outside_of_the_chart = (path for path in FILES if not path.is_relative_to(CHART))
+    assert [path for path in outside_of_the_chart if path.name not in text] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted(set(PAGES.glob("*.md")) - {PAGES / "jobs.md"}), ids=lambda page: page.name
+)
+def test_a_page_says_how_the_image_is_built_and_reaches_the_nodes(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"(docker|podman) build |index\.md#the-image", text)
+    assert re.search(r"(docker|podman) push |index\.md#the-image", text)
