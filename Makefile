@@ -36,7 +36,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts  ## lint, then run the tests that this machine can run, without those of make faults
+test: setup lint hosts .platforms/.done  ## lint, then run the tests that this machine can run, without those of make faults
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning) and not faults"
 
@@ -65,6 +65,14 @@ hosts: setup  ## prepare the container tests, as root on Debian or Ubuntu: podma
 	  --platform manylinux1_x86_64 --python-version 3.11 --target .oracles -r requirements/oracles.lock
 	touch $@
 
+# The clients and schemas of the platforms, for the tests of the files in compose/.
+.platforms/.done: requirements/platforms.lock $(VENV)/.done
+	rm -rf .platforms
+	python3 -m venv .platforms
+	$(UV) pip install --quiet --python .platforms --no-deps --require-hashes \
+	  -r requirements/platforms.lock
+	touch $@
+
 bench: setup .peers/.done  ## measure against baselines: NAME=step for one benchmark, else all
 	$(PYTHON) -m bench $(NAME)
 
@@ -85,6 +93,8 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	$(COMPILE) pyproject.toml requirements/rocm.in --extra trainer $(OF_GPU) \
 	  --universal --python-version 3.11 \
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
+	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \
+	  -o requirements/platforms.lock
 	for name in cuda rocm; do \
 	  $(COMPILE) requirements/$$name-build.in --no-deps --python-version 3.12 \
 	    -o requirements/$$name-build.lock || exit; \
@@ -98,4 +108,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .oracles .peers build dist *.egg-info
+	rm -rf $(VENV) .oracles .peers .platforms build dist *.egg-info
