@@ -166,7 +166,7 @@ def test_a_run_line_says_the_same_as_the_compose_file(name: str, line: str, tmp_
     if ("device", "/dev/infiniband") in options:
         given["RDMA"] = "/dev/infiniband"
     (network,) = (value for option, value in options if option == "env-file")
-    given["NETWORK"] = network.removeprefix("compose/")
+    given["NETWORK"] = Path(network).stem
     assert (ROOT / network).is_file()
     assert options == options_of_service(f"{name}.yaml", given)
 
