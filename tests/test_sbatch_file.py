@@ -142,6 +142,7 @@ def test_a_container_is_given_the_variables_of_slurm_and_of_the_network(
     assert expected | {"ROLLCALL_MIN_WORKERS", "WANDB_API_KEY"} <= passed
     assert set(variables_of(network)) <= passed
     assert passed & {"UNRELATED", "PATH", "HOME"} == set()
+    assert ("HOME=/workspace" in passed) is (runtime == "docker")  # root has a home of its own
     assert job.variables(runtime).items() >= variables_of(network).items()
     assert words[words.index("rollcall:cuda") + 1 :] == ARGUMENTS
 
