@@ -63,7 +63,7 @@ def test_aws_takes_the_job_definition(tmp_path: Path) -> None:
 
 def test_shellcheck_finds_nothing() -> None:
     script = COMPOSE / "slurm" / "rollcall.sbatch"
-    command = [CLIENTS / "shellcheck", "--shell=bash", "--severity=warning", script]
+    command = [str(CLIENTS / "shellcheck"), "--shell=bash", "--severity=warning", str(script)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def of_kubernetes(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    readers = {
+    readers: dict[str, Callable[..., Any]] = {
         "dstack": dstack,
         "skypilot": skypilot,
         "aws-batch": aws_batch,

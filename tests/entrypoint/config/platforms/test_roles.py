@@ -1,6 +1,6 @@
 """One head in every cluster of every platform, and a fault in words where variables leave it open.
 
-The clusters are in tests/support/platforms.py.
+The clusters are in tests/support/platforms.py, Slurm's variables beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker, decide
 from entrypoint.config.settings import SettingsError
 from tests.support import platforms
-from tests.support.platforms import CLUSTERS, OPEN_MPI, POD, Environ, Recorded
+from tests.support import slurm_variables as slurm
+from tests.support.platforms import CLUSTERS, OPEN_MPI, POD, Recorded
+from tests.support.slurm_variables import Environ
 
 NAMED = {"ROLLCALL_NODE_NAME": "here"}
 
@@ -71,17 +73,20 @@ def test_an_explicit_role_beats_the_platform(cluster: Recorded) -> None:
 @pytest.mark.parametrize(
     ("environ", "named"),
     [
-        (platforms.SLURM_BATCH, ("SLURM_JOB_ID", "srun")),
-        (platforms.SLURM_INTERACTIVE, ("SLURM_JOB_ID", "srun")),
-        (platforms.SLURM_SALLOC, ("SLURM_JOB_ID", "srun")),
+        (slurm.SLURM_BATCH, ("SLURM_JOB_ID", "srun")),
+        (slurm.SLURM_INTERACTIVE, ("SLURM_JOB_ID", "srun")),
+        (slurm.SLURM_SALLOC, ("SLURM_JOB_ID", "srun")),
         ({"SLURM_NODEID": "1"}, ("SLURM_NODEID", "srun")),
-        *(
-            (task, ("SLURM_STEP_TASKS_PER_NODE", "--ntasks=2"))
-            for task in platforms.SLURM_TWO_TASKS
+        *((task, ("SLURM_STEP_TASKS_PER_NODE", "--ntasks=2")) for task in slurm.SLURM_TWO_TASKS),
+        (slurm.SLURM_HET_FIRST_ONLY, ("SLURM_STEP_NUM_NODES", "--het-group=0-1")),
+        (
+            slurm.SLURM_HET_STEP[0] | {"SLURMD_NODENAME": "gn1"},
+            ("SLURM_NODEID='0'", "gn3"),
         ),
-        (platforms.SLURM_HET_FIRST_ONLY, ("SLURM_STEP_NUM_NODES", "--het-group=0-1")),
-        (platforms.SLURM_HET_STEP[0] | {"SLURMD_NODENAME": "gn1"}, ("SLURM_NODEID='0'", "gn3")),
-        (platforms.SLURM_HET_STEP[1] | {"SLURMD_NODENAME": "gn3"}, ("SLURM_NODEID='1'", "gn3")),
+        (
+            slurm.SLURM_HET_STEP[1] | {"SLURMD_NODENAME": "gn3"},
+            ("SLURM_NODEID='1'", "gn3"),
+        ),
         ({"DSTACK_NODES_NUM": "2"}, ("DSTACK_NODES_NUM", "DSTACK_NODE_RANK")),
         ({"SKYPILOT_NUM_NODES": "2"}, ("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK")),
         ({"PRIMARY_ADDR": "10.65.0.2"}, ("PRIMARY_ADDR", "NODE_RANK")),
@@ -148,12 +153,12 @@ def test_variables_that_leave_the_role_open_are_a_fault_with_what_to_set(
 @pytest.mark.parametrize(
     "environ",
     [
-        platforms.SLURM_BATCH | {"SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"},
+        slurm.SLURM_BATCH | {"SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"},
         {"DSTACK_NODES_NUM": "1"},
         {"AWS_BATCH_JOB_NUM_NODES": "1"},
         {"AZUREML_NODE_COUNT": "1", "AZ_BATCHAI_MPI_MASTER_NODE": "localhost"},
         POD | {"HOSTNAME": "notebook", "EXPECTED_WORKERS": "0"},
-        platforms.SLURM_HET_FIRST_ONLY | {"EXPECTED_WORKERS": "0"},
+        slurm.SLURM_HET_FIRST_ONLY | {"EXPECTED_WORKERS": "0"},
     ],
 )
 def test_a_cluster_of_one_node_needs_no_role(environ: Environ) -> None:
@@ -217,7 +222,7 @@ def is_guess(environ: Environ) -> bool:
 
 
 def test_without_a_role_the_plan_has_none_and_the_head_can_be_asked() -> None:
-    batch = read_settings(platforms.SLURM_BATCH)
+    batch = read_settings(slurm.SLURM_BATCH)
     assert plan.plan(batch)["role"] is None
     assert role.host_to_ask(batch) == "gn1"
 
