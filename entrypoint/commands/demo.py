@@ -27,6 +27,7 @@ from entrypoint.commands import demo_plot
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
+from entrypoint.run.flight_record.text import counted
 
 log = logging.getLogger("rollcall.demo")
 
@@ -270,7 +271,7 @@ def _report(layout: Layout) -> None:
     print(
         f"held-out accuracy {100 * result['eval_before']:.0f} % before, "
         f"{100 * result['eval_after']:.0f} % after {result['steps']} steps "
-        f"in {result['attempts']} attempts"
+        f"in {counted(result['attempts'], 'attempt')}"
     )
     for what, path in (
         ("model", layout.run.exported),

@@ -16,7 +16,6 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _debuggers(settings)
     yield from _ports(settings)
     yield from _services(settings)
-    yield from _workers(settings)
     yield from _left_out(settings)
 
 
@@ -71,17 +70,6 @@ def _services(settings: Settings) -> Iterator[Fault]:
             remedy = f"set {name}_URL to where the server answers"
             value = shown(raw, settings.secrets)
             yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
-
-
-def _workers(settings: Settings) -> Iterator[Fault]:
-    expected, least = settings.expected_workers, settings.min_workers
-    if expected is not None and least is not None and least > expected:
-        yield Fault(
-            "ROLLCALL_MIN_WORKERS",
-            str(least),
-            f"is above EXPECTED_WORKERS={expected}",
-            "give at most the number of workers that are expected",
-        )
 
 
 def _left_out(settings: Settings) -> Iterator[Fault]:

@@ -108,6 +108,10 @@ def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
         (RANK_0 | {"RAY_WORKER": "1"}, ("RAY_WORKER", "NODE_RANK=0", "PRIMARY_ADDR")),
         (RANK_0 | {"ROLLCALL_MIN_WORKERS": "4"}, ("ROLLCALL_MIN_WORKERS", "NUM_NODES")),
         ({"ROLLCALL_MIN_WORKERS": "2"}, ("ROLLCALL_MIN_WORKERS", "EXPECTED_WORKERS")),
+        (
+            {"EXPECTED_WORKERS": "2", "ROLLCALL_MIN_WORKERS": "3"},
+            ("ROLLCALL_MIN_WORKERS", "2 workers", "EXPECTED_WORKERS"),
+        ),
     ],
 )
 def test_a_role_that_cannot_be_played_names_what_contradicts_it(

@@ -280,11 +280,6 @@ def test_a_service_command_without_its_url_is_refused() -> None:
     assert "abcd" not in told["ROLLCALL_REWARD_COMMAND"]
 
 
-def test_fewer_expected_than_the_least_is_refused() -> None:
-    told = faults({"EXPECTED_WORKERS": "2", "ROLLCALL_MIN_WORKERS": "3"})
-    assert "EXPECTED_WORKERS=2" in told["ROLLCALL_MIN_WORKERS"]
-
-
 def test_the_job_comes_from_the_variable_or_the_command_line_but_not_from_both() -> None:
     assert read_settings({"ROLLCALL_JOB": "--a 'b c'"}).job == ("--a", "b c")
     assert read_settings({}, ["--a", "b c"]).job == ("--a", "b c")
