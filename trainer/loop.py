@@ -17,7 +17,6 @@ from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction
 from trainer.algorithms import batching
-from trainer.algorithms.kl_control import next_coefficient
 from trainer.checkpoint import resume, retention
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
@@ -44,12 +43,7 @@ from trainer.types import (
     TrainingError,
 )
 from trainer.weight_sync import update
-from trainer.workers.experience import (
-    ForwardPasses,
-    estimator_of,
-    make_experience,
-    start_forward,
-)
+from trainer.workers.experience import ForwardPasses, make_experience, start_forward
 from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
 
@@ -261,14 +255,9 @@ class _Run:
         config = self.config
         worth, moments = rewards.shaped(config, samples, state.reward_moments)
         # A steered weight goes on from where it was; a fixed one is the flag's, whatever it was.
-        kl_coef = (state.kl_coef if config.steers_kl else None) or config.init_kl_coef
+        kl_coef = (state.kl_coef if config.kl.adapts else None) or config.kl.init_coef
         with self.rollouts.meanwhile():
-            experience = make_experience(
-                forward,
-                worth,
-                estimator_of(config, kl_coef),
-                loss_kl_coef=kl_coef if config.use_kl_loss else 0.0,
-            )
+            experience = make_experience(forward, worth, config, kl_coef)
             watch.lap("forward")
             metrics = self._update(experience, step) | peak_memory(self.workers)
             watch.lap("update")
@@ -284,14 +273,8 @@ class _Run:
             samples=state.samples + int(experience.sequences.actions.any(axis=1).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
-            kl_coef=next_coefficient(
-                kl_coef,
-                outcome.kl,
-                target=config.kl_target,
-                horizon=config.kl_horizon,
-                samples=len(samples),
-            )
-            if config.steers_kl
+            kl_coef=config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))
+            if config.kl.adapts
             else None,
             reward_moments=moments,
             wandb_id=self.recorder.wandb_id,

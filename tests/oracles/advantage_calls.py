@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,31 +11,51 @@ from numpy.typing import NDArray
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs, Estimator
+from trainer.algorithms.advantages import AdvantageInputs
+from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import FloatArray
 
 
-def estimator(batch: Batch, name: str, **settings: Any) -> Estimator:
-    return Estimator(name=name, group_size=batch.group_size, **settings)
+@dataclass(frozen=True, kw_only=True)
+class Estimator:
+    """Settings of the advantages, and the KL in the reward."""
+
+    settings: AdvantageSettings
+    kl_coef: float
+    kl_estimator: str
 
 
-def ours(batch: Batch, settings: Estimator) -> tuple[FloatArray, FloatArray]:
+def estimator(
+    name: str, *, kl_coef: float = 0.0, kl_estimator: str = "k1", **settings: Any
+) -> Estimator:
+    return Estimator(
+        settings=AdvantageSettings(estimator=name, **settings),
+        kl_coef=kl_coef,
+        kl_estimator=kl_estimator,
+    )
+
+
+def ours(batch: Batch, estimator: Estimator) -> tuple[FloatArray, FloatArray]:
     return advantages.estimate(
-        settings,
+        estimator.settings,
         AdvantageInputs(
             rewards=batch.rewards,
             action_mask=batch.actions,
             old_log_probs=batch.log_probs,
             ref_log_probs=batch.reference,
             values=batch.values,
+            group_size=batch.group_size,
+            kl_coef=estimator.kl_coef,
+            kl_estimator=estimator.kl_estimator,
         ),
     )
 
 
 def of_openrlhf(
-    peers: Peers, batch: Batch, settings: Estimator, batches: list[NDArray[np.int64]] | None = None
+    peers: Peers, batch: Batch, estimator: Estimator, batches: list[NDArray[np.int64]] | None = None
 ) -> tuple[Array, Array]:
     """Its values at the actions; what it has at other tokens is masked out by its losses."""
+    settings = estimator.settings
     theirs = peers.openrlhf(
         "advantages",
         arrays={
@@ -46,15 +67,15 @@ def of_openrlhf(
         },
         settings={
             "advantage": {
-                "estimator": settings.name,
+                "estimator": settings.estimator,
                 "gamma": settings.gamma,
                 "lambd": settings.lambd,
-                "no_std_norm": not settings.std_norm,
+                "no_std_norm": settings.no_std_norm,
             },
-            "reward": {"clip_range": settings.reward_range},
+            "reward": {"clip_range": settings.reward_clip_range},
             "rollout": {"n_samples_per_prompt": batch.group_size},
-            "kl_coef": settings.kl_coef,
-            "kl_estimator": settings.kl_estimator,
+            "kl_coef": estimator.kl_coef,
+            "kl_estimator": estimator.kl_estimator,
         },
         batches=batches or [np.arange(len(batch.actions))],
     )

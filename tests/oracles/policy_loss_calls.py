@@ -9,6 +9,7 @@ import numpy as np
 from tests.oracles import ours
 from tests.oracles.batches import Batch
 from tests.oracles.process import Peers
+from tests.support.objectives import policy_objective
 from trainer.algorithms.objectives import PolicyObjective
 
 LOW, HIGH = 0.2, 0.3
@@ -30,7 +31,7 @@ def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
 
 
 def objective(**settings: Any) -> PolicyObjective:
-    return PolicyObjective(clip_range=(LOW, HIGH), **settings)
+    return policy_objective(eps_clip_low_high=(LOW, HIGH), **settings)
 
 
 def of_trl(

@@ -16,6 +16,7 @@ from tests.oracles.process import Peers
 from trainer.algorithms import advantages
 from trainer.algorithms.advantages import AdvantageInputs
 from trainer.algorithms.reward_shaping import LengthPenalties
+from trainer.config.options.algorithm import ShapingSettings
 
 ESTIMATORS = [
     "gae",
@@ -34,7 +35,7 @@ DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
 def test_an_estimator_s_advantages_equal_openrlhf_s(
     peers: Peers, name: str, batch: Batch, kl_coef: float, estimate: str
 ) -> None:
-    settings = estimator(batch, name, kl_coef=kl_coef, kl_estimator=f"k{estimate}")
+    settings = estimator(name, kl_coef=kl_coef, kl_estimator=f"k{estimate}")
     for mine, theirs in zip(
         ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
     ):
@@ -45,7 +46,7 @@ def test_an_estimator_s_advantages_equal_openrlhf_s(
 def test_gae_of_one_turn_equals_openrlhf_s(
     peers: Peers, batch: Batch, gamma: float, lambd: float
 ) -> None:
-    settings = estimator(batch, "gae", gamma=gamma, lambd=lambd, kl_coef=0.1)
+    settings = estimator("gae", gamma=gamma, lambd=lambd, kl_coef=0.1)
     for mine, theirs in zip(
         ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
     ):
@@ -56,7 +57,7 @@ def test_gae_of_one_turn_equals_openrlhf_s(
 def test_discounted_returns_of_one_turn_equal_openrlhf_s(
     peers: Peers, batch: Batch, gamma: float
 ) -> None:
-    settings = estimator(batch, "reinforce", gamma=gamma, kl_coef=0.1)
+    settings = estimator("reinforce", gamma=gamma, kl_coef=0.1)
     for mine, theirs in zip(
         ours(batch, settings), of_openrlhf(peers, batch, settings), strict=True
     ):
@@ -68,7 +69,7 @@ def test_discounted_returns_of_one_turn_equal_openrlhf_s(
 def test_advantages_centred_without_their_deviation_equal_openrlhf_s(
     peers: Peers, name: str, batch: Batch
 ) -> None:
-    settings = estimator(batch, name, std_norm=False)
+    settings = estimator(name, no_std_norm=True)
     same(ours(batch, settings)[0], of_openrlhf(peers, batch, settings)[0])
 
 
@@ -78,7 +79,7 @@ def test_it_does_not_matter_how_openrlhf_cuts_the_rollouts(
 ) -> None:
     """Its micro-batches hold rows in any order; groups and whitening are of all of them."""
     order = np.random.default_rng(seed).permutation(len(batch.actions))
-    settings = estimator(batch, name)
+    settings = estimator(name)
     theirs = of_openrlhf(peers, batch, settings, [order[:1], order[1:]])
     same(ours(batch, settings)[0], theirs[0])
 
@@ -109,12 +110,12 @@ def test_length_penalties_equal_openrlhf_s(
             "stop_properly_penalty_coef": coefficient,
         },
     )
-    penalties = LengthPenalties(
-        longest=16,
+    settings = ShapingSettings(
         overlong_buffer_len=buffer,
         overlong_penalty_factor=factor,
         stop_properly_penalty_coef=coefficient,
     )
+    penalties = LengthPenalties(16, settings)
     same(penalties.apply(rewards, lengths, finished), theirs)
 
 
@@ -137,8 +138,9 @@ def test_a_baseline_over_the_known_rewards_equals_trl_s(
     peers: Peers, name: str, algorithm: str, options: dict[str, Any], batch: Batch, seed: int
 ) -> None:
     rewards, known = some_unknown(batch, seed)
-    settings = estimator(batch, name, reward_range=(-1000.0, 1000.0))
+    settings = estimator(name, reward_clip_range=(-1000.0, 1000.0))
     mine, _ = advantages.estimate(
-        settings, AdvantageInputs(rewards=rewards, action_mask=known.actions)
+        settings.settings,
+        AdvantageInputs(rewards=rewards, action_mask=known.actions, group_size=batch.group_size),
     )
     same(mine, of_trl(peers, known, algorithm, rewards, **options))

@@ -16,8 +16,9 @@ from tests.oracles import advantage_calls, ours, policy_loss_calls
 from tests.oracles.agreement import differs, same
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
-from trainer.algorithms.advantages import Estimator
-from trainer.algorithms.objectives import CorrectionSettings, PolicyObjective
+from tests.support.objectives import policy_objective
+from trainer.algorithms.objectives import PolicyObjective
+from trainer.config.options.algorithm import CorrectionSettings, KLSettings
 
 
 def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
@@ -62,7 +63,7 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
         values=longer(short.values),
     )
     assert np.array_equal(short.values[short.actions], long.values[long.actions])
-    settings = Estimator(name="gae", group_size=2, gamma=gamma, lambd=lambd, std_norm=False)
+    settings = advantage_calls.estimator("gae", gamma=gamma, lambd=lambd, no_std_norm=True)
 
     def chosen(estimated: tuple[NDArray[Any], NDArray[Any]], of: Batch) -> NDArray[Any]:
         returns: NDArray[Any] = estimated[1][of.actions]
@@ -80,7 +81,7 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
 
 def test_openrlhf_s_discount_counts_what_a_tool_said(peers: Peers) -> None:
     turns = batch([[1, 0, 0, 1], [1, 1, 1, 1]])
-    settings = Estimator(name="reinforce", group_size=2, gamma=0.5)
+    settings = advantage_calls.estimator("reinforce", gamma=0.5)
     _, mine = advantage_calls.ours(turns, settings)
     _, theirs = advantage_calls.of_openrlhf(peers, turns, settings)
     same(mine[0, 0], 0.5 * turns.rewards[0])
@@ -90,7 +91,7 @@ def test_openrlhf_s_discount_counts_what_a_tool_said(peers: Peers) -> None:
 @pytest.mark.parametrize("name", ["reinforce_baseline", "rloo", "group_norm", "dr_grpo"])
 def test_openrlhf_discounts_only_with_gae_and_reinforce(peers: Peers, name: str) -> None:
     turns = batch([[1, 1, 1], [1, 1, 1]])
-    settings = Estimator(name=name, group_size=2, gamma=0.5)
+    settings = advantage_calls.estimator(name, gamma=0.5)
     _, mine = advantage_calls.ours(turns, settings)
     _, theirs = advantage_calls.of_openrlhf(peers, turns, settings)
     same(mine[:, 0], 0.25 * mine[:, -1])
@@ -102,7 +103,7 @@ def test_trl_s_group_deviation_has_a_larger_epsilon(peers: Peers) -> None:
     rewards = np.array([0.0, 1.0, 0.5, 0.25])
     for scale, apart in ((1.0, False), (1e-4, True)):
         close = batch([[1]] * 4, rewards=scale * rewards)
-        settings = Estimator(name="group_norm", group_size=4)
+        settings = advantage_calls.estimator("group_norm")
         mine, _ = advantage_calls.ours(close, settings)
         theirs = advantage_calls.of_trl(peers, close, "grpo", close.rewards, scale_rewards="group")
         deviation = close.rewards.std(ddof=1)
@@ -130,7 +131,7 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
             "kl": {"use_loss": False},
         },
     )
-    objective = PolicyObjective(entropy_coef=1.0)
+    objective = policy_objective(entropy_loss_coef=1.0)
     mine = {
         aggregation: ours.policy_loss(
             ragged, objective, advantages=0 * ragged.advantages, aggregation=aggregation
@@ -147,7 +148,7 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
 
 def test_trl_s_kl_is_not_clamped(peers: Peers) -> None:
     far = batch([[1]], log_probs=np.array([[-20.0]]), reference=np.array([[-1.0]]), group_size=1)
-    mine = ours.policy_loss(far, PolicyObjective(kl_estimator="k3"), kl_coef=1.0)
+    mine = ours.policy_loss(far, policy_objective(kl=KLSettings(estimator="k3")), kl_coef=1.0)
     theirs = policy_loss_calls.of_trl(peers, far, "dapo", beta=1.0)
     same(mine.metrics["kl_loss"], 10.0)
     same(theirs["metrics"]["kl"], np.exp(19.0) - 19.0 - 1.0)
@@ -168,7 +169,7 @@ def test_trl_s_ratio_is_not_clamped(peers: Peers) -> None:
     same(ours.policy_loss(far, PolicyObjective()).value, np.exp(20.0))
     same(policy_loss_calls.of_openrlhf(peers, far)["value"], np.exp(20.0))
     same(policy_loss_calls.of_trl(peers, far, "dapo")["value"], np.exp(24.0))
-    same(ours.policy_loss(far, PolicyObjective(loss_type="gspo")).value, np.exp(20.0))
+    same(ours.policy_loss(far, policy_objective(policy_loss_type="gspo")).value, np.exp(20.0))
     theirs = policy_loss_calls.of_openrlhf(peers, far, policy_loss_type="gspo")
     same(theirs["value"], np.exp(24.0))
 
@@ -194,7 +195,7 @@ def test_trl_s_sequence_ratio_to_the_engine_is_a_product(peers: Peers) -> None:
     )["factors"]
     same(factors, [[0.0]])  # e^(4 · 0.2) > 2: the whole sequence is dropped
     settings = CorrectionSettings(level="seq", threshold=(0.5, 2.0))
-    mine = ours.policy_loss(long, PolicyObjective(correction=settings))
+    mine = ours.policy_loss(long, policy_objective(correction=settings))
     assert mine.metrics["is_filter_ratio"] == 0
     theirs = policy_loss_calls.of_openrlhf(
         peers, long, is_correction_level="seq", is_correction_threshold=(0.5, 2.0)
@@ -210,7 +211,7 @@ def test_openrlhf_counts_dropped_sequences_where_this_trainer_counts_tokens(peer
         rollout=np.array([[-1.0, -1.0, -1.0], [-9.0, 0, 0]]),
     )
     settings = CorrectionSettings(level="seq", threshold=(0.5, 2.0))
-    mine = ours.policy_loss(ragged, PolicyObjective(correction=settings))
+    mine = ours.policy_loss(ragged, policy_objective(correction=settings))
     theirs = policy_loss_calls.of_openrlhf(
         peers, ragged, is_correction_level="seq", is_correction_threshold=(0.5, 2.0)
     )

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs, Estimator
+from trainer.algorithms.advantages import AdvantageInputs
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
+from trainer.config.options.algorithm import AdvantageSettings, ShapingSettings
 
 DISCOUNTS = st.sampled_from([0.0, 0.5, 0.97, 1.0])
 
@@ -24,8 +25,8 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
 
     Schulman et al. 2017, equations 11 and 12, is the same sum ending with the episode.
     """
-    settings = Estimator(
-        name="gae", group_size=1, gamma=gamma, lambd=lambd, reward_range=(-1e9, 1e9), std_norm=False
+    settings = AdvantageSettings(
+        estimator="gae", gamma=gamma, lambd=lambd, reward_clip_range=(-1e9, 1e9), no_std_norm=True
     )
     plain, returns = advantages.estimate(
         settings,
@@ -48,8 +49,8 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
 @given(batches(), DISCOUNTS)
 def test_returns_over_several_turns_are_williams_1992_s_sums(batch: Batch, gamma: float) -> None:
     """R_t = Σ_k γ^k r_{t+k} over actions, whatever stands between them."""
-    settings = Estimator(
-        name="reinforce", group_size=1, gamma=gamma, reward_range=(-1e9, 1e9), std_norm=False
+    settings = AdvantageSettings(
+        estimator="reinforce", gamma=gamma, reward_clip_range=(-1e9, 1e9), no_std_norm=True
     )
     _, returns = advantages.estimate(
         settings, AdvantageInputs(rewards=batch.rewards, action_mask=batch.actions)
@@ -69,7 +70,7 @@ def test_the_overlong_penalty_is_dapo_s_equation_13(length: int, cache: int, exp
         penalty = 0.0
     elif length <= longest:
         penalty = ((longest - cache) - length) / cache
-    penalties = LengthPenalties(longest=longest, overlong_buffer_len=cache)
+    penalties = LengthPenalties(longest, ShapingSettings(overlong_buffer_len=cache))
     shaped = penalties.apply(np.zeros(1, np.float32), np.array([length]), np.array([True]))
     same(shaped, [penalty])
 

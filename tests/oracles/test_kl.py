@@ -11,7 +11,7 @@ from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import gradient, leaf
 from tests.oracles.process import Peers
 from trainer.algorithms.kl import kl, step_mean
-from trainer.algorithms.kl_control import next_coefficient
+from trainer.config.options.algorithm import KLSettings
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
@@ -67,8 +67,7 @@ def test_the_kl_s_weight_moves_as_openrlhf_s(
     )
     coefficient, ours = initial, []
     for value in kls:
-        coefficient = next_coefficient(
-            coefficient, value, target=target, horizon=horizon, samples=samples
-        )
+        settings = KLSettings(target=target, horizon=horizon)
+        coefficient = settings.next_coefficient(coefficient, value, samples)
         ours.append(coefficient)
     np.testing.assert_allclose(ours, theirs, rtol=1e-9)

@@ -14,7 +14,7 @@ from tests.oracles.agreement import TOLERANCE, given, same
 from tests.oracles.batches import Batch, batches, wide_batches
 from tests.oracles.policy_loss_calls import HIGH, LOW, objective, of_openrlhf, of_trl, spread
 from tests.oracles.process import Peers
-from trainer.algorithms.objectives import CorrectionSettings
+from trainer.config.options.algorithm import CorrectionSettings, KLSettings
 
 ANY = batches() | wide_batches()
 BOUNDS = st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0), (1.0, 1.0)])
@@ -67,7 +67,7 @@ def test_the_dual_clip_equals_openrlhf_s(peers: Peers, batch: Batch, bound: floa
 @given(batch=batches(spread=3.0) | wide_batches())
 def test_gspo_equals_openrlhf_s(peers: Peers, batch: Batch, level: str) -> None:
     theirs = of_openrlhf(peers, batch, policy_loss_type="gspo", is_correction_level=level)
-    gspo = objective(loss_type="gspo", correction=CorrectionSettings(level=level))
+    gspo = objective(policy_loss_type="gspo", correction=CorrectionSettings(level=level))
     agree(ours.policy_loss(batch, gspo, aggregation="sequence"), theirs, metrics=False)
 
 
@@ -164,7 +164,9 @@ def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
             },
         },
     )
-    settings = objective(kl_estimator=estimator, kl_unbiased_gradient=unbiased, entropy_coef=0.02)
+    settings = objective(
+        kl=KLSettings(estimator=estimator, unbiased_gradient=unbiased), entropy_loss_coef=0.02
+    )
     outcome = ours.policy_loss(batch, settings, kl_coef=0.1)
     same(outcome.value, theirs["value"])
     same(outcome.gradient, theirs["gradient"])
@@ -206,7 +208,7 @@ def test_the_dual_clip_equals_trl_s_two_sided_clip(
 
 @given(batches(spread=3.0) | wide_batches())
 def test_gspo_equals_trl_s(peers: Peers, batch: Batch) -> None:
-    gspo = objective(loss_type="gspo")
+    gspo = objective(policy_loss_type="gspo")
     outcome = ours.policy_loss(batch, gspo, advantages=spread(batch), aggregation="sequence")
     theirs = of_trl(peers, batch, "grpo", importance_sampling_level="sequence")
     same(outcome.value, theirs["value"])
@@ -246,7 +248,7 @@ def test_kl_and_entropy_in_the_loss_equal_trl_s(peers: Peers, batch: Batch) -> N
     """TRL's KL has the policy loss's denominator, its entropy the tokens: equal for "dapo"."""
     outcome = ours.policy_loss(
         batch,
-        objective(kl_estimator="k3", entropy_coef=0.02),
+        objective(kl=KLSettings(estimator="k3"), entropy_loss_coef=0.02),
         advantages=spread(batch),
         kl_coef=0.1,
     )

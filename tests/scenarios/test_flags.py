@@ -22,6 +22,7 @@ from tests.support.learners import settings
 from tests.support.tiny_run import Tiny, events, metric_rows, train
 from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint.resume import ResumeError
+from trainer.config.options.algorithm import LossSettings
 from trainer.config.schema import ConfigError
 from trainer.models import value_model
 from trainer.rollout import prompts
@@ -334,7 +335,9 @@ def test_a_critic_goes_on_from_a_trained_value_head(tiny: Tiny, run_dir: Path) -
     known = replace(settings(tiny), model=replace(model, model=str(config.exported_critic)))
     values = {}
     for prefix in ("score", "another"):
-        actor = CriticActor(known, CriticObjective(value_clip=0.5, value_head_prefix=prefix))
+        actor = CriticActor(
+            known, CriticObjective(LossSettings(value_clip=0.5), value_head_prefix=prefix)
+        )
         head = dict(actor._model.named_parameters())["value_head.weight"].detach().numpy()
         values[prefix] = np.array_equal(head, trained)
     assert values == {"score": True, "another": False}

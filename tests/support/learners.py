@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.support.objectives import policy_objective
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.objectives import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective
+from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.training import LoRASettings
 from trainer.models.settings import ModelSettings
@@ -55,12 +57,12 @@ def settings(tiny: Tiny, **changes: Any) -> LearnerSettings:
 
 
 def policy(tiny: Tiny, **changes: Any) -> PolicyActor:
-    objective = PolicyObjective(kl_estimator="k3")
+    objective = policy_objective(kl=KLSettings(estimator="k3"))
     return PolicyActor(settings(tiny, **changes), objective)
 
 
 def critic(tiny: Tiny, **changes: Any) -> CriticActor:
-    return CriticActor(settings(tiny, **changes), CriticObjective(value_clip=0.5))
+    return CriticActor(settings(tiny, **changes), CriticObjective(LossSettings(value_clip=0.5)))
 
 
 def sequences() -> Sequences:

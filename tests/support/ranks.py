@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from tests.support.learners import Weights, weights_of
-from trainer.algorithms.objectives import CriticObjective, PolicyObjective
+from tests.support.objectives import policy_objective
+from trainer.algorithms.objectives import CriticObjective
+from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
@@ -50,10 +52,12 @@ class Workbench:
         from trainer.workers.reference import ReferenceActor
 
         if role == "policy":
-            objective = PolicyObjective(entropy_coef=0.01, kl_estimator="k3")
+            objective = policy_objective(entropy_loss_coef=0.01, kl=KLSettings(estimator="k3"))
             self._actor = PolicyActor(settings, objective, self._rank)
         elif role == "critic":
-            self._actor = CriticActor(settings, CriticObjective(value_clip=0.2), self._rank)
+            self._actor = CriticActor(
+                settings, CriticObjective(LossSettings(value_clip=0.2)), self._rank
+            )
         else:
             self._actor = ReferenceActor(settings.model, settings.sharding, self._rank)
 

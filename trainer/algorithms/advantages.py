@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.algorithms.kl import kl
+from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray
 
 Floats = NDArray[np.floating]
@@ -20,27 +21,6 @@ Floats = NDArray[np.floating]
 
 Numbers = NDArray[np.float64]
 """Sums are computed in float64; `estimate` rounds at the end."""
-
-WHITENED = ("gae", "reinforce", "reinforce_baseline")
-"""Estimators whose advantages are whitened over the action tokens of the whole batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimator:
-    """How advantages are estimated."""
-
-    name: str
-    """gae, reinforce, or a key of `BASELINES`"""
-    group_size: int
-    """Number of completions of one prompt, which are neighbours in the batch."""
-    gamma: float = 1.0
-    lambd: float = 1.0
-    kl_coef: float = 0.0
-    """Weight of the KL in the reward; 0 if the KL is in the loss."""
-    kl_estimator: str = "k1"
-    reward_range: tuple[float, float] = (-10.0, 10.0)
-    std_norm: bool = True
-    """Whitening also divides by the standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,28 +35,33 @@ class AdvantageInputs:
     ref_log_probs: Floats | None = None
     values: Floats | None = None
     """Needed by gae."""
+    group_size: int = 1
+    """Number of completions of one prompt, which are neighbours in the batch."""
+    kl_coef: float = 0.0
+    """Weight of the KL in the reward; 0 if the KL is in the loss."""
+    kl_estimator: str = "k1"
 
 
-def estimate(estimator: Estimator, inputs: AdvantageInputs) -> tuple[FloatArray, FloatArray]:
+def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[FloatArray, FloatArray]:
     """Return advantages and returns, both [B, T].
 
     The order is OpenRLHF's: group baseline, clip, token rewards with KL, estimator, whitening.
     """
     actions = inputs.action_mask
-    above = subtract(estimator.name, inputs.rewards, estimator.group_size)
-    token_rewards = place_rewards(np.clip(above, *estimator.reward_range), actions)
-    if inputs.ref_log_probs is not None and estimator.kl_coef:
+    above = subtract(settings.estimator, inputs.rewards, inputs.group_size)
+    token_rewards = place_rewards(np.clip(above, *settings.reward_clip_range), actions)
+    if inputs.ref_log_probs is not None and inputs.kl_coef:
         assert inputs.old_log_probs is not None
-        penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, estimator.kl_estimator)
-        token_rewards -= estimator.kl_coef * np.where(actions, penalty, 0)
-    if estimator.name == "gae":
+        penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, inputs.kl_estimator)
+        token_rewards -= inputs.kl_coef * np.where(actions, penalty, 0)
+    if settings.estimator == "gae":
         assert inputs.values is not None
-        discounts = estimator.gamma, estimator.lambd
+        discounts = settings.gamma, settings.lambd
         advantages, returns = gae(token_rewards, inputs.values, actions, *discounts)
     else:
-        advantages = returns = discounted_sums(token_rewards, actions, estimator.gamma)
-    if estimator.name in WHITENED:
-        advantages = whiten(advantages, actions, std_norm=estimator.std_norm)
+        advantages = returns = discounted_sums(token_rewards, actions, settings.gamma)
+    if settings.whitens:
+        advantages = whiten(advantages, actions, std_norm=not settings.no_std_norm)
     return advantages.astype(np.float32), returns.astype(np.float32)
 
 

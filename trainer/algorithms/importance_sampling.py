@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.algorithms.objectives import CorrectionSettings
+from trainer.config.options.algorithm import CorrectionSettings
 
 EDGE = 1e-6
 """Probabilities are clamped to [EDGE, 1 − EDGE], so that the binary KL is finite."""

@@ -69,11 +69,11 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
     log_ratio = _log_ratio(inputs, objective)
     ratio = log_ratio.exp()
     free = ratio * inputs.advantages
-    low, high = objective.clip_range
+    low, high = objective.loss.clip_range
     clipped = ratio.clamp(1 - low, 1 + high) * inputs.advantages
     surrogate = torch.min(free, clipped)
-    if objective.dual_clip is not None:
-        bounded = torch.max(surrogate, objective.dual_clip * inputs.advantages)
+    if objective.loss.dual_clip is not None:
+        bounded = torch.max(surrogate, objective.loss.dual_clip * inputs.advantages)
         surrogate = torch.where(inputs.advantages < 0, bounded, surrogate)
     correction = _correction(inputs, objective)
     if correction is not None:
@@ -95,10 +95,10 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
 
 def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:
     """Return [N] the log of the ratio to clip: the token's, or its sequence's (geometric mean)."""
-    if objective.loss_type == "ppo":
+    if objective.loss.policy_loss_type == "ppo":
         return (inputs.log_probs - inputs.old_log_probs).clamp(-RATIO_LIMIT, RATIO_LIMIT)
-    if objective.loss_type != "gspo":
-        raise ValueError(f"unknown policy loss {objective.loss_type!r}")
+    if objective.loss.policy_loss_type != "gspo":
+        raise ValueError(f"unknown policy loss {objective.loss.policy_loss_type!r}")
     old = inputs.old_log_probs
     if objective.correction.level != "off":  # a sequence's ratio can be taken to the engine
         old = _needed(inputs.rollout_log_probs, "rollout_log_probs")
@@ -107,7 +107,7 @@ def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:
 
 
 def _correction(inputs: PolicyInputs, objective: PolicyObjective) -> Correction | None:
-    if objective.correction.level == "off" or objective.loss_type == "gspo":
+    if objective.correction.level == "off" or objective.loss.policy_loss_type == "gspo":
         return None
     rollout = _needed(inputs.rollout_log_probs, "rollout_log_probs")
     return correct(inputs.old_log_probs, rollout, inputs.rows, objective.correction)
@@ -121,15 +121,15 @@ def _penalties(
     metrics = {}
     if inputs.kl_coef:
         reference = _needed(inputs.ref_log_probs, "ref_log_probs")
-        estimate = kl(inputs.log_probs, reference, objective.kl_estimator)
-        if objective.kl_unbiased_gradient:
+        estimate = kl(inputs.log_probs, reference, objective.kl.estimator)
+        if objective.kl.unbiased_gradient:
             estimate = _with_gradient_of_kl(estimate, inputs, reference)
         term = (estimate * inputs.weights).sum()
         total = total + inputs.kl_coef * term
         metrics["kl_loss"] = term.item()
-    if objective.entropy_coef is not None:
+    if objective.loss.entropy_loss_coef is not None:
         entropy = _needed(inputs.entropy, "entropy")
-        total = total - objective.entropy_coef * (entropy * inputs.weights).sum()
+        total = total - objective.loss.entropy_loss_coef * (entropy * inputs.weights).sum()
         metrics["entropy"] = entropy.sum().item() * inputs.metric_weight
     return total, metrics
 

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.config.options.algorithm import ShapingSettings
 from trainer.types import BoolArray, FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LengthPenalties:
-    """Penalties of long and truncated completions; None: no such penalty."""
+    """Penalties of long and truncated completions."""
 
     longest: int
     """Maximum tokens of a completion."""
-    overlong_buffer_len: float | None = None
-    overlong_penalty_factor: float = 1.0
-    stop_properly_penalty_coef: float | None = None
+    settings: ShapingSettings
 
     def apply(self, rewards: FloatArray, lengths: IntArray, finished: BoolArray) -> FloatArray:
         """Return [B] rewards of completions of `lengths` tokens; NaN stays NaN.
@@ -29,10 +28,10 @@ class LengthPenalties:
         coefficient, or replaced by it if it is negative (ProRL, Liu et al. 2025, as in OpenRLHF).
         """
         shaped = rewards.astype(np.float32)
-        if (buffer := self.overlong_buffer_len) is not None:
+        if (buffer := self.settings.overlong_buffer_len) is not None:
             excess = np.clip(lengths - (self.longest - buffer), 0, buffer) / buffer
-            shaped = shaped - (excess * self.overlong_penalty_factor).astype(np.float32)
-        if (coefficient := self.stop_properly_penalty_coef) is not None:
+            shaped = shaped - (excess * self.settings.overlong_penalty_factor).astype(np.float32)
+        if (coefficient := self.settings.stop_properly_penalty_coef) is not None:
             if coefficient < 0:
                 truncated = np.where(np.isnan(shaped), np.nan, coefficient)
             else:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from contract.run_dir import RunFiles
 from trainer.config.options.algorithm import (
-    AdvantageFlags,
-    CorrectionFlags,
-    FilteringFlags,
-    KLFlags,
-    LossFlags,
-    ShapingFlags,
+    AdvantageSettings,
+    CorrectionSettings,
+    FilteringSettings,
+    KLSettings,
+    LossSettings,
+    ShapingSettings,
 )
 from trainer.config.options.data import DataFlags, ModelFlags, PreferenceFlags
 from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
@@ -47,12 +47,6 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     CheckpointFlags,
     MemoryFlags,
     OptimiserFlags,
-    CorrectionFlags,
-    FilteringFlags,
-    ShapingFlags,
-    KLFlags,
-    LossFlags,
-    AdvantageFlags,
     TrainFlags,
     RolloutFlags,
     DataFlags,
@@ -60,6 +54,16 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 ):
     """Every flag of `python -m trainer`; valid in itself once `parse` has returned it."""
 
+    advantage: AdvantageSettings = composed(AdvantageSettings)
+    loss: LossSettings = composed(LossSettings)
+    kl: KLSettings = composed(KLSettings, prefix="kl_", dotted="algo.kl.")
+    shaping: ShapingSettings = composed(ShapingSettings)
+    filtering: FilteringSettings = composed(
+        FilteringSettings, prefix="dynamic_filtering_", dotted="algo.dynamic_filtering_"
+    )
+    correction: CorrectionSettings = composed(
+        CorrectionSettings, prefix="is_correction_", dotted="algo.advantage.is_correction_"
+    )
     policy_optimizer: OptimizerSettings = composed(OptimizerSettings, dotted="actor.")
     critic_optimizer: CriticOptimizerSettings = composed(
         CriticOptimizerSettings, prefix="critic_", dotted="critic.", critic=True
@@ -103,7 +107,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def has_critic(self) -> bool:
-        return self.advantage_estimator == "gae"
+        return self.advantage.estimator == "gae"
 
     @property
     def policy_ranks(self) -> int:
@@ -119,15 +123,6 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return max(1, self.ref_num_nodes * self.ref_num_gpus_per_node)
 
     @property
-    def has_reference(self) -> bool:
-        return self.init_kl_coef > 0
-
-    @property
-    def steers_kl(self) -> bool:
-        """Whether the weight of the KL changes from step to step."""
-        return self.has_reference and self.kl_target is not None
-
-    @property
     def has_reward_model(self) -> bool:
         """Whether models in the cluster give the rewards; a URL or a function comes before them."""
         return bool(self.reward_pretrain) and not self.remote_rm_url
@@ -139,7 +134,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         With one update a step they are what that update computes itself; a KL in the reward needs
         them before.
         """
-        return self.updates_per_step > 1 or (self.has_reference and not self.use_kl_loss)
+        return self.updates_per_step > 1 or (self.kl.has_reference and not self.kl.use_loss)
 
     @property
     def scoring_at_once(self) -> int:
@@ -148,7 +143,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
             1,
             self.needs_old_log_probs * self.policy_ranks
             + self.has_critic * self.critic_ranks
-            + self.has_reference * self.reference_ranks,
+            + self.kl.has_reference * self.reference_ranks,
         )
 
     @property
@@ -157,25 +152,10 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.policy_ranks + self.has_critic * self.critic_ranks
 
     @property
-    def clip_range(self) -> tuple[float, float]:
-        """How far the policy's ratio may be below and above 1."""
-        return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
-
-    @property
     def best_metric(self) -> str | None:
         """The logged name of what the best policy is chosen by; None: it is not kept."""
         key = self.best_metric_key.removeprefix("eval/")
         return None if key == "none" else f"eval/{key or 'pass1'}"
-
-    @property
-    def aggregation(self) -> str:
-        """How tokens' losses become one; a ratio for each sequence leaves only one way."""
-        return "sequence" if self.policy_loss_type == "gspo" else self.loss_aggregation
-
-    @property
-    def correction_bounds(self) -> tuple[float, float]:
-        low, high = self.is_correction_threshold
-        return low, high
 
     @property
     def scoring_tokens(self) -> int:

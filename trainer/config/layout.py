@@ -198,7 +198,7 @@ def _engine_faults(config: Config) -> Iterator[Fault]:
 def _exists(config: Config, role: str) -> bool:
     return {
         "critic": config.has_critic,
-        "reference": config.has_reference,
+        "reference": config.kl.has_reference,
         "reward": config.has_reward_model,
     }.get(role, True)
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from trainer.config import layout
 from trainer.config.config import Config
 
-WHITENED = ("gae", "reinforce", "reinforce_baseline")
-
 
 @dataclass(frozen=True, slots=True)
 class Idle:
@@ -51,39 +49,39 @@ IDLE = (
     ),
     Idle(
         ("no_advantage_std_norm",),
-        lambda c: c.advantage_estimator not in WHITENED,
+        lambda c: not c.advantage.whitens,
         "this --advantage_estimator is not whitened; dr_grpo is GRPO without the deviation",
     ),
     Idle(
         ("eps_clip",),
-        lambda c: c.eps_clip_low_high is not None,
+        lambda c: c.loss.eps_clip_low_high is not None,
         "--eps_clip_low_high gives both bounds",
     ),
     Idle(
         ("loss_aggregation",),
-        lambda c: c.policy_loss_type == "gspo",
+        lambda c: c.loss.policy_loss_type == "gspo",
         "--policy_loss_type gspo has one ratio for a sequence, and takes the mean of sequences",
     ),
     Idle(
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
-        lambda c: c.policy_loss_type == "gspo" and c.is_correction_level != "off",
+        lambda c: c.loss.policy_loss_type == "gspo" and c.correction.level != "off",
         "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
     ),
-    Idle(("kl_target",), lambda c: c.init_kl_coef == 0, "--init_kl_coef 0 leaves the KL out"),
-    Idle(("kl_horizon",), lambda c: c.kl_target is None, "it needs --kl_target"),
+    Idle(("kl_target",), lambda c: c.kl.init_coef == 0, "--init_kl_coef 0 leaves the KL out"),
+    Idle(("kl_horizon",), lambda c: c.kl.target is None, "it needs --kl_target"),
     Idle(
         ("kl_estimator", "use_kl_loss"),
-        lambda c: not c.has_reference,
+        lambda c: not c.kl.has_reference,
         "--init_kl_coef 0 leaves the reference out",
     ),
     Idle(
         ("kl_unbiased_gradient",),
-        lambda c: not c.use_kl_loss,
+        lambda c: not c.kl.use_loss,
         "a KL in the reward has no gradient: it needs --use_kl_loss",
     ),
     Idle(
         ("ref_reward_offload",),
-        lambda c: not (c.has_reference or c.has_reward_model),
+        lambda c: not (c.kl.has_reference or c.has_reward_model),
         "there is no reference (--init_kl_coef 0) and no reward model",
     ),
     Idle(
@@ -109,7 +107,7 @@ IDLE = (
     ),
     Idle(
         ("colocate_actor_ref", "ref_resources"),
-        lambda c: not c.has_reference,
+        lambda c: not c.kl.has_reference,
         "--init_kl_coef 0 leaves the reference out",
     ),
     Idle(
@@ -119,17 +117,17 @@ IDLE = (
     ),
     Idle(
         ("dynamic_filtering_reward_range",),
-        lambda c: not c.dynamic_filtering,
+        lambda c: not c.filtering.enabled,
         "it needs --dynamic_filtering",
     ),
     Idle(
         ("overlong_penalty_factor",),
-        lambda c: c.overlong_buffer_len is None,
+        lambda c: c.shaping.overlong_buffer_len is None,
         "it needs --overlong_buffer_len",
     ),
     Idle(
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
-        lambda c: c.is_correction_level == "off",
+        lambda c: c.correction.level == "off",
         "it needs --is_correction_level",
     ),
     Idle(
@@ -247,20 +245,20 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
     if config.runs_ahead and "is_correction_level" not in given:
         yield (
             "--async_train: samples of older policies are corrected by --is_correction_level "
-            f"{config.is_correction_level}; --is_correction_level off leaves it out"
+            f"{config.correction.level}; --is_correction_level off leaves it out"
         )
     if config.wandb_key:
         yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"
-    if config.has_reference and "kl_estimator" in given:
+    if config.kl.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
 
 
 def _estimator_advice(config: Config) -> Iterator[str]:
-    biased = config.use_kl_loss and not config.kl_unbiased_gradient
-    if biased and config.kl_estimator == "k1":
+    biased = config.kl.use_loss and not config.kl.unbiased_gradient
+    if biased and config.kl.estimator == "k1":
         yield (
             "--kl_estimator k1 has no expected gradient as a loss: k2 or k3 has, and "
             "--kl_unbiased_gradient gives it one"
         )
-    if not config.use_kl_loss and config.kl_estimator != "k1":
-        yield f"--kl_estimator {config.kl_estimator} is biased in the reward: k1 is not"
+    if not config.kl.use_loss and config.kl.estimator != "k1":
+        yield f"--kl_estimator {config.kl.estimator} is biased in the reward: k1 is not"

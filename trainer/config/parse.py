@@ -55,15 +55,16 @@ def _settled(config: Config, given: Set[str]) -> Config:
     if config.max_len is not None:
         room = config.max_len - config.generate_max_len
         prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
-    threshold = config.is_correction_threshold
+    correction, threshold = config.correction, config.correction.threshold
     bf16 = config.bf16 or config.mixed_precision
     flash = "flash_attention_2" if config.flash_attn and bf16 else None  # it has no fp32
-    correction = config.is_correction_level
     if config.runs_ahead and "is_correction_level" not in given:
-        correction = "token"
+        correction = replace(correction, level="token")
     return replace(
         layout.settled(config, given),
-        is_correction_level=correction,
+        correction=replace(
+            correction, threshold=threshold if len(threshold) > 1 else (0.0, *threshold)
+        ),
         pretrain=_located(config.pretrain),
         critic_pretrain=_located(config.critic_pretrain),
         prompt_data=_located_data(config.prompt_data),
@@ -74,7 +75,6 @@ def _settled(config: Config, given: Set[str]) -> Config:
         prompt_max_len=prompt_limit,
         param_dtype="bf16" if bf16 else config.param_dtype,
         attn_implementation=config.attn_implementation or flash,
-        is_correction_threshold=threshold if len(threshold) > 1 else (0.0, *threshold),
         use_wandb=_switch(config.use_wandb),
     )
 

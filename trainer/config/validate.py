@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.os_errors import why_absent
-from trainer.algorithms import kl_control
 from trainer.config import layout, reward_models
 from trainer.config.config import Config
 from trainer.config.schema import Fault, MissingFile
@@ -118,7 +117,7 @@ def _length_faults(config: Config) -> Iterator[Fault]:
             f"leaves no room for a prompt beside generate_max_len {longest}",
             f"Give more than {longest}, or a smaller --generate_max_len",
         )
-    buffer = config.overlong_buffer_len
+    buffer = config.shaping.overlong_buffer_len
     if buffer is not None and buffer > longest:
         yield Fault(
             "--overlong_buffer_len",
@@ -130,14 +129,14 @@ def _length_faults(config: Config) -> Iterator[Fault]:
 
 def _group_faults(config: Config) -> Iterator[Fault]:
     samples = config.n_samples_per_prompt
-    if samples < 2 and config.advantage_estimator in GROUP_ESTIMATORS:
+    if samples < 2 and config.advantage.estimator in GROUP_ESTIMATORS:
         yield Fault(
             "--n_samples_per_prompt",
             str(samples),
-            f"{config.advantage_estimator} compares the completions of one prompt",
+            f"{config.advantage.estimator} compares the completions of one prompt",
             "Give at least 2",
         )
-    elif samples < 2 and config.dynamic_filtering:
+    elif samples < 2 and config.filtering.enabled:
         yield Fault(
             "--n_samples_per_prompt",
             str(samples),
@@ -154,8 +153,12 @@ def _group_faults(config: Config) -> Iterator[Fault]:
 
 
 def _range_faults(config: Config) -> Iterator[Fault]:
-    for name in ("reward_clip_range", "dynamic_filtering_reward_range", "is_correction_threshold"):
-        bounds: tuple[float, ...] = getattr(config, name)
+    ranges: dict[str, tuple[float, ...]] = {
+        "reward_clip_range": config.advantage.reward_clip_range,
+        "dynamic_filtering_reward_range": config.filtering.reward_range,
+        "is_correction_threshold": config.correction.threshold,
+    }
+    for name, bounds in ranges.items():
         if len(bounds) != 2:
             yield Fault(f"--{name}", shown(bounds), "takes at most two bounds", "Give LOW and HIGH")
         elif not bounds[0] < bounds[1]:
@@ -188,34 +191,32 @@ def _range_faults(config: Config) -> Iterator[Fault]:
 
 
 def _kl_faults(config: Config) -> Iterator[Fault]:
-    horizon, samples = config.kl_horizon, config.samples_per_step
-    if config.steers_kl and not kl_control.stays_positive(horizon=horizon, samples=samples):
+    kl, samples = config.kl, config.samples_per_step
+    if kl.adapts and not kl.stays_positive(samples):
         yield Fault(
             "--kl_horizon",
-            str(horizon),
+            str(kl.horizon),
             f"lets one step of {samples} samples bring the KL's weight to 0 or below",
             f"Give at least {samples // 5 + 1}, commonly ten times the samples of a step or more",
         )
 
 
 def _correction_faults(config: Config) -> Iterator[Fault]:
-    if config.is_correction_level == "off":
+    if config.correction.level == "off":
         return
-    by_ratio = config.is_correction_gating == "ratio"
-    if config.is_correction_mode == "clip" and not (
-        by_ratio and config.is_correction_level == "token"
-    ):
+    by_ratio = config.correction.gating == "ratio"
+    if config.correction.mode == "clip" and not (by_ratio and config.correction.level == "token"):
         yield Fault(
             "--is_correction_mode",
             "clip",
             "clamps the ratios of tokens and nothing else",
             "Give mask, or --is_correction_level token with --is_correction_gating ratio",
         )
-    if not by_ratio and config.is_correction_threshold[0] > 0:
+    if not by_ratio and config.correction.threshold[0] > 0:
         yield Fault(
             "--is_correction_threshold",
-            shown(config.is_correction_threshold),
-            f"{config.is_correction_gating} is a distance: it has an upper bound only",
+            shown(config.correction.threshold),
+            f"{config.correction.gating} is a distance: it has an upper bound only",
             "Give one number, commonly 0.05",
         )
 

@@ -54,9 +54,9 @@ def _kl(experience: Experience, config: Config) -> float:
         log_probs = experience.sequences.rollout_log_probs
     if experience.ref_log_probs is None or log_probs is None:
         return 0.0
-    estimate = kl(log_probs, experience.ref_log_probs, config.kl_estimator)
+    estimate = kl(log_probs, experience.ref_log_probs, config.kl.estimator)
     actions = experience.sequences.actions
-    return step_mean(estimate, actions, in_loss=config.use_kl_loss)
+    return step_mean(estimate, actions, in_loss=config.kl.use_loss)
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:

@@ -104,7 +104,7 @@ class AsyncRollouts:
         return StepRollouts(written=written, samples=samples, phase="wait", metrics=metrics)
 
     def _filter_metrics(self) -> Metrics:
-        if not self._config.dynamic_filtering:
+        if not self._config.filtering.enabled:
             return {}
         drawn = self._limits.batch + self._filtered
         return {"dynamic_filtering_pass_rate": self._limits.batch / drawn}
@@ -275,9 +275,9 @@ class AsyncRollouts:
     def _filter(self, group: PromptGroup) -> None:
         """Drop a group without a signal: another group takes its place."""
         config = self._config
-        if not config.dynamic_filtering:
+        if not config.filtering.enabled:
             return
-        bounds = config.dynamic_filtering_reward_range
+        bounds = config.filtering.reward_range
         if dynamic_sampling.with_signal(group.samples, config.n_samples_per_prompt, bounds):
             return
         del self._groups[group.number]

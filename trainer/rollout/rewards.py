@@ -70,15 +70,10 @@ def shaped(
     Raises TrainingError for an infinite or NaN reward.
     """
     rewards = rewards_of(samples)
-    if config.normalize_reward:
+    if config.shaping.normalize_reward:
         moments = moments.including(rewards)
         rewards = moments.normalise(rewards)
-    penalties = LengthPenalties(
-        longest=config.generate_max_len,
-        overlong_buffer_len=config.overlong_buffer_len,
-        overlong_penalty_factor=config.overlong_penalty_factor,
-        stop_properly_penalty_coef=config.stop_properly_penalty_coef,
-    )
+    penalties = LengthPenalties(config.generate_max_len, config.shaping)
     lengths = np.array([sample.completion.length for sample in samples])
     finished = np.array([sample.completion.finished for sample in samples])
     return penalties.apply(rewards, lengths, finished), moments

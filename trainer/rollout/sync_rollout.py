@@ -31,14 +31,14 @@ class SyncRollouts:
     def step(self, step: int) -> StepRollouts:
         """With dynamic filtering the completions are scored, else the loop scores them."""
         config = self.config
-        if not config.dynamic_filtering:
+        if not config.filtering.enabled:
             written = self._written(config.rollout_batch_size, step)
             return StepRollouts(written=written, phase="generate")
         found = dynamic_sampling.collect(
             lambda missing: rewards.scored(self.reward, self._written(missing, step)),
             config.rollout_batch_size,
             config.n_samples_per_prompt,
-            config.dynamic_filtering_reward_range,
+            config.filtering.reward_range,
         )
         return StepRollouts(
             written=[(sample.prompt, sample.completion) for sample in found.samples],

@@ -87,7 +87,7 @@ class CriticActor(LearnerActor):
             weights=tensor(micro.weights[actions]),
             metric_weight=micro.metric_weight,
         )
-        return losses.value_loss(inputs, self._objective.value_clip)
+        return losses.value_loss(inputs, self._objective.loss.value_clip)
 
     def export(self, directory: Path) -> None:
         with self._engine.onloaded():

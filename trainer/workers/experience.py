@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.algorithms import advantages, batching
-from trainer.algorithms.advantages import AdvantageInputs, Estimator
+from trainer.algorithms.advantages import AdvantageInputs
 from trainer.cluster.worker_group import Pending
 from trainer.config.config import Config
 from trainer.types import Experience, FloatArray, Sequences
@@ -43,11 +43,13 @@ def start_forward(workers: WorkerGroups, sequences: Sequences, config: Config) -
 def make_experience(
     forward: ForwardPasses,
     rewards: FloatArray,
-    estimator: Estimator,
-    *,
-    loss_kl_coef: float = 0.0,
+    config: Config,
+    kl_coef: float,
 ) -> Experience:
-    """Wait for the models and estimate advantages. A sample with reward NaN trains nothing."""
+    """Wait for the models and estimate advantages, in a step in which the KL has weight `kl_coef`.
+
+    A sample with reward NaN trains nothing.
+    """
     known = forward.sequences.where_known(rewards)
     inputs = AdvantageInputs(
         rewards=rewards,
@@ -55,8 +57,11 @@ def make_experience(
         old_log_probs=forward.gathered(forward.log_probs),
         ref_log_probs=forward.gathered(forward.reference),
         values=forward.gathered(forward.values),
+        group_size=config.n_samples_per_prompt,
+        kl_coef=0.0 if config.kl.use_loss else kl_coef,
+        kl_estimator=config.kl.estimator,
     )
-    advantage, returns = advantages.estimate(estimator, inputs)
+    advantage, returns = advantages.estimate(config.advantage, inputs)
     return Experience(
         sequences=known,
         old_log_probs=inputs.old_log_probs,
@@ -64,19 +69,5 @@ def make_experience(
         returns=returns,
         values=inputs.values,
         ref_log_probs=inputs.ref_log_probs,
-        kl_coef=loss_kl_coef,
-    )
-
-
-def estimator_of(config: Config, kl_coef: float) -> Estimator:
-    """Returns the estimator of the flags, for a step in which the KL has weight `kl_coef`."""
-    return Estimator(
-        name=config.advantage_estimator,
-        group_size=config.n_samples_per_prompt,
-        gamma=config.gamma,
-        lambd=config.lambd,
-        kl_coef=0.0 if config.use_kl_loss else kl_coef,
-        kl_estimator=config.kl_estimator,
-        reward_range=config.reward_clip_range,
-        std_norm=not config.no_advantage_std_norm,
+        kl_coef=kl_coef if config.kl.use_loss else 0.0,
     )

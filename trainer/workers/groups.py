@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from contract.journal import teller
 from contract.progress import PhaseFile
 from trainer.algorithms import batching
-from trainer.algorithms.objectives import CorrectionSettings, CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
@@ -53,25 +53,8 @@ def _policy(config: Config, updates: int) -> LearnerSettings:
     return replace(
         _learner(config, config.pretrain, updates),
         ema_beta=config.ema_beta if config.enable_ema else None,
-        loss_aggregation=config.aggregation,
+        loss_aggregation=config.loss.policy_aggregation,
         sync_port=config.vllm.sync_port,
-    )
-
-
-def _policy_objective(config: Config) -> PolicyObjective:
-    return PolicyObjective(
-        clip_range=config.clip_range,
-        loss_type=config.policy_loss_type,
-        dual_clip=config.dual_clip,
-        kl_estimator=config.kl_estimator,
-        kl_unbiased_gradient=config.kl_unbiased_gradient,
-        entropy_coef=config.entropy_loss_coef,
-        correction=CorrectionSettings(
-            level=config.is_correction_level,
-            mode=config.is_correction_mode,
-            gating=config.is_correction_gating,
-            threshold=config.correction_bounds,
-        ),
     )
 
 
@@ -106,16 +89,14 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
             "trainer.workers.policy:PolicyActor",
             config.policy_ranks,
             policy,
-            _policy_objective(config),
+            PolicyObjective(config.loss, config.kl, config.correction),
         ),
         launch(
             "critic",
             "trainer.workers.critic:CriticActor",
             config.critic_ranks,
             _critic(config, updates),
-            CriticObjective(
-                value_clip=config.value_clip, value_head_prefix=config.value_head_prefix
-            ),
+            CriticObjective(config.loss, config.value_head_prefix),
         )
         if config.has_critic
         else None,
@@ -126,7 +107,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
             replace(policy.model, offload=config.ref_reward_offload),
             policy.sharding,
         )
-        if config.has_reference
+        if config.kl.has_reference
         else None,
         EnginePool(
             launcher.launch(

@@ -81,7 +81,7 @@ class PolicyActor(LearnerActor):
         def flat(array: FloatArray | None) -> Tensor | None:
             return None if array is None else self._scorer.tensor(array[actions])
 
-        wants_entropy = self._objective.entropy_coef is not None
+        wants_entropy = self._objective.loss.entropy_loss_coef is not None
         log_probs, entropy = run(part.sequences, entropy=wants_entropy)
         old = flat(part.old_log_probs)
         inputs = PolicyInputs(

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs, Estimator
+from trainer.algorithms.advantages import AdvantageInputs
+from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray
 
 
@@ -120,13 +121,14 @@ def test_kl_in_the_reward_is_charged_token_by_token() -> None:
     log_probs = np.array([[0.0, -1.0, -2.0]], dtype=np.float32)
     reference = np.array([[0.0, -1.5, -1.0]], dtype=np.float32)
     _, returns = advantages.estimate(
-        Estimator(name="gae", group_size=1, kl_coef=0.1),
+        AdvantageSettings(),
         AdvantageInputs(
             rewards=np.array([1.0], dtype=np.float32),
             action_mask=actions,
             old_log_probs=log_probs,
             ref_log_probs=reference,
             values=np.zeros((1, 3), dtype=np.float32),
+            kl_coef=0.1,
         ),
     )
     # k1 = log π − log π_ref: 0.5, then −1.0.
@@ -135,7 +137,7 @@ def test_kl_in_the_reward_is_charged_token_by_token() -> None:
 
 def test_rewards_are_clipped_to_their_range() -> None:
     _, returns = advantages.estimate(
-        Estimator(name="gae", group_size=1, reward_range=(-1.0, 2.0)),
+        AdvantageSettings(reward_clip_range=(-1.0, 2.0)),
         AdvantageInputs(
             rewards=np.array([50.0, -50.0], dtype=np.float32),
             action_mask=np.array([[True], [True]]),
@@ -152,14 +154,14 @@ def test_a_sample_without_a_reward_changes_no_other_samples_advantage() -> None:
     rewards = np.array([1.0, np.nan, 0.0, 0.5], dtype=np.float32)
     known = ~np.isnan(rewards)
     actions = np.ones((4, 5), dtype=np.bool_) & known[:, None]
-    estimator = Estimator(name="gae", group_size=1)
+    settings = AdvantageSettings()
     zeros = np.zeros((4, 5), dtype=np.float32)
     got, _ = advantages.estimate(
-        estimator,
+        settings,
         AdvantageInputs(rewards=rewards, action_mask=actions, old_log_probs=zeros, values=values),
     )
     alone, _ = advantages.estimate(
-        estimator,
+        settings,
         AdvantageInputs(
             rewards=rewards[known],
             action_mask=actions[known],

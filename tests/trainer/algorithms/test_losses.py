@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.objectives import policy_objective
 from trainer.algorithms import losses
 from trainer.algorithms.importance_sampling import correct
 from trainer.algorithms.kl import kl
 from trainer.algorithms.losses import PolicyInputs, ValueInputs, token_weights
-from trainer.algorithms.objectives import CorrectionSettings, PolicyObjective
+from trainer.algorithms.objectives import PolicyObjective
+from trainer.config.options.algorithm import CorrectionSettings, KLSettings
 
 LOW, HIGH = 0.8, 1.2
 
@@ -65,7 +67,7 @@ def test_the_policy_loss_is_the_clipped_objective() -> None:
 
 def test_the_clip_range_can_be_wider_above_than_below() -> None:
     log_probs = tensor(math.log(1.25), math.log(0.75))
-    objective = PolicyObjective(clip_range=(0.2, 0.28))
+    objective = policy_objective(eps_clip_low_high=(0.2, 0.28))
     loss = losses.policy_loss(inputs(log_probs, [0.0, 0.0], [1.0, -1.0]), objective)
     assert loss.value.item() == pytest.approx(-(1.25 - 0.8) / 2)
     loss.value.backward()
@@ -74,7 +76,7 @@ def test_the_clip_range_can_be_wider_above_than_below() -> None:
 
 def test_dual_clip_bounds_the_loss_of_a_bad_token_that_became_likelier() -> None:
     log_probs = tensor(math.log(10.0), math.log(10.0))
-    objective = PolicyObjective(dual_clip=3.0)
+    objective = policy_objective(dual_clip=3.0)
     loss = losses.policy_loss(inputs(log_probs, [0.0, 0.0], [-1.0, 1.0]), objective)
     assert loss.value.item() == pytest.approx((3.0 - 1.2) / 2)
     loss.value.backward()
@@ -86,7 +88,7 @@ def test_gspo_clips_one_ratio_for_each_sequence() -> None:
     old, gain = [0.0, 0.0, 0.8], [1.0, 1.0, -2.0]
     rows = torch.tensor([4, 4, 9])
     weights = fixed([1 / 4, 1 / 4, 1 / 2])  # the mean of sequences' means
-    objective = PolicyObjective(loss_type="gspo", clip_range=(0.3, 0.3))
+    objective = policy_objective(policy_loss_type="gspo", eps_clip_low_high=(0.3, 0.3))
     loss = losses.policy_loss(
         inputs(log_probs, old, gain, rows=rows, weights=weights, metric_weight=1 / 3), objective
     )
@@ -101,7 +103,7 @@ def test_gspo_clips_one_ratio_for_each_sequence() -> None:
 def test_entropy_is_rewarded_and_reported() -> None:
     entropy = tensor(0.5, 1.5)
     given = inputs(tensor(0.0, 0.0), [0.0, 0.0], [0.0, 0.0], entropy=entropy)
-    loss = losses.policy_loss(given, PolicyObjective(entropy_coef=0.1))
+    loss = losses.policy_loss(given, policy_objective(entropy_loss_coef=0.1))
     assert loss.value.item() == pytest.approx(-0.1)
     assert loss.metrics["entropy"] == pytest.approx(1.0)
     loss.value.backward()
@@ -110,7 +112,9 @@ def test_entropy_is_rewarded_and_reported() -> None:
 
 def test_an_objective_without_its_input_says_what_is_missing() -> None:
     with pytest.raises(ValueError, match="entropy"):
-        losses.policy_loss(inputs(tensor(0.0), [0.0], [1.0]), PolicyObjective(entropy_coef=0.0))
+        losses.policy_loss(
+            inputs(tensor(0.0), [0.0], [1.0]), policy_objective(entropy_loss_coef=0.0)
+        )
 
 
 def test_one_impossible_token_does_not_overflow_the_policy_loss() -> None:
@@ -167,7 +171,7 @@ def test_no_kl_estimator_has_a_gradient_that_overflows() -> None:
 
 def test_the_kl_in_the_loss_pulls_towards_the_reference() -> None:
     log_probs = tensor(-1.0, -2.0)
-    objective = PolicyObjective(kl_estimator="k2")
+    objective = policy_objective(kl=KLSettings(estimator="k2"))
     given = inputs(
         log_probs, [-1.0, -2.0], [0.0, 0.0], ref_log_probs=fixed([-1.4, -1.7]), kl_coef=0.5
     )
@@ -196,7 +200,7 @@ def test_micro_batches_add_up_to_the_whole_whatever_their_lengths(
             rows=rows[chosen],
             metric_weight=1 / len(rows),
         )
-        losses.policy_loss(given, PolicyObjective(loss_type=loss_type)).value.backward()
+        losses.policy_loss(given, policy_objective(policy_loss_type=loss_type)).value.backward()
 
     backward(rows >= 0)
     whole = gradient(log_probs)
@@ -249,7 +253,7 @@ def test_distances_between_probabilities_have_an_upper_bound() -> None:
 
 def test_the_correction_scales_a_tokens_gradient_and_reports_what_it_dropped() -> None:
     log_probs = tensor(*TRAINER)
-    objective = PolicyObjective(correction=CorrectionSettings(level="token"))
+    objective = policy_objective(correction=CorrectionSettings(level="token"))
     given = inputs(log_probs, TRAINER, [1.0] * 4, rollout_log_probs=fixed(ENGINE))
     loss = losses.policy_loss(given, objective)
     loss.value.backward()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from env.types import Prompt, Score
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.kl_control import next_coefficient, stays_positive
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
+from trainer.config.options.algorithm import KLSettings, ShapingSettings
 from trainer.metrics import step_metrics
 from trainer.metrics.recorder import Stopwatch
 from trainer.rollout import dynamic_sampling
@@ -29,7 +29,9 @@ def penalised(penalties: LengthPenalties, *samples: tuple[float, int, bool]) -> 
 
 
 def test_the_last_tokens_of_the_limit_cost_more_and_more() -> None:
-    penalties = LengthPenalties(longest=20, overlong_buffer_len=8, overlong_penalty_factor=2.0)
+    penalties = LengthPenalties(
+        20, ShapingSettings(overlong_buffer_len=8, overlong_penalty_factor=2.0)
+    )
     got = penalised(penalties, (1.0, 3, True), (1.0, 12, True), (1.0, 14, True), (1.0, 20, False))
     assert got == pytest.approx([1.0, 1.0, 1.0 - 2.0 * 2 / 8, 1.0 - 2.0])
 
@@ -38,12 +40,14 @@ def test_the_last_tokens_of_the_limit_cost_more_and_more() -> None:
 def test_a_truncated_completion_keeps_a_share_or_gets_a_fixed_reward(
     coefficient: float, expected: float
 ) -> None:
-    penalties = LengthPenalties(longest=9, stop_properly_penalty_coef=coefficient)
+    penalties = LengthPenalties(9, ShapingSettings(stop_properly_penalty_coef=coefficient))
     assert penalised(penalties, (2.0, 9, True), (2.0, 9, False)) == pytest.approx([2.0, expected])
 
 
 def test_an_unknown_reward_stays_unknown_whatever_its_length() -> None:
-    penalties = LengthPenalties(longest=9, overlong_buffer_len=3, stop_properly_penalty_coef=-1.0)
+    penalties = LengthPenalties(
+        9, ShapingSettings(overlong_buffer_len=3, stop_properly_penalty_coef=-1.0)
+    )
     assert np.isnan(penalised(penalties, (float("nan"), 9, False))).all()
 
 
@@ -78,12 +82,12 @@ def test_equal_rewards_normalise_to_zero() -> None:
     [(6.0, 0.1), (6.6, 0.1 * (1 + 0.1 * 0.5)), (60.0, 0.1 * 1.1), (0.0, 0.1 * 0.9)],
 )
 def test_the_kls_weight_rises_above_the_target_and_falls_below(kl: float, expected: float) -> None:
-    got = next_coefficient(0.1, kl, target=6.0, horizon=512, samples=256)
+    got = KLSettings(target=6.0, horizon=512).next_coefficient(0.1, kl, 256)
     assert got == pytest.approx(expected)
 
 
 def test_without_a_target_the_kls_weight_stays() -> None:
-    assert next_coefficient(0.1, 99.0, target=None, horizon=1, samples=256) == 0.1
+    assert KLSettings(horizon=1).next_coefficient(0.1, 99.0, 256) == 0.1
 
 
 @pytest.mark.parametrize(("in_loss", "expected"), [(False, 0.255), (True, 0.02)])
@@ -109,12 +113,13 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
 def test_the_kls_weight_falls_to_nothing_where_that_is_foretold_and_nowhere_else(
     horizon: int, samples: int
 ) -> None:
-    lowest = next_coefficient(0.1, 0.0, target=6.0, horizon=horizon, samples=samples)
-    assert (lowest > 0) == stays_positive(horizon=horizon, samples=samples)
+    settings = KLSettings(target=6.0, horizon=horizon)
+    lowest = settings.next_coefficient(0.1, 0.0, samples)
+    assert (lowest > 0) == settings.stays_positive(samples)
 
 
 def test_a_kl_that_is_no_number_makes_no_weight() -> None:
-    got = next_coefficient(0.1, float("nan"), target=6.0, horizon=512, samples=256)
+    got = KLSettings(target=6.0, horizon=512).next_coefficient(0.1, float("nan"), 256)
     assert math.isnan(got)
 
 

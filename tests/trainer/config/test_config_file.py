@@ -71,7 +71,7 @@ def test_the_file_of_the_docs_is_right(tmp_path: Path) -> None:
     path = written(tmp_path, "run.yaml", text)
     assert faults_of(path) == []
     config = read(Config, ["--config", str(path)], "prog", "").config
-    assert (config.advantage_estimator, config.policy_optimizer.learning_rate) == (
+    assert (config.advantage.estimator, config.policy_optimizer.learning_rate) == (
         "group_norm",
         1e-6,
     )

@@ -91,9 +91,9 @@ def test_a_name_keeps_its_capitals_in_the_table(flag: str, beginning: str) -> No
 
 def test_every_flag_that_claims_an_effect_is_read() -> None:
     sources = [
-        path.read_text()
+        re.sub(r'"[^"\n]*"', "", path.read_text())  # a dotted spelling is no read
         for path in (ROOT / "trainer").rglob("*.py")
-        if path.parent.name != "options" and path.name not in ("no_effect.py", "validate.py")
+        if path.name not in ("no_effect.py", "validate.py")
     ]
     code = "\n".join(sources)
     claimed = [f for f in TABLE.values() if not (f.about.no_effect or f.about.unsupported)]

@@ -84,7 +84,11 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("gamma: 0.5\nactor: {eps_clip: 0.1}\ncritic: {adam: {weight_decay: 0.3}}\n")
     config = values_of(["--actor.eps_clip", "0.3", "--l2", "0.1", "--config", str(path)])
-    assert (config.gamma, config.eps_clip, config.critic_optimizer.l2) == (0.5, 0.3, 0.1)
+    assert (config.advantage.gamma, config.loss.eps_clip, config.critic_optimizer.l2) == (
+        0.5,
+        0.3,
+        0.1,
+    )
 
 
 def test_numbers_of_yaml_may_be_written_as_on_the_command_line(tmp_path: Path) -> None:
@@ -109,18 +113,18 @@ def test_a_switch_of_a_file_can_be_turned_off(tmp_path: Path) -> None:
 
 def test_values_may_follow_an_equals_sign() -> None:
     config = values_of(["--reward_clip_range=-5,5", "--gamma=0.9"])
-    assert (config.reward_clip_range, config.gamma) == ((-5, 5), 0.9)
+    assert (config.advantage.reward_clip_range, config.advantage.gamma) == ((-5, 5), 0.9)
 
 
 def test_the_other_project_s_words_for_choices_are_understood() -> None:
-    assert values_of(["--actor.loss_agg_mode", "seq-mean-token-mean"]).loss_aggregation == (
+    assert values_of(["--actor.loss_agg_mode", "seq-mean-token-mean"]).loss.loss_aggregation == (
         "sequence"
     )
 
 
 def test_one_bound_of_a_correction_is_the_upper_one(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(run_dir, is_correction_level="token", is_correction_threshold=2)
-    assert config.is_correction_threshold == (0.0, 2.0)
+    assert config.correction.threshold == (0.0, 2.0)
 
 
 def test_flags_that_stand_for_others_are_folded_into_them(tiny: Tiny, run_dir: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_flag_given_in_two_files_has_the_later_ones_value(tmp_path: Path) -> N
         (tmp_path / f"{name}.yaml").write_text(f"gamma: {gamma}\n")
     files = [word for name in "ab" for word in ("--config", str(tmp_path / f"{name}.yaml"))]
     told = reading(files)
-    assert (told.config.gamma, faults_of(told)) == (0.9, [])
+    assert (told.config.advantage.gamma, faults_of(told)) == (0.9, [])
     assert told.warnings == (
         f"{tmp_path}/a.yaml: gamma has no effect: {tmp_path}/b.yaml: gamma says the same",
     )
@@ -151,5 +155,5 @@ def test_a_flag_given_in_two_files_has_the_later_ones_value(tmp_path: Path) -> N
 
 def test_what_a_launcher_adds_counts_whatever_was_given() -> None:
     told = reading(["--gamma", "0.5", "--train.seed", "1", "--", "--gamma", "0.9", "--seed", "2"])
-    assert (told.config.gamma, told.config.seed) == (0.9, 2)
+    assert (told.config.advantage.gamma, told.config.seed) == (0.9, 2)
     assert (faults_of(told), told.warnings) == ([], ())

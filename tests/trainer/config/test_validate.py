@@ -205,7 +205,7 @@ def test_bounds_of_their_own_leave_eps_clip_without_effect(tiny: Tiny, run_dir: 
     )
     told = parse([*base, *words])
     assert told.warnings == ("--eps_clip has no effect: --eps_clip_low_high gives both bounds",)
-    assert told.clip_range == (0.2, 0.28)
+    assert told.loss.clip_range == (0.2, 0.28)
 
 
 def test_a_shared_spelling_warns_for_no_critic(tiny: Tiny, run_dir: Path) -> None:

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.objectives import policy_objective
 from tests.support.ranks import experience, settings
 from tests.support.small_models import batch, model
 from tests.support.tiny_run import Tiny
-from trainer.algorithms.objectives import CriticObjective, PolicyObjective
+from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint import state
+from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import log_probs
@@ -127,7 +129,7 @@ def test_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
 
 
 def policy(made: LearnerSettings) -> PolicyActor:
-    return PolicyActor(made, PolicyObjective(kl_estimator="k3"))
+    return PolicyActor(made, policy_objective(kl=KLSettings(estimator="k3")))
 
 
 def bf16(tiny: Tiny, **changes: Any) -> LearnerSettings:
@@ -197,7 +199,7 @@ def test_gradients_of_passes_add_up_in_fp32(tiny: Tiny) -> None:
 
 
 def test_a_critic_in_bf16_says_its_values_in_fp32(tiny: Tiny) -> None:
-    critic = CriticActor(bf16(tiny), CriticObjective(value_clip=0.5), Rank())
+    critic = CriticActor(bf16(tiny), CriticObjective(LossSettings(value_clip=0.5)), Rank())
     sequences = experience(0).sequences
     values = critic.values(sequences)[sequences.actions]
     rounded = torch.from_numpy(values).bfloat16().float().numpy()

@@ -18,6 +18,7 @@ from tests.support.learners import settings
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import CriticObjective
+from trainer.config.options.algorithm import LossSettings
 from trainer.models import value_model
 from trainer.models.settings import RewardSettings
 from trainer.types import TrainingError
@@ -81,7 +82,7 @@ def rewards(model: Path, **flags: Any) -> list[float]:
 
 def critic(tiny: Tiny, model: Path, flag: str = "score") -> CriticActor:
     known = replace(settings(tiny).model, model=str(model))
-    objective = CriticObjective(value_clip=0.5, value_head_prefix=flag)
+    objective = CriticObjective(LossSettings(value_clip=0.5), value_head_prefix=flag)
     return CriticActor(replace(settings(tiny), model=known), objective)
 
 

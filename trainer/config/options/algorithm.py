@@ -1,4 +1,7 @@
-"""Flags: what is learned from the samples: advantages, losses, KL, rewards, correction."""
+"""Settings of the algorithms: advantages, losses, KL, reward shaping, filtering, correction.
+
+`trainer.algorithms` and the workers take them as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ from dataclasses import dataclass
 
 from trainer.config.schema import ADVANTAGE, CORRECTION, FILTERING, KL, LOSS, SHAPING, flag
 
+LARGEST_ERROR = 0.2
+"""Bound on the relative error of the KL: KL / target − 1 is clipped to ±LARGEST_ERROR."""
 
-@dataclass(frozen=True, kw_only=True)
-class AdvantageFlags:
-    advantage_estimator: str = flag(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageSettings:
+    """How advantages are estimated."""
+
+    estimator: str = flag(
         "gae",
+        name="advantage_estimator",
         group=ADVANTAGE,
         dotted="algo.advantage.estimator",
         choices=(
@@ -35,16 +44,31 @@ class AdvantageFlags:
         at_most=1,
         help="GAE's lambda",
     )
-    no_advantage_std_norm: bool = flag(
+    no_std_norm: bool = flag(
         False,
+        name="no_advantage_std_norm",
         group=ADVANTAGE,
         dotted="algo.advantage.no_std_norm",
         help="centre advantages without dividing by their deviation",
     )
+    reward_clip_range: tuple[float, float] = flag(
+        (-10.0, 10.0),
+        group=SHAPING,
+        endless=True,
+        dotted="reward.clip_range",
+        help="rewards are clipped to this range",
+    )
+
+    @property
+    def whitens(self) -> bool:
+        """Whether advantages are whitened over the action tokens of the whole batch."""
+        return self.estimator in ("gae", "reinforce", "reinforce_baseline")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossFlags:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """The losses of policy and critic."""
+
     policy_loss_type: str = flag(
         "ppo",
         group=LOSS,
@@ -97,50 +121,90 @@ class LossFlags:
         unsupported="The balancing loss is absent; only 0 is right",
     )
 
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """How far the policy's ratio may be below 1, and above 1."""
+        return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
 
-@dataclass(frozen=True, kw_only=True)
-class KLFlags:
-    init_kl_coef: float = flag(
+    @property
+    def policy_aggregation(self) -> str:
+        """How tokens' losses become one: token, sequence or constant; gspo allows sequence only."""
+        return "sequence" if self.policy_loss_type == "gspo" else self.loss_aggregation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLSettings:
+    """The KL of the policy to the reference: its weight, its estimator, reward or loss."""
+
+    init_coef: float = flag(
         0.01,
+        name="init_kl_coef",
         group=KL,
-        dotted="algo.kl.init_coef",
+        dotted="init_coef",
         at_least=0,
         help="weight of the KL to the reference; 0: no reference",
     )
-    kl_target: float | None = flag(
-        None, group=KL, dotted="algo.kl.target", above=0, help="adapt the weight to reach this KL"
+    target: float | None = flag(
+        None, group=KL, dotted="target", above=0, help="adapt the weight to reach this KL"
     )
-    kl_horizon: int = flag(
+    horizon: int = flag(
         10_000,
         group=KL,
-        dotted="algo.kl.horizon",
+        dotted="horizon",
         unit="samples",
         at_least=1,
         help="how slowly the weight adapts",
     )
-    kl_estimator: str = flag(
-        "k1", group=KL, dotted="algo.kl.estimator", choices=("k1", "k2", "k3"), help="see docs"
+    estimator: str = flag(
+        "k1", group=KL, dotted="estimator", choices=("k1", "k2", "k3"), help="see docs"
     )
-    use_kl_loss: bool = flag(
-        False, group=KL, dotted="algo.kl.use_loss", help="KL in the loss, not in the reward"
+    use_loss: bool = flag(
+        False,
+        name="use_kl_loss",
+        group=KL,
+        dotted="use_loss",
+        help="KL in the loss, not in the reward",
     )
-    kl_unbiased_gradient: bool = flag(
+    unbiased_gradient: bool = flag(
         False,
         group=KL,
-        dotted="algo.kl.unbiased_gradient",
+        dotted="unbiased_gradient",
         help="the true reverse KL's gradient, whatever the estimator",
     )
 
+    @property
+    def has_reference(self) -> bool:
+        return self.init_coef > 0
 
-@dataclass(frozen=True, kw_only=True)
-class ShapingFlags:
-    reward_clip_range: tuple[float, float] = flag(
-        (-10.0, 10.0),
-        group=SHAPING,
-        endless=True,
-        dotted="reward.clip_range",
-        help="rewards are clipped to this range",
-    )
+    @property
+    def adapts(self) -> bool:
+        """Whether the weight of the KL changes from step to step."""
+        return self.has_reference and self.target is not None
+
+    def next_coefficient(self, coefficient: float, kl: float, samples: int) -> float:
+        """Return the weight of the KL in the next step, if this step's KL was `kl` nats.
+
+        β ← β (1 + clip(kl / target − 1, ±0.2) · samples / horizon): Ziegler et al. 2019, section
+        2.2. Without a target the weight is constant.
+        """
+        if self.target is None:
+            return coefficient
+        error = max(min(kl / self.target - 1, LARGEST_ERROR), -LARGEST_ERROR)
+        return coefficient * (1 + error * samples / self.horizon)
+
+    def stays_positive(self, samples: int) -> bool:
+        """Return whether no step of `samples` samples can bring the weight to 0 or below.
+
+        A negative weight would reward the KL. A step should change the weight a little: in the
+        paper by at most a 50th.
+        """
+        return LARGEST_ERROR * samples < self.horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapingSettings:
+    """Changes to rewards before advantages; None: no such penalty."""
+
     normalize_reward: bool = flag(
         False,
         group=SHAPING,
@@ -171,51 +235,56 @@ class ShapingFlags:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilteringFlags:
-    dynamic_filtering: bool = flag(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilteringSettings:
+    """Dynamic filtering of prompts."""
+
+    enabled: bool = flag(
         False,
+        name="dynamic_filtering",
         group=FILTERING,
-        dotted="algo.dynamic_filtering_enable",
+        dotted="enable",
         help="replace prompts whose samples carry no signal (DAPO)",
     )
-    dynamic_filtering_reward_range: tuple[float, float] = flag(
+    reward_range: tuple[float, float] = flag(
         (0.0, 1.0),
         group=FILTERING,
         endless=True,
-        dotted="algo.dynamic_filtering_range",
+        dotted="range",
         help="a prompt's mean score must lie inside",
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorrectionFlags:
-    is_correction_level: str = flag(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionSettings:
+    """How the difference between rollout engine and trainer is corrected."""
+
+    level: str = flag(
         "off",
         group=CORRECTION,
-        dotted="algo.advantage.is_correction_level",
+        dotted="level",
         choices=("off", "token", "seq"),
         help="what is compared between trainer and engine: nothing, tokens, sequences",
     )
-    is_correction_mode: str = flag(
+    mode: str = flag(
         "mask",
         group=CORRECTION,
-        dotted="algo.advantage.is_correction_mode",
+        dotted="mode",
         choices=("mask", "clip"),
         help="outside the bounds: dropped, or the weight clamped",
     )
-    is_correction_gating: str = flag(
+    gating: str = flag(
         "ratio",
         group=CORRECTION,
-        dotted="algo.advantage.is_correction_gating",
+        dotted="gating",
         choices=("ratio", "binary_kl", "tv"),
         help="the statistic that the bounds are on",
     )
-    is_correction_threshold: tuple[float, ...] = flag(
+    threshold: tuple[float, ...] = flag(
         (0.5, 5.0),
         group=CORRECTION,
         endless=True,
-        dotted="algo.advantage.is_correction_threshold",
+        dotted="threshold",
         at_least=0,
         help="LOW HIGH, or HIGH alone",
     )
