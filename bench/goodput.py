@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from bench.result import report
-from contract.journal import append_event, read_events
+from contract.journal import EventSource, append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
 from entrypoint.job.failures.log_patterns import EvidenceLog
@@ -108,7 +108,13 @@ class World:
 
     def tell(self, kind: str) -> None:
         number, attempt = self.saved if kind == "checkpoint" else self.step, self.journal.attempt
-        append_event(self.journal.path, kind, f"{kind} {number}", {"step": number}, attempt=attempt)
+        append_event(
+            self.journal.path,
+            kind,
+            f"{kind} {number}",
+            {"step": number},
+            source=EventSource(attempt=attempt),
+        )
 
 
 def simulate(inputs: Inputs, mttf: float, seconds: float, seed: int, path: Path) -> FlightRecord:

@@ -1,12 +1,13 @@
-"""Memory that outlives the Ray of its node, in the custody of the node's entrypoint.
+"""The file descriptor store of a node: memory that outlives the node's Ray.
 
-What a holder of snapshots has is anonymous memory, which the kernel frees when nobody has it open
-any more; and Ray ends its actors when it ends, as where its head is lost. So a holder deposits the
-descriptors of its segments with the process that started this node's Ray and starts the next one
-(SCM_RIGHTS, unix(7)), and the holder of the next Ray withdraws them. No byte is copied.
+Replicas of the training state are in anonymous memory, which the kernel frees when no process has
+it open. Ray ends its actors when it ends, for instance after the loss of its head. So a replica
+store deposits the descriptors of its memory segments with the node's entrypoint (SCM_RIGHTS,
+unix(7)), which starts the next Ray. The replica store of the next Ray withdraws them. No byte is
+copied.
 
-Where that process ends as well, it writes what it has to files. A trainer that has ended in its own
-time has left nothing there: all of it was on disk. Torch-free.
+If the entrypoint ends, too, it writes the segments to files. A trainer that finished or was stopped
+has left nothing in the store, because its state is on disk.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from contract import private_dir
 log = logging.getLogger(__name__)
 
 VARIABLE = "ROLLCALL_CUSTODY"
-"""Where the custodian of this node is asked: a socket's path."""
+"""Has the path of the store's socket on this node."""
 PATIENCE_SECONDS = 2.0
-"""For the custodian, which may be stopped: training does not wait for it."""
+"""Timeout of each request: training does not wait longer for a suspended entrypoint."""
 MOST_DESCRIPTORS = 253
-"""In one message: SCM_MAX_FD of Linux."""
+"""Maximum of one message: SCM_MAX_FD of Linux."""
 CHUNK_BYTES = 1 << 16
 LABEL = ".label"
-"""Ends the name of the file that says what a node has written."""
+"""Suffix of the file that lists what a node has written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Segments, and what their owner says of them."""
+    """Memory segments, and the label that their owner gave them."""
 
     label: bytes = b""
     names: tuple[str, ...] = ()
-    """Of each segment. On another node the same name means the same content."""
+    """Name of each segment. The same name on another node means the same content."""
     descriptors: tuple[int, ...] = ()
 
     def close(self) -> None:
@@ -55,22 +56,22 @@ class Deposit:
 
 
 def deposit(owner: str, label: bytes, segments: Mapping[str, int]) -> None:
-    """Replace whatever is in custody on this node. Nothing happens where there is no custodian.
+    """Replace everything in the store of this node. Does nothing if the node has no store.
 
-    `segments`: name → descriptor. Raises OSError where there is no answer, or for more than
-    MOST_DESCRIPTORS.
+    `segments`: name → descriptor. Raises OSError if the store does not answer, or for more than
+    MOST_DESCRIPTORS segments.
     """
     if path := os.environ.get(VARIABLE):
         head = {"owner": owner, "names": list(segments)}
         with _asked(path, head, label, list(segments.values())) as answers:
             if answers.recv(1) != b".":
-                raise OSError(f"{path} does not take what is to be kept")
+                raise OSError(f"the descriptor store {path} does not take the segments")
 
 
 def withdraw(owner: str) -> Deposit:
-    """What is in custody of this owner's, which stays there; the descriptors are the caller's.
+    """Return the owner's segments, as descriptors that the caller must close. The store keeps its.
 
-    Empty where there is no such, or no custodian. Raises OSError where it does not answer.
+    Empty if the owner has none, or the node has no store. Raises OSError if it does not answer.
     """
     path = os.environ.get(VARIABLE)
     if not path or not Path(path).exists():
@@ -81,14 +82,14 @@ def withdraw(owner: str) -> Deposit:
 
 
 def environment(path: Path) -> Mapping[str, str]:
-    """What the node's Ray is to have."""
+    """Return the environment variables of the node's Ray."""
     return {VARIABLE: str(path)}
 
 
-class Custody:
-    """The custodian, from the start of a `with` block to its end, when all that it has is freed.
+class FdStore:
+    """The store. It serves during a `with` block, whose end frees all segments.
 
-    Where it cannot be, that is said in the log, and a lost Ray takes its node's memory along.
+    If it cannot start, it logs a warning, and the loss of Ray loses the node's replicas.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,15 +98,15 @@ class Custody:
         self._changing = Lock()
         self._server: _Server | None = None
 
-    def __enter__(self) -> Custody:
+    def __enter__(self) -> FdStore:
         try:
             private_dir.make(self._path.parent)
-            self._path.unlink(missing_ok=True)  # of an earlier life
+            self._path.unlink(missing_ok=True)  # of an earlier entrypoint
             self._server = _Server(str(self._path), self)
         except OSError as error:
             log.warning("no memory outlives this node's Ray: %s", error)
             return self
-        Thread(target=self._server.serve_forever, name="custody", daemon=True).start()
+        Thread(target=self._server.serve_forever, name="fd_store", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,9 +117,9 @@ class Custody:
         self._replace({})
 
     def save(self, directory: Path, node: str) -> None:
-        """Write what is held below `directory`, which other nodes share, under the owner's name.
+        """Write the segments to `directory`/OWNER, which all nodes share.
 
-        Where that fails it is said in the log, and the memory is lost with this process.
+        If that fails, it logs a warning, and the segments are lost with this process.
         """
         with self._changing:
             held = dict(self._held)
@@ -131,28 +132,28 @@ class Custody:
                     log.info("what this node holds in memory is written to %s", directory)
 
     def take(self, owner: str, deposited: Deposit) -> None:
-        """One run at a time has a node: what others have left is let go."""
+        """Replace the segments of all owners: one run at a time has a node."""
         self._replace({owner: deposited} if deposited.descriptors else {})
 
     def copy(self, owner: str) -> Deposit:
-        """With descriptors of its own."""
+        """Return the owner's segments, with duplicated descriptors."""
         with self._changing:
             found = self._held.get(owner, Deposit())
-            return replace(found, descriptors=tuple(os.dup(one) for one in found.descriptors))
+            return replace(found, descriptors=tuple(os.dup(number) for number in found.descriptors))
 
     def _replace(self, held: dict[str, Deposit]) -> None:
         with self._changing:
             before, self._held = self._held, held
-        for one in before.values():
-            one.close()
+        for deposited in before.values():
+            deposited.close()
 
 
 class _Server(ThreadingMixIn, UnixStreamServer):
     daemon_threads = True
 
-    def __init__(self, path: str, custody: Custody) -> None:
+    def __init__(self, path: str, store: FdStore) -> None:
         super().__init__(path, _Handler)
-        self.custody = custody
+        self.store = store
 
 
 class _Handler(BaseRequestHandler):
@@ -160,7 +161,7 @@ class _Handler(BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """A client that ends in the middle of its words has said nothing."""
+        """Answer one request. A request that is incomplete changes nothing."""
         self.request.settimeout(PATIENCE_SECONDS)
         with suppress(OSError, ValueError):
             words, descriptors = _received(self.request)
@@ -172,10 +173,10 @@ class _Handler(BaseRequestHandler):
                 raise
             if "owner" in asked:
                 deposited = Deposit(label, tuple(asked["names"]), descriptors)
-                self.server.custody.take(asked["owner"], deposited)
+                self.server.store.take(asked["owner"], deposited)
                 self.request.sendall(b".")
                 return
-            found = self.server.custody.copy(asked["asked for"])
+            found = self.server.store.copy(asked["asked for"])
             try:
                 _send(self.request, found.label, found.descriptors)
             finally:
@@ -185,8 +186,8 @@ class _Handler(BaseRequestHandler):
 def _asked(
     path: str, question: Mapping[str, object], label: bytes = b"", descriptors: Sequence[int] = ()
 ) -> socket.socket:
-    """The connection on which the answer comes."""
-    private_dir.check(Path(path).parent)  # else another user may be who answers
+    """Send a request. Return the connection that the answer arrives on."""
+    private_dir.check(Path(path).parent)  # else another user may answer
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(PATIENCE_SECONDS)
@@ -199,17 +200,21 @@ def _asked(
 
 
 def _send(to: socket.socket, words: bytes, descriptors: Sequence[int]) -> None:
-    """All that this side has to say. Descriptors travel with the first of the words."""
+    """Send a whole message. The descriptors are sent with its first bytes."""
     if len(descriptors) > MOST_DESCRIPTORS:
-        raise OSError(f"{len(descriptors)} segments, and {MOST_DESCRIPTORS} can be handed over")
+        raise OSError(
+            f"{len(descriptors)} segments, but the store takes at most {MOST_DESCRIPTORS}"
+        )
     first = socket.send_fds(to, [words[:CHUNK_BYTES]], list(descriptors)) if words else 0
     to.sendall(words[first:])
     to.shutdown(socket.SHUT_WR)
 
 
 def _received(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """All that the other side says, and the descriptors that it sends. Raises OSError; no
-    descriptor is left open then."""
+    """Return the whole message of the other side, and its descriptors.
+
+    Raises OSError, and then leaves no descriptor open.
+    """
     first, descriptors, _, _ = socket.recv_fds(connection, CHUNK_BYTES, MOST_DESCRIPTORS)
     words = [first]
     try:
@@ -222,26 +227,26 @@ def _received(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
 
 
 def _write(deposited: Deposit, directory: Path, node: str) -> None:
-    """What lies there under its name already is not written again. Raises OSError."""
+    """Write the segments that the directory lacks, then the label. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, descriptor in zip(deposited.names, deposited.descriptors, strict=True):
         if not (directory / name).exists():
             with (
                 mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory,
-                _whole_or_not(directory / name) as file,
+                _durable_file(directory / name) as file,
             ):
                 file.write(memory)
-    with _whole_or_not(directory / f"{node}{LABEL}") as file:  # last: what it names is there
+    with _durable_file(directory / f"{node}{LABEL}") as file:  # last: all files that it names exist
         file.write(deposited.label)
 
 
 @contextmanager
-def _whole_or_not(path: Path) -> Iterator[IO[bytes]]:
-    """A file that has its name once it is durable."""
+def _durable_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that gets its name once it is durable."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             yield file
-            os.fchmod(file.fileno(), 0o644)  # as of any file of the run
+            os.fchmod(file.fileno(), 0o644)  # like the other files of the run
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(path)

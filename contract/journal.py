@@ -1,4 +1,4 @@
-"""The run's journal: events are appended, and read again, damaged lines passed over."""
+"""The run's journal: appends events, and reads them without damaged lines."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ import re
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from contract import lease, stored_json
-from contract.os_errors import named
+from contract.os_errors import with_path
 from contract.redaction import redact, redact_all, secret_texts
 
 log = logging.getLogger(__name__)
 
 SEAL = re.compile(rb', "crc": "([0-9a-f]{8})"}\s*$')
 NEWEST_EPOCH = 10**9
-"""A number above it is no lease's."""
+"""Largest number of a lease."""
 MOST_NAMED = 5
-"""Damaged lines whose numbers are said."""
+"""Number of damaged lines that a warning names."""
 
 
 def read_events(journal: Path) -> Iterator[dict[str, Any]]:
-    """The journal's events, oldest first. Raises OSError.
+    """Yield the journal's events, oldest first. Raises OSError.
 
-    A damaged line is passed over, and said in the log once in the life of this process. So is an
-    event of an older head after one of a newer: what froze between its look at the leases and its
-    write comes too late to count.
+    Damaged lines are skipped, with one warning in the life of this process. An event of an older
+    head after an event of a newer head is skipped, too: the older head checked its lease in time
+    but wrote too late.
     """
     try:
-        with named(journal):
+        with with_path(journal):
             lines = journal.read_bytes().split(b"\n")
     except FileNotFoundError:
         return
     *whole, last = [event_of(line) for line in lines]
-    _say_damaged(journal, [n for n, event in enumerate(whole, 1) if event is None and lines[n - 1]])
+    _warn_of_damage(
+        journal, [n for n, event in enumerate(whole, 1) if event is None and lines[n - 1]]
+    )
     newest = 0
-    for event in [*whole, last]:  # the last may be under way, or torn by a crash
+    for event in [*whole, last]:  # the last line may be incomplete
         epoch = (event and event.get("epoch")) or newest
         if event is not None and epoch >= newest:
             newest = epoch
@@ -49,8 +52,10 @@ def read_events(journal: Path) -> Iterator[dict[str, Any]]:
 
 
 def newest_finished(events: Iterable[Mapping[str, Any]]) -> int | None:
-    """The step that the run has finished last, whether it was gone back from since or not; None
-    where it has finished none."""
+    """Return the step that the run finished last; None if it finished none.
+
+    The run may have gone back to an earlier step since.
+    """
     finished = None
     for event in events:
         if event["kind"] in ("step", "step-found"):
@@ -59,10 +64,10 @@ def newest_finished(events: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 _damaged: dict[Path, int] = {}
-"""Journals that this process has read → how many damaged lines of each it has said."""
+"""Journal → number of damaged lines that this process has warned of."""
 
 
-def _say_damaged(journal: Path, numbers: Sequence[int]) -> None:
+def _warn_of_damage(journal: Path, numbers: Sequence[int]) -> None:
     if len(numbers) > _damaged.get(journal, 0):
         _damaged[journal] = len(numbers)
         shown = ", ".join(map(str, numbers[:MOST_NAMED]))
@@ -72,14 +77,16 @@ def _say_damaged(journal: Path, numbers: Sequence[int]) -> None:
 
 
 def line_of(event: Mapping[str, Any]) -> bytes:
-    """A line of JSON, with its checksum as the last field."""
+    """Return the event as a line of JSON, with its checksum as the last field."""
     body = json.dumps(event).encode()
     return b'%s, "crc": "%08x"}' % (body[:-1], zlib.crc32(body))
 
 
 def event_of(line: bytes) -> dict[str, Any] | None:
-    """The event; None for a line that is not UTF-8, not JSON, or JSON of another shape, or that has
-    another checksum than it says. An earlier version wrote none."""
+    """Return the event in a line; None if the line is damaged or has other fields.
+
+    An earlier version wrote no checksum.
+    """
     if seal := SEAL.search(line):
         line = line[: seal.start()] + b"}"
         if zlib.crc32(line) != int(seal[1], 16):
@@ -96,7 +103,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_moment(value: object) -> bool:
-    """Whether it is a time in ISO 8601, with its zone."""
+    """Return whether `value` is a time in ISO 8601, with its zone."""
     try:
         return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
     except ValueError:
@@ -128,14 +135,14 @@ DETAILS: Mapping[str, Fits] = {
     "outcome": _is_text,
     "answer": _is_text,
 }
-"""What readers of the journal count on, of whatever event has it."""
+"""Details that readers of the journal use → check of the value; an event may lack them."""
 NEEDED: Mapping[str, str] = {
     **dict.fromkeys(("step", "step-found", "resume", "restore", "checkpoint"), "step"),
     **dict.fromkeys(("checkpoint-skipped", "rank-replaced"), "step"),
     "failure": "failure",
     "outcome": "outcome",
 }
-"""Kind of an event → what its details must have."""
+"""Kind of an event → the detail that it must have."""
 
 
 def _is_event(event: object) -> bool:
@@ -152,31 +159,48 @@ def _is_event(event: object) -> bool:
     return needed is None or needed in details
 
 
-Tell = Callable[..., None]
-"""Called with an event's kind and sentence, and its details by name."""
+class WriteEvent(Protocol):
+    """Records an event."""
+
+    def __call__(self, kind: str, sentence: str, **details: Any) -> None: ...
 
 
 def attempt_number() -> int:
     return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
 
 
-def teller(journal: Path) -> Tell:
-    def tell(kind: str, sentence: str, **details: Any) -> None:
-        print(sentence, flush=True)
-        append_event(journal, kind, sentence, details, attempt=attempt_number())
+def journal_writer(journal: Path) -> WriteEvent:
+    """Return a function that prints the sentence of an event and appends the event."""
 
-    return tell
+    def write(kind: str, sentence: str, **details: Any) -> None:
+        print_event(kind, sentence)
+        append_event(journal, kind, sentence, details, source=EventSource(attempt=attempt_number()))
+
+    return write
 
 
-def aloud(kind: str, sentence: str, **details: Any) -> None:
-    """For a run that keeps no journal."""
+def print_event(kind: str, sentence: str, **details: Any) -> None:
+    """Print the sentence of an event, for a run without a journal."""
     print(sentence, flush=True)
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Now, or so many seconds after the epoch: UTC, ISO 8601 with milliseconds."""
+    """Return the time now, or `seconds` after the epoch: UTC, ISO 8601 with milliseconds."""
     at = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return at.isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSource:
+    """The process that appends an event."""
+
+    attempt: int | None = None
+    node: str | None = None
+    """None: the node's name in this process's environment, else the host's name."""
+    claim: lease.Claim | None = None
+    """None: the claim in this process's environment. A driver has it there, a head has not."""
+    secrets: Iterable[str] = ()
+    """Texts to mask, besides the secrets in this process's environment."""
 
 
 def append_event(
@@ -185,26 +209,23 @@ def append_event(
     sentence: str,
     details: Mapping[str, Any] | None = None,
     *,
-    attempt: int | None = None,
-    node: str | None = None,
-    claim: lease.Claim | None = None,
-    secrets: Iterable[str] = (),
+    source: EventSource = EventSource(),
 ) -> dict[str, Any]:
     """Append one event to the run's journal, durably, and return it.
 
-    One `write` of one line on an O_APPEND descriptor: head and driver, which run on one machine,
-    may both write without a lock. `claim`: the head's; a driver has it in its environment. Masked
-    are `secrets`, and those that this process has in its environment: an error may quote either.
+    The event is one line, written by one `write` on an O_APPEND descriptor. So head and driver,
+    which run on one machine, may both write without a lock. Secrets are masked, because an error
+    may quote them.
 
-    Raises SupersededError where a later head has the run, OSError.
+    Raises SupersededError if a later head owns the run, and OSError.
     """
-    claim = claim or lease.mine()
-    hidden = secret_texts(os.environ).union(secrets)
+    claim = source.claim or lease.mine()
+    hidden = secret_texts(os.environ).union(source.secrets)
     event = {
         "at": timestamp(),
-        "node": node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
+        "node": source.node or os.environ.get("ROLLCALL_NODE_NAME") or socket.gethostname(),
         "epoch": claim.epoch if claim else None,
-        "attempt": attempt,
+        "attempt": source.attempt,
         "kind": kind,
         "sentence": redact(sentence, hidden),
         "details": redact_all(details or {}, hidden),
@@ -212,8 +233,8 @@ def append_event(
     lease.check(claim)
     descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        with named(journal):
-            # A line that a crash tore has no end: it must not take this one with it.
+        with with_path(journal):
+            # A crash may have left a line without an end: this event must not be appended to it.
             start = b"\n" if _is_torn(descriptor) else b""
             os.write(descriptor, start + line_of(event) + b"\n")
             os.fsync(descriptor)

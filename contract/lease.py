@@ -1,11 +1,11 @@
-"""Who may write to a run: the head with the newest lease, and what that head has started.
+"""Leases decide who may write to a run: the head with the newest lease, and its processes.
 
-A lease is a file in `RUN/.leases` whose name is a number, each head's greater than that of the one
-before: a fencing token. Whoever writes to the run knows the path and the holder of its lease and
-looks, right before each write, whether there is a greater number, or another holder of its own
-number. Files are only ever added, each by an exclusive create, so that no head takes another's
-number and none that wakes up late can put the clock back. Where somebody deletes them, the journal
-still has the numbers: a new one is above all of them.
+A lease is a file in `RUN/.leases`. Its name is a number, the fencing token; each head takes a
+greater number than the head before. A writer knows the path and the holder of its lease. Right
+before each write it checks that no lease has a greater number, and that its own lease still has the
+same holder. Leases are only added, each by an exclusive create. So no two heads share a number, and
+a head that was suspended cannot go back to an older one. If somebody deletes the files, the journal
+still has the numbers, and a new number is greater than all of them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from contract import stored_json
 
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 VARIABLE, HOLDER_VARIABLE = "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER"
-"""Name the lease and its holder to the driver of an attempt."""
+"""Variables that give the lease and its holder to the driver of an attempt."""
 RESTORE_SECONDS = 5.0
-"""For a living head to write its lease again where somebody has deleted it."""
+"""Seconds for a live head to write its lease again after somebody deleted it."""
 
 
 class SupersededError(Exception):
-    """A later head has the run; the sentence names both."""
+    """A later head owns the run; the message names both heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease, and who holds it."""
+    """A lease and its holder."""
 
     lease: Path
     holder: str
-    """The head's incarnation, which the lease names."""
+    """The incarnation of the head, which is also in the lease."""
 
     @property
     def epoch(self) -> int:
@@ -45,35 +45,35 @@ class Claim:
 
 
 def mine() -> Claim | None:
-    """What this process works under; None where it was started by hand."""
+    """Return the claim of this process; None if a user started it by hand."""
     path = os.environ.get(VARIABLE)
     return Claim(Path(path), os.environ.get(HOLDER_VARIABLE, "")) if path else None
 
 
 def environment(claim: Claim | None) -> dict[str, str]:
-    """What the driver of an attempt is to have."""
+    """Return the environment variables of the driver of an attempt."""
     return {VARIABLE: str(claim.lease), HOLDER_VARIABLE: claim.holder} if claim else {}
 
 
 def newest(leases: Path) -> Path | None:
-    """The lease with the greatest number. Raises OSError where the directory cannot be read."""
+    """Return the lease with the greatest number. Raises OSError if the directory cannot be read."""
     return leases / str(max(numbers)) if (numbers := _numbers(leases)) else None
 
 
 def _numbers(leases: Path) -> set[int]:
-    """Read anew each time: a network file system looks again when a directory is opened."""
+    """List the directory each time: opening it makes a network file system refresh it."""
     try:
-        return {int(one.name) for one in os.scandir(leases) if NUMBER.fullmatch(one.name)}
+        return {int(entry.name) for entry in os.scandir(leases) if NUMBER.fullmatch(entry.name)}
     except FileNotFoundError:
         return set()
 
 
 def check(claim: Claim | None) -> None:
-    """Raises SupersededError where another head has the run; OSError where that cannot be seen, or
-    where other storage has come into the run directory's place.
+    """Raises SupersededError if another head owns the run, OSError if that cannot be determined.
 
-    A lease that was deleted or damaged is waited for: its living holder writes it again. Without a
-    claim nobody supervises the run, and there is nothing to look for.
+    OSError also means that other storage has replaced the run directory. If the lease was deleted
+    or damaged, wait: its live holder writes it again. Without a claim nobody supervises the run,
+    and nothing is checked.
     """
     if claim is None:
         return
@@ -85,14 +85,14 @@ def check(claim: Claim | None) -> None:
 
 
 def refuse_later(claim: Claim) -> None:
-    """Raises SupersededError where there is a greater number, OSError where none can be seen."""
+    """Raises SupersededError if a greater number exists, OSError if no lease can be listed."""
     newest = max(_numbers(claim.lease.parent), default=0)
     if newest > claim.epoch:
         raise _superseded(claim, claim.lease.with_name(str(newest)))
 
 
 def _fault(claim: Claim) -> Exception | None:
-    """What is wrong with the lease, and may be mended. Raises as `refuse_later` does."""
+    """Return a fault of the lease that its holder may correct. Raises as `refuse_later` does."""
     refuse_later(claim)
     if not claim.lease.exists():
         return OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(claim.lease))
@@ -110,7 +110,7 @@ def _superseded(claim: Claim, by: Path) -> SupersededError:
 
 
 def read(lease: Path) -> dict[str, object]:
-    """What its holder has written into it; nothing where that is torn, or not there yet."""
+    """Return the fields of the lease; empty if the file is damaged or absent."""
     try:
         return stored_json.json_object(lease) or {}
     except OSError:

@@ -1,7 +1,4 @@
-"""Checkpoints as both sides of the border know them: a directory, whole once its manifest is there.
-
-Torch-free: the entrypoint asks which is the newest.
-"""
+"""Manifests of checkpoints: a checkpoint directory is complete once it has its manifest."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from contract import lease, stored_json
-from contract.os_errors import named
+from contract.os_errors import with_path
 from contract.run_dir import sync_directory, write_atomically
 
 MANIFEST = "MANIFEST.json"
 BROKEN = "MANIFEST.broken.json"
 LEFT = "MANIFEST.left.json"
-"""Of one that may be whole: the run went back to a step before it, as it was asked to."""
+"""Of a checkpoint that --load_step passed over to resume from an earlier step."""
 LONGEST_PATH = 2048
 CHECKPOINT_NAME = re.compile(r"global_step_(0|[1-9][0-9]{0,15})")
 
@@ -32,21 +29,21 @@ def checkpoint_path(checkpoints: Path, step: int) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file of a checkpoint as it was written, which need not be read to be confirmed."""
+class WrittenFile:
+    """A file of a checkpoint, with the size and checksum that its writer computed."""
 
     name: str
     bytes: int
     sha256: str
 
 
-def write_manifest(directory: Path, step: int, written: Iterable[Written] = ()) -> None:
-    """Confirm the checkpoint in `directory`: sizes and SHA-256 of every file, written last.
+def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = ()) -> None:
+    """Complete the checkpoint in `directory`: write the size and SHA-256 of every file.
 
-    Those in `written` are taken at their word; any other file is read. Raises SupersededError
-    where a later head has the run, OSError.
+    Files in `written` are not read again. Raises SupersededError if a later head owns the run, and
+    OSError.
     """
-    known = {one.name: {"bytes": one.bytes, "sha256": one.sha256} for one in written}
+    known = {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
     names = sorted(
         str(path.relative_to(directory))
         for path in directory.rglob("*")
@@ -62,15 +59,15 @@ def _entry(path: Path) -> dict[str, int | str]:
 
 
 def put_aside(directory: Path) -> None:
-    """Let a broken checkpoint nowhere count as whole, also where sizes alone are compared.
+    """Mark a corrupt checkpoint, so that no reader takes it for complete by its sizes alone.
 
-    On a disk that takes no writes it stays as it is.
+    On a read-only disk the checkpoint stays as it is.
     """
     _rename_manifest(directory, BROKEN)
 
 
 def leave(directory: Path) -> None:
-    """The same for one that is later than the step that the run is to go back to."""
+    """Mark a checkpoint that is later than the step that --load_step resumes from."""
     _rename_manifest(directory, LEFT)
 
 
@@ -81,7 +78,7 @@ def _rename_manifest(directory: Path, name: str) -> None:
 
 
 def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
-    """What is wrong with the checkpoint in `directory`, in words; None where it is whole."""
+    """Return what is wrong with the checkpoint in `directory`; None if it is complete."""
     try:
         manifest = stored_json.json_object(directory / MANIFEST)
     except FileNotFoundError:
@@ -116,7 +113,7 @@ def _without_manifest(directory: Path) -> str:
 
 
 def _is_entry(name: str, entry: Any) -> bool:
-    """Whether a manifest's line names a file below its directory, with its size and checksum."""
+    """Return whether the entry is a file below the directory, with its size and checksum."""
     parts = PurePath(name).parts
     below = parts and ".." not in parts and not name.startswith("/") and "\0" not in name
     fits = len(name.encode()) < LONGEST_PATH and all(len(part.encode()) < 256 for part in parts)
@@ -129,7 +126,7 @@ def _is_entry(name: str, entry: Any) -> bool:
 
 
 def steps_on_disk(checkpoints: Path) -> list[int]:
-    """The steps of all checkpoint directories, newest first, whole or not."""
+    """Return the steps of all checkpoint directories, newest first, complete or not."""
     if not checkpoints.is_dir():
         return []
     matches = (CHECKPOINT_NAME.fullmatch(path.name) for path in checkpoints.iterdir())
@@ -137,7 +134,7 @@ def steps_on_disk(checkpoints: Path) -> list[int]:
 
 
 def newest_checkpoint(checkpoints: Path, *, checksums: bool = True) -> int | None:
-    """The newest step whose checkpoint is whole; None where there is none."""
+    """Return the newest step that has a complete checkpoint; None if there is none."""
     for step in steps_on_disk(checkpoints):
         if fault_of(checkpoint_path(checkpoints, step), checksums=checksums) is None:
             return step
@@ -145,5 +142,5 @@ def newest_checkpoint(checkpoints: Path, *, checksums: bool = True) -> int | Non
 
 
 def sha256(path: Path) -> str:
-    with named(path), path.open("rb") as file:
+    with with_path(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Errors of the system, each with the file that it is about."""
+"""Adds paths and error numbers to OSErrors, and explains why a path is absent."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 
 READER_LEFT = 128 + signal.SIGPIPE
 NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors that the user can put right; any other is the disk's."""
+"""Errors that the user can correct; other errors are faults of the disk."""
 NUMBER = re.compile(r"\(os error (\d+)\)")
-"""In the text of an error of the system that a library in Rust tells of."""
+"""Matches the error number in the message of a library that is written in Rust."""
 
 
 def why_absent(path: Path) -> str | None:
-    """Why there is nothing at `path` that this process can look at; None where there is."""
+    """Return why this process cannot access `path`; None if it can."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return "no such file"
     except OSError as error:
         return error.strerror or type(error).__name__
-    except ValueError:  # it has a null character
+    except ValueError:  # the path has a null character
         return "no path"
     return None
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """An OSError inside is about `path` where it names no file, as one of a read or a write."""
+def with_path(path: Path) -> Iterator[None]:
+    """Add `path` to an OSError of the block that names no file, such as one of a read."""
     try:
         yield
     except OSError as error:
@@ -43,9 +43,11 @@ def named(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def about(path: Path) -> Iterator[None]:
-    """An OSError inside is about `path`, whatever file it names: a temporary one means nothing to
-    whoever reads of it."""
+def replacing_path(path: Path) -> Iterator[None]:
+    """Make `path` the file of every OSError of the block.
+
+    The error may name a temporary file, which means nothing to the user.
+    """
     try:
         yield
     except OSError as error:
@@ -53,11 +55,11 @@ def about(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def numbered(path: Path) -> Iterator[None]:
-    """An error of the disk or the machine in a library in Rust is an OSError with its number.
+def with_errno(path: Path) -> Iterator[None]:
+    """Raise errors of the system from a Rust library as OSErrors with their numbers.
 
-    The library's own error has the number in its text alone, or not at all. `path`: what it reads.
-    What the user can put right (NOT_THERE) stays as the library tells it.
+    The library's own error has the number only in its message, or not at all. `path` is the file
+    that the library reads. Errors in NOT_THERE keep the library's message.
     """
     try:
         yield
@@ -76,7 +78,7 @@ def _of_rust(error: Exception, path: Path) -> OSError | None:
     if not isinstance(error, FileNotFoundError):
         return None
     file = str(error).rpartition(": ")[2]
-    try:  # safetensors says so of any file that it cannot open
+    try:  # safetensors raises FileNotFoundError for every file that it cannot open
         Path(file).open("rb").close()
     except OSError as why:
         return why
@@ -84,8 +86,10 @@ def _of_rust(error: Exception, path: Path) -> OSError | None:
 
 
 def to_a_reader(main: Callable[[], int]) -> int:
-    """What `main` returns; 141, as of other programs, if whoever reads its output has left, as
-    `| head` does."""
+    """Return what `main` returns; 141 if the reader of its output has left, as `| head` does.
+
+    Other programs also exit with 141 then.
+    """
     try:
         try:
             return main()
@@ -95,7 +99,7 @@ def to_a_reader(main: Callable[[], int]) -> int:
     except BrokenPipeError:
         if not _reader_left():
             raise
-        # What is still in the buffer goes nowhere, or Python complains as it exits.
+        # Discard the buffered output: Python would report an error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_LEFT
 

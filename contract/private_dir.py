@@ -1,7 +1,7 @@
 """Directories of a node that no other user of its machine can read, rename or replace.
 
 They lie outside Ray's temporary directory: Ray opens that one to every user (mode 0777, without
-the sticky bit), so that anyone can put a program or a socket of their own in its place. Torch-free.
+the sticky bit), so any user can put another program or socket in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def of_node(mark: str) -> Path:
-    """The private directory of the node with this mark. It need not exist."""
+    """Return the private directory of the node with this mark. It need not exist."""
     key = hashlib.sha256(mark.encode()).hexdigest()[:12]
     return _base() / f"rollcall-{os.getuid()}-{key}"
 
@@ -64,7 +64,7 @@ def _base() -> Path:
 
 
 def _unsafe_parent(path: Path) -> Path | None:
-    """A directory above `path` in which another user can rename entries that are not theirs."""
+    """Return a directory above `path` in which another user can rename our entries; None: none."""
     real = path.parent.resolve()
     for parent in (*path.parents, real, *real.parents):
         status = parent.lstat()

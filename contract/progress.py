@@ -1,4 +1,4 @@
-"""How far a run is, and its driver's newest sign of life."""
+"""The progress of a run, and the newest heartbeat of its driver."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from contract.run_dir import write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is; `RUN/progress.json`, replaced after every step.
+    """The progress of a run: `RUN/progress.json`, replaced after every step.
 
-    Of a command that is not ours any field but `step` may be absent.
+    A user's own command may leave out every field but `step`.
     """
 
     step: int
@@ -42,25 +42,25 @@ class Progress:
     step_seconds: float = 0.0
     eta_seconds: float = 0.0
     checkpoint: int | None = None
-    """Step of the newest whole checkpoint."""
+    """Step of the newest complete checkpoint."""
     in_memory: int | None = None
-    """The newest step that two nodes are known to hold in memory; one after it may be there."""
+    """Newest step that two nodes are known to have in memory. The next step may be there, too."""
     at: str = field(default_factory=lambda: timestamp())
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def write(self, path: Path) -> None:
-        """Raises SupersededError where a later head has the run, OSError."""
+        """Raises SupersededError if a later head owns the run, and OSError."""
         lease.check(lease.mine())
         write_atomically(path, json.dumps(self.as_dict()) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Progress | None:
-        """The progress in `path`; None where there is none yet, or none that can be understood.
+        """Return the progress in `path`; None if there is none yet, or it cannot be parsed.
 
-        A field that is damaged counts as absent; for `at` the file's own time stands then. Raises
-        OSError.
+        A damaged field counts as absent; a damaged `at` is replaced by the file's modification
+        time. Raises OSError.
         """
         try:
             row = stored_json.json_object(path)
@@ -84,23 +84,25 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
     "float | None": stored_json.is_number,
     "str": lambda value: isinstance(value, str),
 }
-"""Type of a field of Progress → whether a value from a file is one."""
+"""Type of a field of Progress → whether a value from a file has that type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The driver's newest sign of life; `RUN/.phase`, written over after each part of a step."""
+    """The driver's newest heartbeat: `RUN/.phase`, overwritten after each part of a step."""
 
     attempt: int
     step: int
-    """The step that it belongs to, which need not be finished."""
+    """The step that the part belongs to; it may be unfinished."""
     done: str
-    """The part that is over: generate, reward, forward, update, publish, step, eval, checkpoint; or
-    repair, which begins."""
+    """The part that ended: generate, reward, forward, update, publish, step, eval, checkpoint.
+
+    `repair` is the exception: it has begun.
+    """
 
     @classmethod
     def read(cls, path: Path) -> Phase | None:
-        """None where there is none yet, one just being written, or none that can be understood."""
+        """Return the phase in `path`; None if there is none, or it cannot be parsed now."""
         try:
             row = stored_json.json_object(path) or {}
         except OSError:
@@ -115,10 +117,10 @@ PHASE_BYTES = 128
 
 
 class PhaseFile:
-    """Takes a sign of life in microseconds: one write in place, of fixed length, not synced.
+    """Writes a heartbeat in microseconds: one write in place, of fixed length, without a sync.
 
-    Whoever reads it runs on the same machine, hence sees what the kernel has; nothing that
-    outlives the machine depends on it.
+    Its reader runs on the same machine, so it sees what the kernel has. Nothing that outlives the
+    machine depends on the file.
     """
 
     def __init__(self, path: Path) -> None:

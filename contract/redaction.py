@@ -1,4 +1,4 @@
-"""What no message, no journal and no page may show, and how it is masked there."""
+"""Masks secrets in messages, in the journal and on pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MASK = "********"
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)"
 QUOTE = r"""\\*["']"""
-"""With backslashes where the text is itself part of a JSON text."""
+"""Backslashes precede the quote if the text is part of a JSON text."""
 SECRET_OPTION = re.compile(
     rf"""
       (?<![\w.+/-])-{OPTION}\s+(?!\s|(?:{QUOTE})?-)    # --token abc
@@ -23,13 +23,13 @@ SECRET_OPTION = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What stands before a secret."""
+"""Matches the text before a secret."""
 SINGLE_QUOTED = re.compile(r"""[^']*(?:'(?:\\*"'\\*"|\\+')'[^']*)*'""")
-"""After its first quote, as a shell has it: without escapes, and with '"'"' for a quote in it."""
+"""Matches a shell's text after its first single quote: no escapes, '"'"' for a quote in it."""
 PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
-"""What ends a word, and is no part of it."""
+"""Matches what ends a word without being part of it."""
 SHORTEST_SECRET = 6
-"""Shorter ones, `true` for one, would be masked in the middle of other words."""
+"""Shorter secrets, such as `true`, are not masked: they occur inside other words."""
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 COLUMNS = (
     *("answer", "audio", "chosen", "column", "completion", "content", "context", "conversation"),
@@ -38,12 +38,12 @@ COLUMNS = (
     *("reference", "rejected", "response", "reward", "reward_fn", "role", "sample", "score"),
     *("sort", "source", "split", "system", "target", "text", "tool", "video"),
 )
-"""What a data set's columns hold: `--chosen_key` names one, and is no secret."""
+"""Names of data set columns: `--chosen_key` names a column and is no secret."""
 SPECIAL_TOKENS = (
     *("audio", "bos", "cls", "end", "eos", "eot", "image", "mask", "pad", "placeholder", "sep"),
     *("special", "start", "step", "stop", "think", "unk", "video", "vision"),
 )
-"""Of a tokenizer: `--eos_token` is no secret."""
+"""Names of a tokenizer's special tokens: `--eos_token` is no secret."""
 NOT_SECRET_OPTION = re.compile(
     rf"(?:^|[\W_])(?:(?:{'|'.join(COLUMNS)})s?[_-]key|(?:{'|'.join(SPECIAL_TOKENS)})[_-]token)$",
     re.IGNORECASE,
@@ -51,12 +51,12 @@ NOT_SECRET_OPTION = re.compile(
 
 
 def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
-    """The values in `environ` that must not be shown, judged by their variables' names."""
+    """Return the secret values in `environ`, judged by the names of their variables."""
     return frozenset(text.strip() for name, text in environ.items() if SECRET_NAME.search(name))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` with `secrets`, URL passwords and the values of key and token options masked."""
+    """Return `text` with `secrets`, URL passwords and values of key and token options masked."""
     text = _without_options(text)
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:
@@ -80,22 +80,22 @@ def _without_options(text: str) -> str:
 
 
 def _quoted_end(text: str, at: int, quote: str) -> int:
-    """The end of what `quote` began before `at`; of the line where nothing ends it.
+    """Return the end of the text that `quote` began before `at`; the line's end if it is open.
 
-    Whether a shell or a list has it is not known: the later end counts.
+    The text may be a shell's or a list's, which differ in escapes: the later end counts.
     """
     single = SINGLE_QUOTED.match(text, at) if quote == "'" else None
     ends = [single.end()] if single else []
     slashes = len(quote) - 1
     for found in re.compile(rf"(\\*){quote[-1]}").finditer(text, at):
-        if len(found[1]) % (2 * slashes + 2) == slashes:  # else it is escaped
+        if len(found[1]) % (2 * slashes + 2) == slashes:  # else the quote is escaped
             ends.append(found.end())
             break
     return max(ends, default=at + len(text[at:].partition("\n")[0]))
 
 
 def _word_end(text: str, at: int) -> int:
-    """The end of a shell's word, which may have quoted parts."""
+    """Return the end of a shell's word, which may have quoted parts."""
     start = at
     while at < len(text) and not text[at].isspace():
         quote = re.compile(QUOTE if at == start else "[\"']").match(text, at)
@@ -109,22 +109,24 @@ def _word_end(text: str, at: int) -> int:
 
 
 def redact_all(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """`value`, as JSON has it, with every text in it redacted; in a list, as a command line is
-    kept, also the word after an option of a secret's name."""
+    """Return a JSON value with every text in it redacted.
+
+    A list may be a command line: the word after an option with a secret's name is masked, too.
+    """
     if isinstance(value, str):
         return redact(value, secrets)
     if isinstance(value, Mapping):
         return {
-            key: _after(str(key), one) or redact_all(one, secrets) for key, one in value.items()
+            key: _after(str(key), item) or redact_all(item, secrets) for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         masked = (_after_option(value, at) for at in range(len(value)))
-        return [mask or redact_all(one, secrets) for mask, one in zip(masked, value, strict=True)]
+        return [mask or redact_all(item, secrets) for mask, item in zip(masked, value, strict=True)]
     return value
 
 
 def _after_option(words: Sequence[Any], at: int) -> str | None:
-    """MASK where the word at `at` is the value of the secret option before it."""
+    """Return MASK if the word at `at` is the value of the secret option before it."""
     before, word = words[at - 1] if at else None, words[at]
     if not isinstance(before, str) or before[:1] != "-":
         return None

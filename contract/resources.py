@@ -1,4 +1,4 @@
-"""The resources of a node, as a job can use them."""
+"""The resources of a node that a job can use."""
 
 from __future__ import annotations
 

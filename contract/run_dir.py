@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from contract.os_errors import about, named
+from contract.os_errors import replacing_path, with_path
 
 
 class ExitCode(IntEnum):
-    """What a process of this product ends with; a platform's restart rule can use them."""
+    """Exit codes of this product's processes; a platform's restart rule can use them."""
 
     FINISHED = 0
     USAGE = 64
@@ -26,12 +26,12 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Where the files of one run lie, below its run directory."""
+    """Paths of the files of one run, below its run directory."""
 
     root: Path
 
     def has(self, file: object) -> bool:
-        """Whether the run itself writes this file, or one below it."""
+        """Return whether the run itself writes this file or directory, or a parent of it."""
         paths = (self.journal, self.metrics, self.progress, self.phase, self.leases, self.peers)
         own = (*paths, self.kept, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
@@ -74,7 +74,7 @@ class RunFiles:
 
     @property
     def best(self) -> Path:
-        """Holds the policy that was best on held-out prompts, under its step."""
+        """Has the policy that was best on held-out prompts, in a directory of its step."""
         return self.root / "best"
 
     @property
@@ -87,23 +87,23 @@ class RunFiles:
 
     @property
     def peers(self) -> Path:
-        """What tells this run's snapshots in memory from those of another in the same place."""
+        """Has the identifier of this run's replicas in memory, for runs that reuse the path."""
         return self.root / ".peers"
 
     @property
     def kept(self) -> Path:
-        """Snapshots that were in memory as all nodes ended: the next attempt goes on from them."""
+        """Replicas that nodes wrote when they ended; the next attempt resumes from them."""
         return self.root / ".kept"
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace `path` so that a reader, or a crash, sees the old text or the new one, whole.
+    """Replace `path`, so that readers see the old text or the new text, also after a crash.
 
-    Raises OSError about `path` where the directory is missing, full or read-only; `path` is then
-    untouched.
+    Raises OSError about `path` if the directory is missing, full or read-only; `path` is then
+    unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with about(path):
+    with replacing_path(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -121,7 +121,7 @@ def sync_directory(directory: Path) -> None:
     """Make a rename inside `directory` survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with named(directory):
+        with with_path(directory):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""SIGTERM → save at the next step boundary."""
+"""A stop request: SIGTERM makes the trainer save at the end of its step."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contract.run_dir import ExitCode
 
 
 class Stopped(Exception):  # noqa: N818 - it names a state, as the exit code does
-    """The run was asked to stop, and everything that it has learned is on disk."""
+    """The run was asked to stop, and its newest step is on disk."""
 
 
 class StopRequest:
-    """Remembers that SIGTERM came; a second one ends the process at once."""
+    """Remembers the first SIGTERM; a second one ends the process immediately."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def install(self) -> None:
-        """Listen from now on. After `ray.init`, which installs a handler of its own."""
+        """Handle SIGTERM. Call it after `ray.init`, which installs its own handler."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""JSON from storage that may have damaged it: whatever is there is read, and judged, not raised.
+"""Reads JSON files that storage may have damaged, and checks the types of their values.
 
-A file of the run directory is read again by later processes. Between them a disk may flip a bit, a
-power cut may leave zeros, an older version may have written another shape. Torch-free.
+Later processes read the files of the run directory again. Meanwhile a disk may flip a bit, a power
+cut may leave zeros, or an older version may have written other fields.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from contract.os_errors import named
+from contract.os_errors import with_path
 
 LARGEST = 2**53
-"""Counts are at most that: JSON of other programs is exact up to there."""
+"""Largest valid count: other programs read JSON numbers exactly up to this value."""
 
 
 def parsed(text: bytes) -> Any:
-    """The JSON value in `text`. Raises ValueError for whatever is no JSON in UTF-8."""
+    """Return the JSON value in `text`. Raises ValueError unless it is JSON in UTF-8."""
     try:
         value = json.loads(text.decode())
-        if b"\\ud" in text.lower():  # half a character may be escaped; nothing could print it
+        if b"\\ud" in text.lower():  # an escaped lone surrogate cannot be printed
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -29,11 +29,11 @@ def parsed(text: bytes) -> Any:
 
 
 def json_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in the file; None for a file that holds anything else.
+    """Return the JSON object in the file; None if the file has other content.
 
-    Raises OSError, also where there is no file.
+    Raises OSError, also if the file does not exist.
     """
-    with named(path):
+    with with_path(path):
         content = path.read_bytes()
     try:
         row = parsed(content)
@@ -47,10 +47,10 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number, 0 or more."""
+    """Return whether `value` is a whole number, 0 or more."""
     return is_integer(value) and value >= 0
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number."""
+    """Return whether `value` is a finite number."""
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))

@@ -105,7 +105,6 @@ def test_no_module_is_longer_than_four_hundred_lines() -> None:
 MOST_PARAMETERS = 5
 MANY_PARAMETERS = frozenset(
     {
-        "contract.journal.append_event",
         "entrypoint.config.variables.variable",
         "entrypoint.net.wait.until",
         "trainer.models.log_probs._Blockwise.forward",

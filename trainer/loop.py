@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from contract.journal import teller
+from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
@@ -78,7 +78,7 @@ def train(
         disk = CheckpointsOnDisk(config.checkpoints)
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
-        recovery = Recovery(workers, stores, teller(config.files.journal), fresh)
+        recovery = Recovery(workers, stores, journal_writer(config.files.journal), fresh)
         run = _Run(config, workers, inputs, stop, recorder, rollouts, checkpointer, recovery)
         state = run.to_the_end(state)
     except BaseException as error:

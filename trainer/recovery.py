@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from contract.journal import Tell
+from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
@@ -113,7 +113,7 @@ class Recovery:
 
     workers: WorkerGroups
     stores: Sequence[StateStore]
-    tell: Tell
+    tell: WriteEvent
     fresh: RunState | None = None
     """The run state before the first step; None if this attempt began after that."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
-from contract.journal import append_event, teller
+from contract.journal import append_event, journal_writer
 from contract.lease import SupersededError
 from contract.progress import Progress
 from contract.run_dir import ExitCode
@@ -93,7 +93,7 @@ def _reward_of_flags(config: Config) -> RewardFunction | None:
     """Returns the reward function of --remote_rm_url; None if reward models give the reward."""
     if not config.remote_rm_url:
         return None
-    tell = partial(teller(config.files.journal), "reward-server")
+    tell = partial(journal_writer(config.files.journal), "reward-server")
     return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
 
 
@@ -116,7 +116,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     label = first[0].label
     if config.remote_rm_url.strip() in REWARDS or first_rows.parts(label):
         raise PromptError(first_rows.blamed_on_labels(config, fault, label))
-    teller(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
+    journal_writer(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
 
 
 def _settled(config: Config, placed: Placement) -> Config:

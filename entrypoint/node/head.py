@@ -6,8 +6,8 @@ import logging
 import time
 from functools import partial
 
-from contract import lease as fence
-from contract.fd_store import Custody
+from contract import lease as contract_lease
+from contract.fd_store import FdStore
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.node_info import NodeInfo
@@ -61,7 +61,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             storage_proof.sweep(run.root)
             me = node_info(settings, address, warnings, lease.incarnation)
             return _lead(settings, role, me, journal, inbox)
-    except (HeldError, fence.SupersededError) as error:
+    except (HeldError, contract_lease.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
@@ -74,7 +74,7 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
 
     From then on, every write to the run raises SupersededError, which ends this head.
     """
-    process.kill(process.find_marked(settings.node_mark, **fence.environment(lease.claim)))
+    process.kill(process.find_marked(settings.node_mark, **contract_lease.environment(lease.claim)))
     inbox.put(StopAsked(why))
 
 
@@ -116,7 +116,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
-        Custody(ray_node.custody_of(settings)) as memory,
+        FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
         cluster,
         control,

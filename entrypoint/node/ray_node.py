@@ -201,7 +201,7 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
     return arguments
 
 
-def custody_of(settings: Settings) -> Path:
+def fd_store_path(settings: Settings) -> Path:
     """Return the socket of the descriptor store, which outlives this node's Ray."""
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
 
@@ -230,7 +230,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         "ROLLCALL_NODE_NAME": settings.node_name,
         # The entrypoint looks for the driver's output and processes on the head.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
-        **fd_store.environment(custody_of(settings)),
+        **fd_store.environment(fd_store_path(settings)),
     }
     if settings.wandb_api_key:
         ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()

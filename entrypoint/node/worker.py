@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from contract.fd_store import Custody
+from contract.fd_store import FdStore
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.node_info import NodeInfo
@@ -59,7 +59,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
         token = run_token.for_worker(settings, inbox.stop)
         env = ray_node.environment(settings, token)
         with (
-            Custody(ray_node.custody_of(settings)) as memory,
+            FdStore(ray_node.fd_store_path(settings)) as memory,
             ForkServer(settings, env),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):

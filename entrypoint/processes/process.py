@@ -15,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from contract.os_errors import named
+from contract.os_errors import with_path
 from entrypoint.processes import identity
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Process:
         """The last lines of its output, without those of an earlier process with the same log."""
         if self.log_path is None:
             return ""
-        with named(self.log_path), self.log_path.open("rb") as file:
+        with with_path(self.log_path), self.log_path.open("rb") as file:
             file.seek(self._log_start)
             text = file.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])

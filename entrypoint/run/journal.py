@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import lease
-from contract.journal import append_event, read_events
+from contract.journal import EventSource, append_event, read_events
 
 log = logging.getLogger("rollcall")
 
@@ -49,10 +49,9 @@ class Journal:
             kind,
             sentence,
             details,
-            attempt=self.attempt,
-            node=self._node,
-            claim=self.claim,
-            secrets=self._secrets,
+            source=EventSource(
+                attempt=self.attempt, node=self._node, claim=self.claim, secrets=self._secrets
+            ),
         )
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:

@@ -30,9 +30,9 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from contract import lease as fence
+from contract import lease as contract_lease
 from contract.journal import read_events
-from contract.os_errors import named
+from contract.os_errors import with_path
 from contract.run_dir import RunFiles
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,10 @@ class HeldError(Exception):
 def address(leases: Path) -> str:
     """The address of the head with the newest lease; "" if there is none or it has no address."""
     try:
-        newest = fence.newest(leases)
-        return str(ip_address(str(fence.read(newest).get("address", "")))) if newest else ""
+        newest = contract_lease.newest(leases)
+        return (
+            str(ip_address(str(contract_lease.read(newest).get("address", "")))) if newest else ""
+        )
     except (OSError, ValueError):  # it cannot be read, or is damaged
         return ""
 
@@ -78,15 +80,15 @@ class Lease:
         """The identity of the run directory when the lease was taken."""
 
     @property
-    def claim(self) -> fence.Claim:
+    def claim(self) -> contract_lease.Claim:
         """The claim with which the holder writes to the run."""
-        return fence.Claim(self.path, self.incarnation)
+        return contract_lease.Claim(self.path, self.incarnation)
 
     def acquire(self) -> Lease:
         """Raises HeldError if another head lives, OSError if no file can be written."""
         self._leases.mkdir(exist_ok=True)
         written = _newest_epoch(self._run.journal)
-        previous = fence.newest(self._leases)
+        previous = contract_lease.newest(self._leases)
         if previous is None and written:
             previous = self._restored(written)
         if previous is None:
@@ -95,7 +97,7 @@ class Lease:
         # Its lock is kept until the new lease is there: a third head must not see both free.
         descriptor = os.open(previous, os.O_RDWR)
         try:
-            with named(previous):
+            with with_path(previous):
                 lives = self._lives(previous, descriptor)
             if lives:
                 raise HeldError(self._sentence(previous))
@@ -132,7 +134,9 @@ class Lease:
             epoch,
         )
         deadline = time.monotonic() + SILENCE_SECONDS
-        while (found := fence.newest(self._leases)) is None and time.monotonic() < deadline:
+        while (
+            found := contract_lease.newest(self._leases)
+        ) is None and time.monotonic() < deadline:
             self._released.wait(POLL_SECONDS)
         return found
 
@@ -152,12 +156,12 @@ class Lease:
         while not self._released.wait(HEARTBEAT_SECONDS):
             count += 1
             try:
-                fence.refuse_later(self.claim)
+                contract_lease.refuse_later(self.claim)
                 if not self._is_own_file():
                     self._restore()
                 self._beat(count)
                 said = ""
-            except fence.SupersededError as error:
+            except contract_lease.SupersededError as error:
                 self._on_lost(str(error))
                 return
             except (OSError, TypeError) as error:
@@ -180,7 +184,7 @@ class Lease:
         is on other storage now.
         """
         if self.path.exists():
-            fence.check(self.claim)
+            contract_lease.check(self.claim)
             self.path.unlink()
         elif not self._is_our_run():
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.path))
@@ -217,18 +221,18 @@ class Lease:
         """In place, not by rename: the lock belongs to the file itself."""
         text = json.dumps(row).encode()
         assert self._descriptor is not None
-        with named(self.path):
+        with with_path(self.path):
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
             os.fsync(self._descriptor)
 
     def _lives(self, lease: Path, descriptor: int) -> bool:
         """Whether the holder lives. A silent holder is watched for as long as it may be silent."""
-        before = fence.read(lease)
+        before = contract_lease.read(lease)
         deadline = time.monotonic() + SILENCE_SECONDS
         said = False
         while True:
-            row = fence.read(lease)
+            row = contract_lease.read(lease)
             if row.get("over"):
                 return False
             if row != before:
@@ -244,7 +248,7 @@ class Lease:
             self._released.wait(POLL_SECONDS)
 
     def _sentence(self, lease: Path) -> str:
-        host = fence.read(lease).get("host", "this machine")
+        host = contract_lease.read(lease).get("host", "this machine")
         return (
             f"{self._leases.parent} is held by a living head on {host}: "
             "stop that one first, or give this one another ROLLCALL_RUN_DIR"
@@ -260,7 +264,7 @@ def _created_and_locked(path: Path) -> int:
     """A locked descriptor. Raises FileExistsError, BlockingIOError, and OSError on failure."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        with named(path):
+        with with_path(path):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(descriptor)

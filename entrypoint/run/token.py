@@ -8,7 +8,7 @@ import secrets
 import threading
 from pathlib import Path
 
-from contract.os_errors import named
+from contract.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -43,7 +43,7 @@ def for_head(settings: Settings) -> str:
 
 def _token_in(path: Path) -> str | None:
     """The token in the file; None if no head has written the content. Raises OSError."""
-    with named(path):
+    with with_path(path):
         content = path.read_bytes().strip()
     return content.decode() if TOKEN.fullmatch(content) else None
 

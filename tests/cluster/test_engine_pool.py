@@ -99,7 +99,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         told: list[tuple[str, dict[str, Any]]] = []
         pool = EnginePool(
             group,
-            tell=lambda kind, _, **details: told.append((kind, details)),
+            tell=lambda kind, sentence, **details: told.append((kind, details)),
             patience=Patience(start=120, part=3, life=3),
         )
         pool.welcome(1)

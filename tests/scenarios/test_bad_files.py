@@ -13,7 +13,7 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from contract.journal import append_event, read_events
+from contract.journal import EventSource, append_event, read_events
 from contract.manifest import checkpoint_path, write_manifest
 from contract.run_dir import RunFiles
 from entrypoint.commands import plan
@@ -273,16 +273,26 @@ def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     command = resume_check.fingerprint(settings)
     journal = RunFiles(root / "run").journal
     journal.parent.mkdir()
-    append_event(journal, "attempt", "attempt 1 starts", {"command": command}, attempt=1)
+    append_event(
+        journal, "attempt", "attempt 1 starts", {"command": command}, source=EventSource(attempt=1)
+    )
     assert not resume_check.has_begun(read_events(journal), command)
-    append_event(journal, "resume", "Training starts", {"step": wanted[1]}, attempt=1)
+    append_event(
+        journal, "resume", "Training starts", {"step": wanted[1]}, source=EventSource(attempt=1)
+    )
     (journal.parent / "progress.json").write_text('{"step": 5}')
     assert resume_check.has_begun(read_events(journal), command)
     assert problems(root, *given) == []
     later = flags_of(RECIPE.going_on(settings))
     assert (later.load_checkpoint, later.load_step) == (True, 0)
-    append_event(journal, "attempt", "attempt 2 starts", {"command": "another"}, attempt=2)
-    append_event(journal, "resume", "Training goes on", {"step": 5}, attempt=2)
+    append_event(
+        journal,
+        "attempt",
+        "attempt 2 starts",
+        {"command": "another"},
+        source=EventSource(attempt=2),
+    )
+    append_event(journal, "resume", "Training goes on", {"step": 5}, source=EventSource(attempt=2))
     assert len(problems(root, *given)) == 1  # the run is another command's since
 
 

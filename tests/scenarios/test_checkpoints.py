@@ -19,7 +19,7 @@ from contract import manifest
 from contract.journal import read_events
 from contract.manifest import (
     MANIFEST,
-    Written,
+    WrittenFile,
     checkpoint_path,
     fault_of,
     newest_checkpoint,
@@ -222,7 +222,7 @@ def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_bef
 ) -> None:
     waits, save = threading.Event(), state.save
 
-    def slowly(*arguments: Any) -> Written:
+    def slowly(*arguments: Any) -> WrittenFile:
         assert waits.wait(60)
         return save(*arguments)
 

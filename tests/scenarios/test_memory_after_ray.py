@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from contract import fd_store
-from contract.fd_store import Custody, Deposit
+from contract.fd_store import Deposit, FdStore
 from tests.support.sheets import sheet_of
 from trainer.checkpoint.replica_store import ReplicaStore, view
 from trainer.checkpoint.spilled import SpilledReplicas
@@ -25,19 +25,19 @@ from trainer.cluster.tcp_stream import Server
 
 DEPOSITS = """
 import os
-from contract import fd_store as custody
+from contract import fd_store
 descriptor = os.memfd_create("one")
 os.write(descriptor, b"what was there")
-custody.deposit("a run", b"label", {"one": descriptor})
+fd_store.deposit("a run", b"label", {"one": descriptor})
 os.kill(os.getpid(), 9)
 """
 
 
 @pytest.fixture
-def custodian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Custody]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FdStore]:
     path = tmp_path / "kept" / "socket"
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
-    with Custody(path) as found:
+    with FdStore(path) as found:
         yield found
     assert not path.parent.exists()
 
@@ -63,7 +63,7 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.usefixtures("custodian")
+@pytest.mark.usefixtures("store")
 def test_memory_outlives_the_process_that_had_it() -> None:
     ended = subprocess.run([sys.executable, "-c", DEPOSITS], check=False)
     assert ended.returncode == -signal.SIGKILL
@@ -74,7 +74,7 @@ def test_memory_outlives_the_process_that_had_it() -> None:
     assert fd_store.withdraw("another run") == Deposit()
 
 
-@pytest.mark.usefixtures("custodian")
+@pytest.mark.usefixtures("store")
 def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
     before, segments = open_files(), [memory(b"%d" % number) for number in range(40)]
     label = bytes(300_000)
@@ -93,7 +93,7 @@ def test_a_deposit_replaces_the_one_before_and_nothing_stays_open() -> None:
         time.sleep(0.01)
 
 
-def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Custody) -> None:
+def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(store: FdStore) -> None:
     fd_store.deposit("a run", b"whole", {"one": (one := memory(b"kept"))})
     before = open_files()
     with socket.socket(socket.AF_UNIX) as client:
@@ -107,10 +107,10 @@ def test_who_ends_in_the_middle_of_a_deposit_has_deposited_nothing(custodian: Cu
     while open_files() >= before:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert custodian.copy("a r") == Deposit()
+    assert store.copy("a r") == Deposit()
 
 
-def test_a_custodian_that_does_not_answer_is_not_waited_for(
+def test_an_fd_store_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fd_store, "PATIENCE_SECONDS", 0.2)
@@ -125,7 +125,7 @@ def test_a_custodian_that_does_not_answer_is_not_waited_for(
             fd_store.withdraw("a run")
 
 
-def test_without_a_custodian_nothing_is_kept(
+def test_without_an_fd_store_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(fd_store.VARIABLE, raising=False)
@@ -144,7 +144,7 @@ def segment() -> Segment:
     return made
 
 
-@pytest.mark.usefixtures("custodian")
+@pytest.mark.usefixtures("store")
 def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held(
     segment: Segment,
 ) -> None:
@@ -166,14 +166,14 @@ def test_the_holder_of_the_nodes_next_ray_begins_with_what_the_last_one_held(
 
 
 def test_what_two_nodes_held_as_they_ended_is_found_in_files(
-    custodian: Custody, tmp_path: Path, segment: Segment
+    store: FdStore, tmp_path: Path, segment: Segment
 ) -> None:
     source, directory = Server(segment.buffer, port=0).source, tmp_path / "run" / ".kept"
     holder = ReplicaStore(1000, "a run")
     for step, node in ((1, "one"), (2, "two")):
         holder.receive(sheet_of(segment, step), source)
         holder.keep("a", step)
-        custodian.save(directory, node)
+        store.save(directory, node)
 
     found = SpilledReplicas(directory, "a run")
     assert [sheet.step for sheet in found.manifests()] == [1, 2]
@@ -185,27 +185,27 @@ def test_what_two_nodes_held_as_they_ended_is_found_in_files(
 
 
 def test_a_share_that_a_node_has_written_is_not_written_by_the_next(
-    custodian: Custody, tmp_path: Path
+    store: FdStore, tmp_path: Path
 ) -> None:
     fd_store.deposit("a run", b"sheets", {"share": memory(b"the same")})
-    custodian.save(tmp_path, "one")
+    store.save(tmp_path, "one")
     written = (tmp_path / "a run" / "share").stat().st_mtime_ns
-    custodian.save(tmp_path, "two")
+    store.save(tmp_path, "two")
     files = {path.name for path in (tmp_path / "a run").iterdir()}
     assert files == {"share", "one.label", "two.label"}
     assert (tmp_path / "a run" / "share").stat().st_mtime_ns == written
 
 
-def test_who_has_nothing_writes_nothing(custodian: Custody, tmp_path: Path) -> None:
-    custodian.save(tmp_path / "run", "one")
+def test_who_has_nothing_writes_nothing(store: FdStore, tmp_path: Path) -> None:
+    store.save(tmp_path / "run", "one")
     fd_store.deposit("a run", b"sheets", {"share": memory(b"bytes")})
     fd_store.deposit("a run", b"", {})
-    custodian.save(tmp_path / "run", "one")
+    store.save(tmp_path / "run", "one")
     assert not (tmp_path / "run").exists()
 
 
 def test_storage_that_takes_no_more_is_told_of_and_leaves_no_half_of_a_share(
-    custodian: Custody,
+    store: FdStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -216,7 +216,7 @@ def test_storage_that_takes_no_more_is_told_of_and_leaves_no_half_of_a_share(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    custodian.save(tmp_path / "run", "one")
+    store.save(tmp_path / "run", "one")
     assert "what this node holds in memory is lost: [Errno 28] No space left" in caplog.text
     assert list((tmp_path / "run" / "a run").iterdir()) == []
 

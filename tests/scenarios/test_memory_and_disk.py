@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from contract.journal import append_event
-from contract.manifest import Written, checkpoint_path, newest_checkpoint
+from contract.manifest import WrittenFile, checkpoint_path, newest_checkpoint
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from tests.support.local_workers import LocalWorkerGroup
@@ -46,7 +46,7 @@ def lose_the_last_checkpoint(config: Config, monkeypatch: pytest.MonkeyPatch) ->
     assert config.max_steps is not None
     save, lost = state.save, checkpoint_path(config.checkpoints, config.max_steps)
 
-    def fails_once(directory: Path, *rest: Any) -> Written:
+    def fails_once(directory: Path, *rest: Any) -> WrittenFile:
         if directory == lost:
             monkeypatch.setattr(state, "save", save)
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from contract import fd_store, private_dir
-from contract.fd_store import Custody
+from contract.fd_store import FdStore
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
@@ -38,7 +38,7 @@ def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
     read = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
     settings = replace(read, ray_temp_dir=rays)
     yield settings
-    for directory in (client.home_of(settings), ray_node.custody_of(settings).parent):
+    for directory in (client.home_of(settings), ray_node.fd_store_path(settings).parent):
         shutil.rmtree(directory, ignore_errors=True)
         if directory.parent != rays:
             shutil.rmtree(directory.parent, ignore_errors=True)
@@ -69,7 +69,7 @@ def test_no_other_user_s_program_runs_in_the_place_of_the_shim(settings: Setting
 def test_no_other_user_is_handed_the_memory_of_a_node(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = ray_node.custody_of(settings)
+    path = ray_node.fd_store_path(settings)
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
     memory = os.memfd_create("memory")
     os.write(memory, b"weights")
@@ -79,7 +79,7 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
         with socket.socket(socket.AF_UNIX) as mine:
             mine.bind(str(path))
 
-    with Custody(path):
+    with FdStore(path):
         attacked = as_nobody(attack)
         fd_store.deposit("a run", b"label", {"one": memory})
         (found,) = fd_store.withdraw("a run").descriptors
@@ -105,9 +105,9 @@ def test_a_directory_that_another_user_has_made_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    path = ray_node.custody_of(settings)
+    path = ray_node.fd_store_path(settings)
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
-    with client.ForkServer(settings, os.environ), Custody(path):
+    with client.ForkServer(settings, os.environ), FdStore(path):
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
         assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
         assert client.python(settings) == sys.executable

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contract.journal import teller
+from contract.journal import journal_writer
 from env.registry import reward_function
 from tests.support.saved_states import leaves_of
 from tests.support.scripted_server import ScriptedServer
@@ -44,7 +44,7 @@ def test_a_run_whose_reward_server_fails_in_every_way_ends_as_if_it_never_did(
     try:
         for server, config in zip(servers, (disturbed, alone), strict=True):
             config.files.root.mkdir(parents=True)
-            tell = partial(teller(config.files.journal), "reward-server")
+            tell = partial(journal_writer(config.files.journal), "reward-server")
             train(config, reward_function(server.url, timeout=2.0, deadline=20, tell=tell))
     finally:
         release.set()

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from contract import lease as fence
+from contract import lease as contract_lease
 from contract.lease import SupersededError
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.config.read import read_settings
@@ -37,7 +37,7 @@ from tests.support.world import FINISHED, World
 @pytest.fixture
 def journal(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
     """Of a head that holds the run."""
-    monkeypatch.setattr(fence, "RESTORE_SECONDS", 0.2)
+    monkeypatch.setattr(contract_lease, "RESTORE_SECONDS", 0.2)
     head.run.run.write_text(json.dumps({"fingerprint": "0"}))
     with Lease(head.run.leases) as lease:
         yield Journal(head.run.journal, "head", lease.claim)

@@ -43,7 +43,7 @@ def test_a_worker_reads_the_token_again_when_the_head_refuses_it(
     with head_of(settings) as head:
         worker = threading.Thread(target=lambda: codes.append(serve(settings, inbox)))
         worker.start()
-        eventually(ray_node.custody_of(settings).exists)  # it has read the token by then
+        eventually(ray_node.fd_store_path(settings).exists)  # it has read the token by then
         token.unlink()
         token.write_text(TOKEN)
         eventually(lambda: bool(head.state()["nodes"]))

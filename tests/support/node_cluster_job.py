@@ -16,7 +16,7 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from contract.journal import append_event
+from contract.journal import EventSource, append_event
 from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 
@@ -73,7 +73,9 @@ def save(run: RunFiles, attempt: int, step: int) -> int:
 
 
 def tell(run: RunFiles, attempt: int, kind: str, step: int) -> None:
-    append_event(run.journal, kind, f"{kind} {step}", {"step": step}, attempt=attempt)
+    append_event(
+        run.journal, kind, f"{kind} {step}", {"step": step}, source=EventSource(attempt=attempt)
+    )
 
 
 def write(run: RunFiles, attempt: int, step: int, saved: int, *, total: int) -> None:

@@ -118,7 +118,8 @@ def test_the_share_of_a_lost_engine_is_written_by_the_others_the_same_to_the_bit
     told: list[tuple[str, dict[str, Any]]] = []
     pools = [
         EnginePool(
-            Mortal(tiny, 3, dying, error), tell=lambda kind, _, **more: told.append((kind, more))
+            Mortal(tiny, 3, dying, error),
+            tell=lambda kind, sentence, **more: told.append((kind, more)),
         )
         for dying in ([], [1])
     ]
@@ -141,7 +142,7 @@ def test_an_engine_that_was_left_out_is_taken_back_once_there_is_a_place_and_nob
 ) -> None:
     actor, told = LocalWorkerGroup([policy(tiny)]), list[tuple[str, dict[str, Any]]]()
     group = Mortal(tiny, 3, [1], LostWorkerError("engine-1 is lost", "engine", "it died"))
-    pool = EnginePool(group, tell=lambda kind, _, **more: told.append((kind, more)))
+    pool = EnginePool(group, tell=lambda kind, sentence, **more: told.append((kind, more)))
     update.update_weights(actor, pool, 1)
     group.places = 2
     pool.generate(SHARES, SAMPLING)

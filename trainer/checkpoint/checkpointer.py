@@ -19,7 +19,7 @@ from typing import Protocol
 
 from contract import lease
 from contract.background import in_background
-from contract.manifest import Written
+from contract.manifest import WrittenFile
 from trainer.checkpoint import retention, writer
 from trainer.checkpoint.protocol import Checkpointable, Exportable
 from trainer.checkpoint.replication import Replicator
@@ -46,8 +46,8 @@ class _UnderWay:
     driver: DriverState
     directory: Path | None
     """The checkpoint's; None if only a Hugging Face model is written."""
-    shares: list[Pending[list[Written]]]
-    exported: list[Pending[list[list[Written]]]]
+    shares: list[Pending[list[WrittenFile]]]
+    exported: list[Pending[list[list[WrittenFile]]]]
     """The files of the Hugging Face model, from the first rank; empty if none is wanted."""
     stall_seconds: float
     since: float
@@ -236,7 +236,7 @@ class Checkpointer:
             self._tell(under_way, files)
         self._last_failed = False
 
-    def _tell(self, under_way: _UnderWay, files: Sequence[Written]) -> None:
+    def _tell(self, under_way: _UnderWay, files: Sequence[WrittenFile]) -> None:
         self._observer.checkpoint_written(
             Saved(
                 under_way.driver.run.step,

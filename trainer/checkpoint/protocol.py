@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from contract.manifest import Written
+from contract.manifest import WrittenFile
 from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState
@@ -73,7 +73,7 @@ class Checkpointable(Protocol):
         Copies of steps that are not in `needed` may be overwritten. Returns the shard's bytes.
         """
 
-    def save(self, step: int, directory: Path) -> Written:
+    def save(self, step: int, directory: Path) -> WrittenFile:
         """Write the copy of `step` to `directory`, durably. May run beside other calls."""
 
     def replicate(self, to: Targets) -> Receipt:
@@ -98,7 +98,7 @@ class Exportable(Checkpointable, Protocol):
     def hold(self) -> None:
         """Copy what `export` would write now, for `export_held`."""
 
-    def export_held(self, directory: Path) -> list[Written]:
+    def export_held(self, directory: Path) -> list[WrittenFile]:
         """Write that copy and free it. May run beside other calls.
 
         Returns the files by their names in `directory`; of ranks that do not lead, none.

@@ -25,7 +25,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from contract.journal import read_events, teller
+from contract.journal import journal_writer, read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring
@@ -67,7 +67,7 @@ class Replicator:
 
         A run that starts anew, or resumes from a checkpoint that is named, deletes it.
         """
-        self._tell = teller(config.files.journal)
+        self._tell = journal_writer(config.files.journal)
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
         self._namespace = ring.namespace_of(config)

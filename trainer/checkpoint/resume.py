@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.journal import append_event, attempt_number, newest_finished, read_events
+from contract.journal import EventSource, append_event, attempt_number, newest_finished, read_events
 from contract.manifest import (
     MANIFEST,
     checkpoint_path,
@@ -192,7 +192,9 @@ def _named(source: Source) -> str:
 
 def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) -> None:
     print(sentence, flush=True)
-    append_event(config.files.journal, kind, sentence, details, attempt=attempt_number())
+    append_event(
+        config.files.journal, kind, sentence, details, source=EventSource(attempt=attempt_number())
+    )
 
 
 def _refuse_leftovers(checkpoints: Path) -> None:
@@ -222,7 +224,13 @@ def _confirm(journal: Path, step: int) -> None:
     """Write the checkpoint's event if a crash came between the manifest and the event."""
     if not _is_told(journal, step, "checkpoint"):
         sentence = f"Checkpoint of step {step} found whole after a crash."
-        append_event(journal, "checkpoint", sentence, {"step": step}, attempt=attempt_number())
+        append_event(
+            journal,
+            "checkpoint",
+            sentence,
+            {"step": step},
+            source=EventSource(attempt=attempt_number()),
+        )
 
 
 def _confirm_step(config: Config, run: RunState) -> None:

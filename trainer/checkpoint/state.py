@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contract.manifest import Written
+from contract.manifest import WrittenFile
 from trainer.algorithms import batching
 from trainer.types import ModelMismatchError, Rank
 
@@ -55,7 +55,7 @@ def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
     return [names[i] for i in batching.balanced(sizes, rank.world)[rank.index]]
 
 
-def save(directory: Path, role: str, state: State, rank: Rank) -> Written:
+def save(directory: Path, role: str, state: State, rank: Rank) -> WrittenFile:
     """Durable once it has returned. Raises OSError where the disk does not take it."""
     several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
     name = f"{role}{several}.pt"
@@ -65,7 +65,7 @@ def save(directory: Path, role: str, state: State, rank: Rank) -> Written:
         torch.save(content, cast(BinaryIO, digest))  # it asks for no more
         file.flush()
         os.fsync(file.fileno())
-    return Written(name, digest.bytes, digest.sha256.hexdigest())
+    return WrittenFile(name, digest.bytes, digest.sha256.hexdigest())
 
 
 class _Digest:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import stored_json
-from contract.manifest import Written, checkpoint_path, write_manifest
+from contract.manifest import WrittenFile, checkpoint_path, write_manifest
 from contract.run_dir import sync_directory, write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments
 
@@ -84,7 +84,7 @@ def begin(checkpoints: Path, step: int) -> Path:
     return directory
 
 
-def commit(directory: Path, driver: DriverState, shards: Iterable[Written]) -> None:
+def commit(directory: Path, driver: DriverState, shards: Iterable[WrittenFile]) -> None:
     """Write the run's state and the manifest, which complete a checkpoint. Raises OSError.
 
     Without a manifest a checkpoint does not exist.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contract.os_errors import numbered
+from contract.os_errors import with_errno
 from env.types import Prompt, RewardFunction, RewardRequest
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str
     from tokenizers import Tokenizer
 
     try:
-        with numbered(file):
+        with with_errno(file):
             tokenizer = Tokenizer.from_file(str(file))
     except OSError:
         raise

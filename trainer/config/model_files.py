@@ -16,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from contract.os_errors import NOT_THERE, named, numbered
+from contract.os_errors import NOT_THERE, with_errno, with_path
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES = (
@@ -55,7 +55,7 @@ def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
 def _json_object(path: Path) -> dict[str, Any]:
     """Raises ValueError, whose message has the file's name, where it holds none."""
     try:
-        with named(path):
+        with with_path(path):
             content = json.loads(path.read_bytes())
     except NOT_THERE as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
@@ -151,9 +151,9 @@ def _safetensors_fault(path: Path) -> str | None:
     if not path.is_file():
         return "is missing, and the index names it"
     try:
-        with named(path), path.open("rb"):  # the library has one error for whatever this raises
+        with with_path(path), path.open("rb"):  # the library has one error for whatever this raises
             pass
-        with numbered(path), safe_open(path, framework="np"):
+        with with_errno(path), safe_open(path, framework="np"):
             return None
     except SafetensorError as error:
         return f"is damaged or cut off: {error} (it has {path.stat().st_size} bytes)"
@@ -165,7 +165,7 @@ def _pickled_fault(path: Path) -> str | None:
     """torch writes a zip archive, with its directory at the end; of old a bare pickle."""
     if not path.is_file():
         return "is missing, and the index names it"
-    with named(path), path.open("rb") as file:
+    with with_path(path), path.open("rb") as file:
         start = file.read(4)
     if not start:
         return "is empty"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from contract import lease
-from contract.journal import attempt_number, teller
+from contract.journal import attempt_number, journal_writer
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from trainer.checkpoint.checkpointer import Saved
@@ -181,7 +181,7 @@ class Recorder:
                 sink.log(step, row)
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
-        teller(self.config.files.journal)(kind, sentence, **details)
+        journal_writer(self.config.files.journal)(kind, sentence, **details)
 
 
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from contract.manifest import Written, sha256
+from contract.manifest import WrittenFile, sha256
 from contract.run_dir import sync_directory
 
 
@@ -69,9 +69,9 @@ def _any_generation_config(model: Any, directory: Path) -> Iterator[None]:
         yield
 
 
-def written(directory: Path) -> list[Written]:
+def written(directory: Path) -> list[WrittenFile]:
     """The files of what was exported there, with their checksums."""
     return [
-        Written(path.name, path.stat().st_size, sha256(path))
+        WrittenFile(path.name, path.stat().st_size, sha256(path))
         for path in sorted(directory.iterdir())
     ]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contract.os_errors import numbered
+from contract.os_errors import with_errno
 from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -151,7 +151,7 @@ def unfit_model_errors(model: str) -> Iterator[None]:
     An error of the disk or of the memory is none of the model's, and passes.
     """
     try:
-        with numbered(Path(model)):
+        with with_errno(Path(model)):
             yield
     except TrainingError:
         raise

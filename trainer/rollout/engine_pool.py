@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from contract.journal import Tell, aloud, attempt_number
+from contract.journal import WriteEvent, attempt_number, print_event
 from contract.progress import Phase, PhaseFile
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import Patience, RestartBudget, silent
@@ -64,7 +64,7 @@ class EnginePool:
         self,
         group: WorkerGroup[Engine],
         *,
-        tell: Tell = aloud,
+        tell: WriteEvent = print_event,
         phase: PhaseFile | None = None,
         patience: Patience | None = None,
         restarts: RestartBudget | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from contract.journal import teller
+from contract.journal import journal_writer
 from contract.progress import PhaseFile
 from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective, PolicyObjective
@@ -113,7 +113,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
             launcher.launch(
                 "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, _engine(config)
             ),
-            tell=teller(config.files.journal),
+            tell=journal_writer(config.files.journal),
             phase=PhaseFile(config.files.phase),
             patience=Patience(
                 life=min(Patience().life, config.dist_timeout / 3),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contract.manifest import Written
+from contract.manifest import WrittenFile
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.losses import Loss, token_weights
@@ -213,7 +213,7 @@ class LearnerEngine:
         more = [averaged[name] for name in state.share(averaged, self._rank)]
         return room(shapes, 3) + room(((t.numel(), t.element_size()) for t in more), 1)
 
-    def save(self, step: int, directory: Path) -> Written:
+    def save(self, step: int, directory: Path) -> WrittenFile:
         """Write the copy of `step`. Training may continue meanwhile."""
         return state.save(directory, self._role, self._staging.of(step).state(), self._rank)
 
@@ -248,7 +248,7 @@ class LearnerActor:
         with self._engine.onloaded():
             return self._engine.snapshot(step, needed)
 
-    def save(self, step: int, directory: Path) -> Written:
+    def save(self, step: int, directory: Path) -> WrittenFile:
         return self._engine.save(step, directory)
 
     def replicate(self, to: Targets) -> Receipt:

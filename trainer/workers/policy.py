@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from contract.manifest import Written
+from contract.manifest import WrittenFile
 from trainer.algorithms import losses
 from trainer.algorithms.losses import Loss, PolicyInputs
 from trainer.algorithms.objectives import PolicyObjective
@@ -154,7 +154,7 @@ class PolicyActor(LearnerActor):
             if self._rank.leads:
                 self._held = self._engine.copied(result)
 
-    def export_held(self, directory: Path) -> list[Written]:
+    def export_held(self, directory: Path) -> list[WrittenFile]:
         if not self._rank.leads:
             return []
         held, self._held = self._held, {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.journal import append_event
+from contract.journal import EventSource, append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.job import reported_steps
@@ -68,7 +68,9 @@ def test_a_trainer_that_records_its_own_steps_is_left_alone(tmp_path: Path) -> N
     def trainer(world: World) -> JobInfo:
         number = len(world.jobs.submitted)
         for step in range(1, 9):
-            append_event(world.run.journal, "step", "own", {"step": step}, attempt=number)
+            append_event(
+                world.run.journal, "step", "own", {"step": step}, source=EventSource(attempt=number)
+            )
             tells(FINISHED, [step])(world)
         return FINISHED
 
@@ -83,8 +85,8 @@ def test_a_trainer_that_corrects_progress_before_its_first_step_records_its_step
 ) -> None:
     def trainer(world: World) -> JobInfo:
         tells(FINISHED, [4])(world)
-        append_event(world.run.journal, "resume", "own", {"step": 4}, attempt=1)
-        append_event(world.run.journal, "step", "own", {"step": 5}, attempt=1)
+        append_event(world.run.journal, "resume", "own", {"step": 4}, source=EventSource(attempt=1))
+        append_event(world.run.journal, "step", "own", {"step": 5}, source=EventSource(attempt=1))
         return tells(FINISHED, [5])(world)
 
     world = World(tmp_path, trainer)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import lease as fence
+from contract import lease as contract_lease
 from contract.journal import read_events
 from contract.run_dir import ExitCode, RunFiles
 from entrypoint.config.read import read_settings
@@ -114,7 +114,7 @@ def test_where_leases_are_lost_the_next_heads_events_count_all_the_same(
 
 def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:
     serve(run, taken, "true")
-    assert fence.read(run.leases / "1").get("over")
+    assert contract_lease.read(run.leases / "1").get("over")
     assert serve(run, taken, "true") == ExitCode.UNFIT
 
 

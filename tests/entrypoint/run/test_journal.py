@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.journal import append_event, read_events, teller
+from contract.journal import EventSource, append_event, journal_writer, read_events
 from contract.redaction import MASK
 from entrypoint.config.read import read_settings
 from entrypoint.job.failures import classes
@@ -88,7 +88,9 @@ def test_a_line_torn_by_a_crash_costs_that_line_alone(journal: Journal) -> None:
 def test_head_and_driver_write_at_once_and_no_line_is_lost(journal: Journal) -> None:
     def drive() -> None:
         for step in range(50):
-            append_event(journal.path, "step", "x" * 300, {"step": step}, node="driver")
+            append_event(
+                journal.path, "step", "x" * 300, {"step": step}, source=EventSource(node="driver")
+            )
 
     driver = threading.Thread(target=drive)
     driver.start()
@@ -126,7 +128,7 @@ def test_the_driver_masks_what_its_environment_keeps_secret(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    tell = teller(journal.path)
+    tell = journal_writer(journal.path)
     tell("reward-server", f"http://me:pass@rewards answers no more: {SECRET}", step=3)
     (event,) = journal.events()
     assert event["sentence"] == f"http://me:{MASK}@rewards answers no more: {MASK}"

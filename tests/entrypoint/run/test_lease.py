@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import lease as fence
-from contract.journal import append_event, read_events
+from contract import lease as contract_lease
+from contract.journal import EventSource, append_event, read_events
 from contract.manifest import checkpoint_path, fault_of, write_manifest
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -35,8 +35,8 @@ time.sleep(60)
 
 def holder(leases: Path) -> str:
     """The incarnation of the head that has the newest lease; "" where there is none."""
-    newest = fence.newest(leases)
-    return str(fence.read(newest).get("incarnation", "")) if newest else ""
+    newest = contract_lease.newest(leases)
+    return str(contract_lease.read(newest).get("incarnation", "")) if newest else ""
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_held_lease_beats(leases: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def beats(own: Lease) -> int:
-    beat = fence.read(own.path).get("beat", 0)
+    beat = contract_lease.read(own.path).get("beat", 0)
     assert isinstance(beat, int)
     return beat
 
@@ -152,7 +152,7 @@ def test_a_lease_that_is_given_back_during_a_beat_is_over(
     assert begun.wait(5)
     given.release()
     time.sleep(0.3)
-    assert fence.read(given.path).get("over")
+    assert contract_lease.read(given.path).get("over")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -205,14 +205,15 @@ def test_a_driver_that_wakes_up_under_a_superseded_lease_writes_nothing_and_ends
     run = RunFiles(tmp_path)
     old = Lease(run.leases).acquire()
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVE, run.root], env=os.environ | fence.environment(old.claim)
+        [sys.executable, "-c", DRIVE, run.root],
+        env=os.environ | contract_lease.environment(old.claim),
     )
     while not run.progress.exists():
         time.sleep(0.02)
     os.kill(driver.pid, signal.SIGSTOP)
     old._released.set()  # its host is frozen with it
     with Lease(run.leases) as new:
-        append_event(run.journal, "start", "another head", claim=new.claim)
+        append_event(run.journal, "start", "another head", source=EventSource(claim=new.claim))
         journal, progress = run.journal.read_bytes(), run.progress.read_bytes()
         os.kill(driver.pid, signal.SIGCONT)
         assert driver.wait(10) == 73
@@ -231,14 +232,14 @@ def test_no_manifest_is_written_under_a_superseded_lease(
     directory.mkdir(parents=True)
     (directory / "policy.pt").write_bytes(b"weights")
     with Lease(run.leases) as own:
-        monkeypatch.setenv(fence.VARIABLE, str(own.path))
+        monkeypatch.setenv(contract_lease.VARIABLE, str(own.path))
         (run.leases / "2").touch()
-        with pytest.raises(fence.SupersededError):
+        with pytest.raises(contract_lease.SupersededError):
             write_manifest(directory, 3)
         progress = Progress(
             step=3, total_steps=9, samples=0, attempt=1, reward=0.0, reward_first=0.0
         )
-        with pytest.raises(fence.SupersededError):
+        with pytest.raises(contract_lease.SupersededError):
             progress.write(run.progress)
     assert fault_of(directory) == "no manifest: it was never finished"
     assert not run.progress.exists()
@@ -247,25 +248,25 @@ def test_no_manifest_is_written_under_a_superseded_lease(
 def test_nothing_is_written_where_other_storage_has_come_into_the_run_directorys_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence, "RESTORE_SECONDS", 0.2)
+    monkeypatch.setattr(contract_lease, "RESTORE_SECONDS", 0.2)
     run = RunFiles(tmp_path / "run")
     run.root.mkdir()
     with Lease(run.leases) as own:
         run.root.rename(tmp_path / "elsewhere")
         run.root.mkdir()
         with pytest.raises(OSError, match="Stale file handle"):
-            append_event(run.journal, "step", "1", claim=own.claim)
+            append_event(run.journal, "step", "1", source=EventSource(claim=own.claim))
         assert list(run.root.iterdir()) == []
 
 
 def test_a_line_of_an_older_head_after_one_of_a_newer_does_not_count(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     with Lease(run.leases) as old:
-        append_event(run.journal, "roll", "1", claim=old.claim)
+        append_event(run.journal, "roll", "1", source=EventSource(claim=old.claim))
         line = run.journal.read_bytes()
     with Lease(run.leases) as new:
-        append_event(run.journal, "start", "2", claim=new.claim)
+        append_event(run.journal, "start", "2", source=EventSource(claim=new.claim))
         with run.journal.open("ab") as file:
             file.write(line)
-        append_event(run.journal, "roll", "3", claim=new.claim)
+        append_event(run.journal, "roll", "3", source=EventSource(claim=new.claim))
     assert [event["sentence"] for event in read_events(run.journal)] == ["1", "2", "3"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import lease as fence
-from contract.journal import append_event, read_events
+from contract import lease as contract_lease
+from contract.journal import EventSource, append_event, read_events
 from contract.run_dir import RunFiles
 from entrypoint.run import lease
 from entrypoint.run.lease import HeldError, Lease
@@ -34,13 +34,13 @@ def test_where_leases_are_lost_a_new_number_is_above_all_of_the_journal(
     run = RunFiles(tmp_path)
     for number in range(1, 4):
         with Lease(run.leases) as own:
-            append_event(run.journal, "roll", str(number), claim=own.claim)
+            append_event(run.journal, "roll", str(number), source=EventSource(claim=own.claim))
     shutil.rmtree(run.leases)
     if left:
         run.leases.mkdir()
         (run.leases / left).write_text("{}")
     with Lease(run.leases) as later:
-        append_event(run.journal, "roll", "later", claim=later.claim)
+        append_event(run.journal, "roll", "later", source=EventSource(claim=later.claim))
         assert later.claim.epoch == 4
     assert [event["sentence"] for event in read_events(run.journal)] == ["1", "2", "3", "later"]
 
@@ -49,12 +49,13 @@ LIVE = """
 import sys, time
 from pathlib import Path
 from entrypoint.run import lease
-from contract.journal import append_event
+from contract.journal import EventSource, append_event
 from contract.run_dir import RunFiles
 lease.HEARTBEAT_SECONDS = 0.3
 run = RunFiles(Path(sys.argv[1]))
 own = lease.Lease(run.leases, lambda why: print("lost", flush=True)).acquire()
-append_event(run.journal, "start", "a head", {"incarnation": own.incarnation}, claim=own.claim)
+source = EventSource(claim=own.claim)
+append_event(run.journal, "start", "a head", {"incarnation": own.incarnation}, source=source)
 print(own.claim.holder, flush=True)
 time.sleep(60)
 """
@@ -67,9 +68,9 @@ def test_a_living_head_writes_a_lost_lease_again_and_its_driver_does_not_notice(
     Lease(run.leases).acquire().release()
     head = subprocess.Popen([sys.executable, "-c", LIVE, run.root], stdout=subprocess.PIPE)
     assert head.stdout is not None
-    claim = fence.Claim(run.leases / "2", head.stdout.readline().decode().strip())
+    claim = contract_lease.Claim(run.leases / "2", head.stdout.readline().decode().strip())
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVE, run.root], env=os.environ | fence.environment(claim)
+        [sys.executable, "-c", DRIVE, run.root], env=os.environ | contract_lease.environment(claim)
     )
     try:
         for _ in range(2):
@@ -111,14 +112,14 @@ def test_two_holders_of_one_number_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where all was lost, the journal too, and another machine began anew."""
-    monkeypatch.setattr(fence, "RESTORE_SECONDS", 0.2)
+    monkeypatch.setattr(contract_lease, "RESTORE_SECONDS", 0.2)
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.1)
     run, told = RunFiles(tmp_path), threading.Event()
     with Lease(run.leases, lambda _: told.set()) as own:
         own.path.unlink()
         own.path.write_text('{"incarnation": "another", "host": "elsewhere"}')
-        with pytest.raises(fence.SupersededError, match="lease 1, on elsewhere"):
-            append_event(run.journal, "roll", "1", claim=own.claim)
+        with pytest.raises(contract_lease.SupersededError, match="lease 1, on elsewhere"):
+            append_event(run.journal, "roll", "1", source=EventSource(claim=own.claim))
         assert told.wait(5)
     assert not run.journal.exists()
 
@@ -132,7 +133,7 @@ def test_a_damaged_byte_in_a_held_lease_is_mended_by_its_holder(
         damaged = own.path.read_text().replace(own.incarnation, "0" * 12)
         with own.path.open("r+") as file:
             file.write(damaged)
-        append_event(run.journal, "roll", "1", claim=own.claim)
+        append_event(run.journal, "roll", "1", source=EventSource(claim=own.claim))
     assert [event["sentence"] for event in read_events(run.journal)] == ["1"]
 
 

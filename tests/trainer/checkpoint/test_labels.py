@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract import fd_store
-from contract.fd_store import Custody
+from contract.fd_store import FdStore
 from tests.support.damage import damaged, flipped
 from tests.support.sheets import sheet, sheet_of
 from trainer.checkpoint import labels
@@ -124,13 +124,13 @@ def test_a_pickle_in_the_run_directory_is_not_run(
     assert "one.label cannot be read and is left out: it is of another version" in caplog.text
 
 
-def test_a_pickle_in_custody_is_not_run(
+def test_a_pickle_in_the_fd_store_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    went_off, path = tmp_path / "went off", tmp_path / "custody" / "socket"
+    went_off, path = tmp_path / "went off", tmp_path / "fd_store" / "socket"
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
     segment = Segment(9)
-    with Custody(path):
+    with FdStore(path):
         for label in (
             pickle.dumps([Bomb(went_off)]),
             labels.dump([sheet_of(Segment(99), 1)]),  # more than there is
