@@ -153,11 +153,11 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
     actor = PolicyActor(settings, PolicyObjective())
     random = np.random.default_rng(0)
     shape = (load.samples, load.length)
-    actions = np.broadcast_to(np.arange(load.length) >= 1, shape)
+    action_mask = np.broadcast_to(np.arange(load.length) >= 1, shape)
     advantages = random.normal(size=shape).astype(np.float32)
     tokens = random.integers(3, load.vocabulary, shape)
     samples = Experience(
-        sequences=Sequences(tokens, np.full(load.samples, load.length), actions),
+        sequences=Sequences(tokens, np.full(load.samples, load.length), action_mask),
         old_log_probs=None,
         advantages=advantages,
         returns=advantages,

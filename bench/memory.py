@@ -81,8 +81,8 @@ def measure(way: str) -> dict[str, float]:
     scorer = LogProbModel(model, device, wanted)
     length = TOKENS // SAMPLES + 1  # an action's logits come from the token before it
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (SAMPLES, length))
-    actions = np.broadcast_to(np.arange(length) > 0, tokens.shape)
-    batch = Sequences(tokens, np.full(SAMPLES, length), actions)
+    action_mask = np.broadcast_to(np.arange(length) > 0, tokens.shape)
+    batch = Sequences(tokens, np.full(SAMPLES, length), action_mask)
     scorer(batch.rows(np.arange(1)))  # what is made once and kept is none of the pass's
     with torch.inference_mode():
         before, began = reset_peak(), time.perf_counter()

@@ -268,9 +268,11 @@ def measured(root: Path, case: Case) -> Row:
 
 
 def layout_of(ranks: int) -> Any:
-    from trainer.config.layout import Layout, ResourcePool, RoleProcesses
+    from trainer.config.layout import Layout, ResourcePool, Role, RoleProcesses
 
-    return Layout((ResourcePool(groups=(RoleProcesses(role="policy", nodes=1, per_node=ranks),)),))
+    return Layout(
+        (ResourcePool(groups=(RoleProcesses(role=Role.POLICY, nodes=1, per_node=ranks),)),)
+    )
 
 
 def settings_for(model: Path, case: Case) -> Any:
@@ -313,11 +315,11 @@ def experience(case: Case) -> Any:
 
     random = np.random.default_rng(0)
     shape = (case.samples, case.length)
-    actions = np.broadcast_to(np.arange(case.length) >= case.length // 4, shape)
+    action_mask = np.broadcast_to(np.arange(case.length) >= case.length // 4, shape)
     advantages = random.normal(size=shape).astype(np.float32)
     tokens = random.integers(0, case.vocabulary, shape)
     return Experience(
-        sequences=Sequences(tokens, np.full(case.samples, case.length), actions),
+        sequences=Sequences(tokens, np.full(case.samples, case.length), action_mask),
         old_log_probs=None,
         advantages=advantages,
         returns=advantages,

@@ -155,7 +155,7 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
             groups=(layout.RoleProcesses(role=role, nodes=1, per_node=1),),
             resources={role: 1} if apart else {},
         )
-        for role in ("policy", "engine")
+        for role in (layout.Role.POLICY, layout.Role.ENGINE)
     ]
     wanted = layout.Layout(tuple(pools))
     placement.join(wanted)

@@ -20,6 +20,7 @@ from env.prompts import PromptError
 from trainer.checkpoint import openrlhf, state, writer
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 from trainer.models.hub import HubError
@@ -56,13 +57,13 @@ def convert(source: Path, config: Config) -> Path:
         raise openrlhf.IncompleteError(
             f"{config.checkpoints} has a checkpoint of step {step} already: give another --run_dir"
         )
-    roles = ["policy", *(["critic"] if config.has_critic else [])]
+    roles = [Role.POLICY, *([Role.CRITIC] if config.has_critic else [])]
     found = openrlhf.find(source, roles)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from trainer.checkpoint import openrlhf_deepspeed  # imports DeepSpeed
 
     states = {role: openrlhf_deepspeed.load(found[role], role) for role in roles}
-    position = states["policy"][1]
+    position = states[Role.POLICY][1]
     if position is None:
         raise openrlhf.IncompleteError(f"{found['policy']} does not say its step (global_step)")
     from trainer import run
@@ -72,7 +73,7 @@ def convert(source: Path, config: Config) -> Path:
     directory = writer.begin(config.checkpoints, position.step)
     files = [state.save(directory, role, held, ALONE) for role, (held, _) in states.items()]
     after = RunState(
-        step=position.step, seed=config.seed, prompts=openrlhf.prompts_at(position, cursor)
+        step=position.step, seed=config.seed, prompts=openrlhf.cursor_at(position, cursor)
     )
     writer.commit(directory, DriverState(after), files)
     return directory

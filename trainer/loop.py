@@ -270,7 +270,7 @@ class _Run:
             state,
             step=step,
             prompts=self.inputs.data.stream.state_dict(),
-            samples=state.samples + int(experience.sequences.actions.any(axis=1).sum()),
+            samples=state.samples + int(experience.sequences.action_mask.any(axis=1).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
             kl_coef=config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))

@@ -20,7 +20,7 @@ from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
-from trainer.rollout.outages import ROLE as ENGINE
+from trainer.config.layout import Role
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
 from trainer.workers.protocols import Learner
@@ -102,7 +102,7 @@ def roles_to_restart(lost: str, learners: Sequence[str], step: int) -> tuple[str
     alone if a store can restore all learners to `step`. Before the first step no store has a state,
     so all learners restart from their first weights.
     """
-    if lost == ENGINE:
+    if lost == Role.ENGINE:
         return ()
     return tuple(learners) if lost in learners and step == 0 else (lost,)
 
@@ -134,7 +134,7 @@ class Recovery:
             point = RecoveryPoint(state)
             for role in roles_to_restart(loss.role, (), state.step):
                 self._restart(role, loss)
-        if loss.role != ENGINE:
+        if loss.role != Role.ENGINE:
             self._tell(loss, point, state, time.monotonic() - began)
         return point
 
@@ -177,8 +177,8 @@ class Recovery:
     def _restart(self, role: str, loss: LostWorkerError) -> None:
         """Start all processes of the role again, and wait until they have loaded their model."""
         frozen: dict[str, WorkerGroup[Any] | None] = {
-            "reference": self.workers.reference,
-            "reward": self.workers.reward,
+            Role.REFERENCE: self.workers.reference,
+            Role.REWARD: self.workers.reward,
         }
         group = self.workers.learners.get(role) or frozen[role]
         assert group is not None

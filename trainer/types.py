@@ -90,7 +90,7 @@ class Completion:
     """What it wrote, without special tokens."""
     tokens: IntArray
     """[T] prompt and completion together."""
-    actions: BoolArray
+    action_mask: BoolArray
     """[T] true where the policy chose the token."""
     log_probs: FloatArray
     """[T] the engine's own log-probability of each action, under its logits divided by the
@@ -104,12 +104,12 @@ class Completion:
     @property
     def version(self) -> int:
         """Of the oldest policy that had a part in it."""
-        return int(self.versions[self.actions].min())
+        return int(self.versions[self.action_mask].min())
 
     @property
     def length(self) -> int:
         """Tokens that the policy chose."""
-        return int(self.actions.sum())
+        return int(self.action_mask.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Sequences:
     """[B, T]"""
     lengths: IntArray
     """[B]"""
-    actions: BoolArray
+    action_mask: BoolArray
     """[B, T] true where the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
     """[B, T] log-probability of each action as the engine had it; zero elsewhere."""
@@ -139,20 +139,20 @@ class Sequences:
         lengths = np.array([len(c.tokens) for c in completions], dtype=np.int64)
         shape = (len(completions), int(lengths.max()))
         tokens = np.zeros(shape, dtype=np.int64)
-        actions = np.zeros(shape, dtype=np.bool_)
+        action_mask = np.zeros(shape, dtype=np.bool_)
         log_probs = np.zeros(shape, dtype=np.float32)
         for row, completion in enumerate(completions):
             tokens[row, : lengths[row]] = completion.tokens
-            actions[row, : lengths[row]] = completion.actions
+            action_mask[row, : lengths[row]] = completion.action_mask
             log_probs[row, : lengths[row]] = completion.log_probs
-        return cls(tokens, lengths, actions, log_probs)
+        return cls(tokens, lengths, action_mask, log_probs)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def where_known(self, rewards: FloatArray) -> Sequences:
         """The same, with no action where the reward [B] is NaN: such a row trains nothing."""
-        return replace(self, actions=self.actions & ~np.isnan(rewards)[:, None])
+        return replace(self, action_mask=self.action_mask & ~np.isnan(rewards)[:, None])
 
     def rows(self, index: IntArray) -> Sequences:
         """The rows of `index`, padded no wider than the longest of them."""
@@ -162,7 +162,7 @@ class Sequences:
         return Sequences(
             self.tokens[index, :width],
             lengths,
-            self.actions[index, :width],
+            self.action_mask[index, :width],
             None if drawn is None else drawn[index, :width],
         )
 

@@ -88,7 +88,7 @@ SHARES = [[Request("a", (1, 2))], [Request("b", (3, 4, 5))]]
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Two engines and a policy, on three nodes of two CPUs each where nothing else is asked for."""
     names: str = getattr(request, "param", "abc")
-    roles = {"policy": 1, "engine": 2}
+    roles = {layout.Role.POLICY: 1, layout.Role.ENGINE: 2}
     groups = [
         layout.RoleProcesses(role=role, nodes=count, per_node=1) for role, count in roles.items()
     ]

@@ -49,7 +49,11 @@ class Member:
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[RayLauncher]:
     wanted = Layout(
-        (ResourcePool(groups=(layout.RoleProcesses(role="policy", nodes=1, per_node=2),)),)
+        (
+            ResourcePool(
+                groups=(layout.RoleProcesses(role=layout.Role.POLICY, nodes=1, per_node=2),)
+            ),
+        )
     )
     with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)

@@ -314,7 +314,7 @@ def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, mo
     os.kill(stopped, signal.SIGSTOP)
     try:
         since = time.monotonic()
-        with pytest.raises(SilentRankError, match=f"rank bench2-1 .*process {stopped}.* answer"):
+        with pytest.raises(SilentRankError, match=f"rank critic-1 .*process {stopped}.* answer"):
             bench.call_ranks(Workbench.lesson, [1, 2]).result()
         assert time.monotonic() - since < PATIENCE
         gone, _ = psutil.wait_procs([process], 10)

@@ -45,7 +45,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    roles = {"policy": 1, "engine": 2}
+    roles = {layout.Role.POLICY: 1, layout.Role.ENGINE: 2}
     groups = [
         layout.RoleProcesses(role=role, nodes=count, per_node=1) for role, count in roles.items()
     ]

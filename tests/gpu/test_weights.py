@@ -76,8 +76,8 @@ def started(
 ) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Known]]]:
     """A policy of so many ranks and so many engines, apart or on the same GPUs."""
     groups = [
-        layout.RoleProcesses(role="policy", nodes=1, per_node=policy),
-        layout.RoleProcesses(role="engine", nodes=engines, per_node=1),
+        layout.RoleProcesses(role=layout.Role.POLICY, nodes=1, per_node=policy),
+        layout.RoleProcesses(role=layout.Role.ENGINE, nodes=engines, per_node=1),
     ]
     pools = [tuple(groups)] if backend == "ipc" else [(group,) for group in groups]
     wanted = Layout(tuple(ResourcePool(groups=pool) for pool in pools))

@@ -40,7 +40,7 @@ def ours(batch: Batch, estimator: Estimator) -> tuple[FloatArray, FloatArray]:
         estimator.settings,
         AdvantageInputs(
             rewards=batch.rewards,
-            action_mask=batch.actions,
+            action_mask=batch.action_mask,
             old_log_probs=batch.log_probs,
             ref_log_probs=batch.reference,
             values=batch.values,
@@ -61,7 +61,7 @@ def of_openrlhf(
         arrays={
             "rewards": batch.rewards,
             "values": batch.values,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
             "log_probs": batch.log_probs,
             "reference": batch.reference,
         },
@@ -77,9 +77,9 @@ def of_openrlhf(
             "kl_coef": estimator.kl_coef,
             "kl_estimator": estimator.kl_estimator,
         },
-        batches=batches or [np.arange(len(batch.actions))],
+        batches=batches or [np.arange(len(batch.action_mask))],
     )
-    return theirs["advantages"] * batch.actions, theirs["returns"] * batch.actions
+    return theirs["advantages"] * batch.action_mask, theirs["returns"] * batch.action_mask
 
 
 def of_trl(peers: Peers, batch: Batch, algorithm: str, rewards: Array, **options: Any) -> Array:
@@ -87,9 +87,9 @@ def of_trl(peers: Peers, batch: Batch, algorithm: str, rewards: Array, **options
         "scores",
         algorithm=algorithm,
         rewards=rewards,
-        action_mask=batch.actions,
+        action_mask=batch.action_mask,
         log_probs=batch.old,
         rollout_log_probs=batch.rollout,
         options={"num_generations": batch.group_size} | options,
     )
-    return np.where(batch.actions, theirs["advantages"][:, None], 0)
+    return np.where(batch.action_mask, theirs["advantages"][:, None], 0)

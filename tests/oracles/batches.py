@@ -20,7 +20,7 @@ class Batch:
     """Arrays are [B, T] where nothing else is said, float64, and zero where no action is."""
 
     group_size: int
-    actions: NDArray[np.bool_]
+    action_mask: NDArray[np.bool_]
     """At least one in every row; prompts, observations between turns and padding are none."""
     log_probs: Array
     old: Array
@@ -36,13 +36,13 @@ class Batch:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        counts: NDArray[np.int64] = self.actions.sum(axis=1)
+        counts: NDArray[np.int64] = self.action_mask.sum(axis=1)
         return counts
 
     @property
     def gains(self) -> Array:
         """[B] one advantage for each row."""
-        first = self.actions.argmax(axis=1)
+        first = self.action_mask.argmax(axis=1)
         gains: Array = self.advantages[np.arange(len(first)), first]
         return gains
 
@@ -59,24 +59,24 @@ def batches(draw: st.DrawFn, *, gaps: bool = True, spread: float = 30.0) -> Batc
     width = draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = (prompts * size, width)
-    actions = _actions(rng, shape, gaps=gaps and draw(st.booleans()))
+    action_mask = _actions(rng, shape, gaps=gaps and draw(st.booleans()))
 
-    scale = rng.choice([s for s in SCALES if s <= spread], (len(actions), 1))
+    scale = rng.choice([s for s in SCALES if s <= spread], (len(action_mask), 1))
 
     def normal(scale: Array | float = 1.0) -> Array:
-        return np.where(actions, rng.normal(0, scale, shape), 0)
+        return np.where(action_mask, rng.normal(0, scale, shape), 0)
 
-    old = np.where(actions, -rng.exponential(2, shape), 0)
+    old = np.where(action_mask, -rng.exponential(2, shape), 0)
     old_values = normal()
     return Batch(
         group_size=size,
-        actions=actions,
+        action_mask=action_mask,
         log_probs=-np.abs(old + normal(scale)),
         old=old,
         rollout=-np.abs(old + normal(scale)),
         reference=-np.abs(old + normal(scale)),
         entropy=np.abs(normal()),
-        advantages=normal() * rng.integers(0, 2, (len(actions), 1)),
+        advantages=normal() * rng.integers(0, 2, (len(action_mask), 1)),
         values=old_values + normal(scale),
         old_values=old_values,
         returns=normal(2.0),
@@ -93,17 +93,17 @@ def wide_batches(draw: st.DrawFn) -> Batch:
     """
     batch = draw(batches())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    actions, shape = batch.actions, batch.actions.shape
+    action_mask, shape = batch.action_mask, batch.action_mask.shape
     to_old, to_engine = rng.choice(WIDE, shape), rng.choice(WIDE, shape)
     gains = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 2, shape)
     for row, log_ratio in ((0, max(WIDE)), (1, min(WIDE))):
-        at = row, int(actions[row].argmax())
+        at = row, int(action_mask[row].argmax())
         to_old[at] = to_engine[at] = log_ratio
         gains[at] = -abs(gains[at])
     old = rng.uniform(-14, -10, shape)
 
     def chosen(array: Array) -> Array:
-        return np.where(actions, array, 0)
+        return np.where(action_mask, array, 0)
 
     return replace(
         batch,
@@ -119,10 +119,10 @@ def _actions(rng: np.random.Generator, shape: tuple[int, int], *, gaps: bool) ->
     first = rng.integers(0, width, (rows, 1)) * rng.integers(0, 2, (rows, 1))
     last = rng.integers(first, width)
     place = np.arange(width)
-    actions = (place >= first) & (place <= last)
+    action_mask = (place >= first) & (place <= last)
     if gaps:
-        actions &= (rng.random(shape) < 0.6) | (place == last)
-    return actions
+        action_mask &= (rng.random(shape) < 0.6) | (place == last)
+    return action_mask
 
 
 def _rewards(rng: np.random.Generator, prompts: int, size: int) -> Array:

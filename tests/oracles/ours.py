@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.oracles.batches import Array, Batch
 from trainer.algorithms import losses
-from trainer.algorithms.losses import Loss, PolicyInputs, ValueInputs, token_weights
+from trainer.algorithms.losses import LossPart, PolicyInputs, ValueInputs, token_weights
 from trainer.algorithms.objectives import PolicyObjective
 
 LONGEST = 12
@@ -36,9 +36,9 @@ def policy_loss(
     aggregation: str = "token",
     kl_coef: float = 0.0,
 ) -> Outcome:
-    actions = batch.actions
+    action_mask = batch.action_mask
     log_probs, entropy = leaf(batch.log_probs), leaf(batch.entropy)
-    chosen = torch.tensor(actions)
+    chosen = torch.tensor(action_mask)
 
     def flat(array: Array) -> Tensor:
         return torch.tensor(array)[chosen]
@@ -47,9 +47,9 @@ def policy_loss(
         log_probs=log_probs[chosen],
         old_log_probs=flat(batch.old),
         advantages=flat(batch.advantages if advantages is None else advantages),
-        weights=flat(token_weights(actions, aggregation, LONGEST)),
+        weights=flat(token_weights(action_mask, aggregation, LONGEST)),
         rows=chosen.nonzero()[:, 0],
-        metric_weight=1 / int(actions.sum()),
+        metric_weight=1 / int(action_mask.sum()),
         rollout_log_probs=flat(batch.rollout),
         ref_log_probs=flat(batch.reference),
         kl_coef=kl_coef,
@@ -59,14 +59,14 @@ def policy_loss(
 
 
 def value_loss(batch: Batch, value_clip: float) -> Outcome:
-    chosen = torch.tensor(batch.actions)
+    chosen = torch.tensor(batch.action_mask)
     values = leaf(batch.values)
     inputs = ValueInputs(
         values=values[chosen],
         old_values=torch.tensor(batch.old_values)[chosen],
         returns=torch.tensor(batch.returns)[chosen],
-        weights=torch.tensor(token_weights(batch.actions, "token", LONGEST))[chosen],
-        metric_weight=1 / int(batch.actions.sum()),
+        weights=torch.tensor(token_weights(batch.action_mask, "token", LONGEST))[chosen],
+        metric_weight=1 / int(batch.action_mask.sum()),
     )
     loss = losses.value_loss(inputs, value_clip)
     return outcome(loss, values, None)
@@ -82,7 +82,7 @@ def gradient(of: Tensor) -> Array:
     return found
 
 
-def outcome(loss: Loss, of: Tensor, entropy: Tensor | None) -> Outcome:
+def outcome(loss: LossPart, of: Tensor, entropy: Tensor | None) -> Outcome:
     loss.value.backward()
     return Outcome(
         loss.value.item(),

@@ -22,7 +22,7 @@ def of_openrlhf(peers: Peers, batch: Batch, **settings: Any) -> dict[str, Any]:
         arrays={
             "old_log_probs": batch.old,
             "advantages": batch.advantages,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
             "rollout_log_probs": batch.rollout,
         },
         settings={"clip_eps_low": LOW, "clip_eps_high": HIGH} | settings,
@@ -45,7 +45,7 @@ def of_trl(
             "old_per_token_logps": batch.old,
             "ref_per_token_logps": batch.reference,
             "advantages": batch.gains,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
             "importance_sampling_ratio": np.ones((1, 1)) if factors is None else factors,
         },
         options={
@@ -62,4 +62,4 @@ def of_trl(
 
 def spread(batch: Batch) -> Any:
     """[B, T] a row's advantage at each of its actions."""
-    return np.where(batch.actions, batch.gains[:, None], 0)
+    return np.where(batch.action_mask, batch.gains[:, None], 0)

@@ -78,7 +78,7 @@ def test_it_does_not_matter_how_openrlhf_cuts_the_rollouts(
     peers: Peers, batch: Batch, name: str, seed: int
 ) -> None:
     """Its micro-batches hold rows in any order; groups and whitening are of all of them."""
-    order = np.random.default_rng(seed).permutation(len(batch.actions))
+    order = np.random.default_rng(seed).permutation(len(batch.action_mask))
     settings = estimator(name)
     theirs = of_openrlhf(peers, batch, settings, [order[:1], order[1:]])
     same(ours(batch, settings)[0], theirs[0])
@@ -122,8 +122,8 @@ def test_length_penalties_equal_openrlhf_s(
 def some_unknown(batch: Batch, seed: int) -> tuple[Array, Batch]:
     """Rewards of which some are NaN, and the batch with no action in those rows."""
     unknown = np.random.default_rng(seed).random(len(batch.rewards)) < 0.3
-    actions = batch.actions & ~unknown[:, None]
-    return np.where(unknown, np.nan, batch.rewards), replace(batch, actions=actions)
+    action_mask = batch.action_mask & ~unknown[:, None]
+    return np.where(unknown, np.nan, batch.rewards), replace(batch, action_mask=action_mask)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,8 @@ def test_a_baseline_over_the_known_rewards_equals_trl_s(
     settings = estimator(name, reward_clip_range=(-1000.0, 1000.0))
     mine, _ = advantages.estimate(
         settings.settings,
-        AdvantageInputs(rewards=rewards, action_mask=known.actions, group_size=batch.group_size),
+        AdvantageInputs(
+            rewards=rewards, action_mask=known.action_mask, group_size=batch.group_size
+        ),
     )
     same(mine, of_trl(peers, known, algorithm, rewards, **options))

@@ -21,8 +21,8 @@ from trainer.algorithms.objectives import PolicyObjective
 from trainer.config.options.algorithm import CorrectionSettings, KLSettings
 
 
-def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
-    chosen = np.array(actions, dtype=np.bool_)
+def batch(action_mask: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
+    chosen = np.array(action_mask, dtype=np.bool_)
     rng = np.random.default_rng(seed)
 
     def normal() -> Array:
@@ -30,8 +30,8 @@ def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
 
     old = -np.abs(normal())
     known = Batch(
-        group_size=len(actions),
-        actions=chosen,
+        group_size=len(action_mask),
+        action_mask=chosen,
         log_probs=old + 0.1 * normal(),
         old=old,
         rollout=old + 0.1 * normal(),
@@ -41,7 +41,7 @@ def batch(actions: list[list[int]], *, seed: int = 0, **arrays: Any) -> Batch:
         values=normal(),
         old_values=normal(),
         returns=normal(),
-        rewards=rng.normal(size=len(actions)),
+        rewards=rng.normal(size=len(action_mask)),
     )
     return replace(known, **arrays)
 
@@ -62,11 +62,11 @@ def test_openrlhf_s_gae_steps_through_what_a_tool_said(
         rewards=short.rewards,
         values=longer(short.values),
     )
-    assert np.array_equal(short.values[short.actions], long.values[long.actions])
+    assert np.array_equal(short.values[short.action_mask], long.values[long.action_mask])
     settings = advantage_calls.estimator("gae", gamma=gamma, lambd=lambd, no_std_norm=True)
 
     def chosen(estimated: tuple[NDArray[Any], NDArray[Any]], of: Batch) -> NDArray[Any]:
-        returns: NDArray[Any] = estimated[1][of.actions]
+        returns: NDArray[Any] = estimated[1][of.action_mask]
         return returns
 
     same(
@@ -122,7 +122,7 @@ def test_openrlhf_s_kl_and_entropy_are_token_means_whatever_the_aggregation(peer
             "action_log_probs": ragged.old,
             "base_action_log_probs": ragged.reference,
             "advantages": 0 * ragged.advantages,
-            "action_mask": ragged.actions,
+            "action_mask": ragged.action_mask,
         },
         settings={
             "policy_loss": {"token_level_loss": False},
@@ -181,7 +181,7 @@ def test_trl_s_sequence_ratio_to_the_engine_is_a_product(peers: Peers) -> None:
         "scores",
         algorithm="grpo",
         rewards=long.rewards,
-        action_mask=long.actions,
+        action_mask=long.action_mask,
         log_probs=long.old,
         rollout_log_probs=long.rollout,
         options={

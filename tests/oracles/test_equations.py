@@ -30,20 +30,20 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
     )
     plain, returns = advantages.estimate(
         settings,
-        AdvantageInputs(rewards=batch.rewards, action_mask=batch.actions, values=batch.values),
+        AdvantageInputs(rewards=batch.rewards, action_mask=batch.action_mask, values=batch.values),
     )
-    expected = np.zeros(batch.actions.shape)
+    expected = np.zeros(batch.action_mask.shape)
     for row, reward in enumerate(batch.rewards):
-        times = np.flatnonzero(batch.actions[row])
+        times = np.flatnonzero(batch.action_mask[row])
         values = [float(v) for v in batch.values[row, times]] + [0.0]
         rewards = [0.0] * (len(times) - 1) + [float(reward)]
         deltas = [rewards[t] + gamma * values[t + 1] - values[t] for t in range(len(times))]
         for t, time in enumerate(times):
             terms = [(gamma * lambd) ** k * delta for k, delta in enumerate(deltas[t:])]
             expected[row, time] = math.fsum(terms)
-    same(returns, np.where(batch.actions, expected + batch.values, 0))
-    mean = expected[batch.actions].mean()
-    same(plain, np.where(batch.actions, expected - mean, 0))
+    same(returns, np.where(batch.action_mask, expected + batch.values, 0))
+    mean = expected[batch.action_mask].mean()
+    same(plain, np.where(batch.action_mask, expected - mean, 0))
 
 
 @given(batches(), DISCOUNTS)
@@ -53,10 +53,10 @@ def test_returns_over_several_turns_are_williams_1992_s_sums(batch: Batch, gamma
         estimator="reinforce", gamma=gamma, reward_clip_range=(-1e9, 1e9), no_std_norm=True
     )
     _, returns = advantages.estimate(
-        settings, AdvantageInputs(rewards=batch.rewards, action_mask=batch.actions)
+        settings, AdvantageInputs(rewards=batch.rewards, action_mask=batch.action_mask)
     )
     for row, reward in enumerate(batch.rewards):
-        times = np.flatnonzero(batch.actions[row])
+        times = np.flatnonzero(batch.action_mask[row])
         following = [gamma ** (len(times) - 1 - t) * reward for t in range(len(times))]
         same(returns[row, times], following)
 

@@ -40,11 +40,11 @@ def test_the_kl_that_steers_equals_openrlhf_s(
         "kl_of_step",
         log_probs=batch.log_probs,
         reference=batch.reference,
-        actions=batch.actions,
+        actions=batch.action_mask,
         options={"use_loss": in_loss, "estimator": estimator},
     )
     estimate = kl(batch.log_probs, batch.reference, estimator)
-    same(step_mean(estimate, batch.actions, in_loss=in_loss), theirs)
+    same(step_mean(estimate, batch.action_mask, in_loss=in_loss), theirs)
 
 
 @given(

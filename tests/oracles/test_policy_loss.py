@@ -116,7 +116,7 @@ def corrected_equally(peers: Peers, batch: Batch, settings: CorrectionSettings) 
 def test_a_step_cut_into_micro_batches_has_openrlhf_s_gradient(
     peers: Peers, batch: Batch, data: st.DataObject
 ) -> None:
-    rows = len(batch.actions)
+    rows = len(batch.action_mask)
     ends = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=3)))
     aggregation = data.draw(st.sampled_from(["token", "sequence"]))
     theirs = peers.openrlhf(
@@ -125,7 +125,7 @@ def test_a_step_cut_into_micro_batches_has_openrlhf_s_gradient(
         arrays={
             "old_log_probs": batch.old,
             "advantages": batch.advantages,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
         },
         settings={
             "clip_eps_low": LOW,
@@ -150,7 +150,7 @@ def test_a_step_with_kl_and_entropy_in_the_loss_equals_openrlhf_s(
             "action_log_probs": batch.old,
             "base_action_log_probs": batch.reference,
             "advantages": batch.advantages,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
         },
         settings={
             "policy_loss": {"clip_eps_low": LOW, "clip_eps_high": HIGH},
@@ -224,7 +224,7 @@ def test_a_token_s_correction_for_the_engine_equals_trl_s(
         "scores",
         algorithm="grpo",
         rewards=batch.rewards,
-        action_mask=batch.actions,
+        action_mask=batch.action_mask,
         log_probs=batch.old,
         rollout_log_probs=batch.rollout,
         options={

@@ -20,7 +20,7 @@ def test_the_clipped_value_loss_equals_openrlhf_s(
         arrays={
             "old_values": batch.old_values,
             "returns": batch.returns,
-            "action_mask": batch.actions,
+            "action_mask": batch.action_mask,
         },
         settings={"clip_eps": value_clip},
     )

@@ -16,10 +16,12 @@ from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
-from trainer.config.layout import Layout, ResourcePool
+from trainer.config.layout import Layout, ResourcePool, Role
 
 Benches = dict[int, WorkerGroup[Workbench]]
 """By the number of their ranks."""
+RANKS = {Role.POLICY: 1, Role.CRITIC: 2, Role.REFERENCE: 4}
+"""The name that a bench has in Ray → the number of its ranks; each takes any role's part."""
 PATIENCE = 60.0
 """Seconds that ranks wait for each other, also while they start."""
 
@@ -30,7 +32,9 @@ def started() -> Iterator[Benches]:
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    groups = [layout.RoleProcesses(role=f"bench{n}", nodes=1, per_node=n) for n in (1, 2, 4)]
+    groups = [
+        layout.RoleProcesses(role=role, nodes=1, per_node=count) for role, count in RANKS.items()
+    ]
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)

@@ -69,16 +69,16 @@ def sequences() -> Sequences:
     """Four samples of different lengths, one with a stretch that the policy did not choose."""
     rng = np.random.default_rng(0)
     lengths = np.array([9, 4, 7, 5])
-    actions = (np.arange(9) >= 3) & (np.arange(9) < lengths[:, None])
-    actions[0, 5:7] = False
-    return Sequences(rng.integers(3, 15, size=(4, 9)), lengths, actions)
+    action_mask = (np.arange(9) >= 3) & (np.arange(9) < lengths[:, None])
+    action_mask[0, 5:7] = False
+    return Sequences(rng.integers(3, 15, size=(4, 9)), lengths, action_mask)
 
 
 def experience(of: Sequences | None = None) -> Experience:
     known = of or sequences()
     rng = np.random.default_rng(1)
     draw = [
-        np.where(known.actions, rng.normal(size=(4, 9)), 0).astype(np.float32) for _ in range(5)
+        np.where(known.action_mask, rng.normal(size=(4, 9)), 0).astype(np.float32) for _ in range(5)
     ]
     return Experience(
         sequences=known,

@@ -179,14 +179,14 @@ def experience(step: int) -> Experience:
     lengths = random.permutation(np.arange(3, 15))
     shape = (12, int(lengths.max()))
     place = np.arange(shape[1])
-    actions = (place >= 2) & (place < lengths[:, None])
-    actions[random.integers(12)] = False
+    action_mask = (place >= 2) & (place < lengths[:, None])
+    action_mask[random.integers(12)] = False
 
     def number(scale: float) -> FloatArray:
-        return np.where(actions, random.normal(scale=scale, size=shape), 0).astype(np.float32)
+        return np.where(action_mask, random.normal(scale=scale, size=shape), 0).astype(np.float32)
 
     return Experience(
-        sequences=Sequences(random.integers(3, 12, shape), lengths, actions, number(0.1) - 2),
+        sequences=Sequences(random.integers(3, 12, shape), lengths, action_mask, number(0.1) - 2),
         old_log_probs=number(0.1) - 2,
         advantages=number(1.0),
         returns=number(1.0),

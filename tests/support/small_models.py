@@ -54,7 +54,7 @@ def batch(lengths: list[int], seed: int) -> Sequences:
     rng = np.random.default_rng(seed)
     inside = np.arange(max(lengths)) < np.array(lengths)[:, None]
     tokens = np.where(inside, rng.integers(2, VOCABULARY, inside.shape), 0)
-    actions = inside & (rng.random(inside.shape) < 0.6)
-    actions[:, 0] = False
-    actions[:, 1] = True
-    return Sequences(tokens, np.array(lengths), actions)
+    action_mask = inside & (rng.random(inside.shape) < 0.6)
+    action_mask[:, 0] = False
+    action_mask[:, 1] = True
+    return Sequences(tokens, np.array(lengths), action_mask)

@@ -163,8 +163,8 @@ def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) ->
     stop = engine._texts.tokenizer.eos_token_id
     assert {completion.finished for completion in written} == {True, False}
     for completion in written:
-        assert not completion.actions[:4].any()
-        assert completion.actions[4:].all()
+        assert not completion.action_mask[:4].any()
+        assert completion.action_mask[4:].all()
         assert not completion.log_probs[:4].any()
         ends = np.flatnonzero(completion.tokens[4:] == stop)
         assert list(ends) == ([completion.length - 1] if completion.finished else [])
@@ -220,8 +220,8 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
     assert sorted(ended) == [partial.key for partial in partials]
     for key, tokens in before.items():
         completion = ended[key]
-        assert completion.tokens[completion.actions][: len(tokens)].tolist() == tokens
-        assert set(completion.versions[completion.actions]) == {5, 6}
+        assert completion.tokens[completion.action_mask][: len(tokens)].tolist() == tokens
+        assert set(completion.versions[completion.action_mask]) == {5, 6}
         assert completion.version == 5
     assert difference(6) < TOLERANCE < difference(5)
 

@@ -1,6 +1,6 @@
 """Rewards → advantages and returns, in numpy on the driver.
 
-Arrays are [B, T], aligned with the tokens; the mask `actions` says which tokens count. A sample
+Arrays are [B, T], aligned with the tokens; `action_mask` marks the tokens that count. A sample
 whose reward is unknown has no action token, so it does not count.
 """
 
@@ -47,74 +47,74 @@ def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Floa
 
     The order is OpenRLHF's: group baseline, clip, token rewards with KL, estimator, whitening.
     """
-    actions = inputs.action_mask
+    action_mask = inputs.action_mask
     above = subtract(settings.estimator, inputs.rewards, inputs.group_size)
-    token_rewards = place_rewards(np.clip(above, *settings.reward_clip_range), actions)
+    token_rewards = place_rewards(np.clip(above, *settings.reward_clip_range), action_mask)
     if inputs.ref_log_probs is not None and inputs.kl_coef:
         assert inputs.old_log_probs is not None
         penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, inputs.kl_estimator)
-        token_rewards -= inputs.kl_coef * np.where(actions, penalty, 0)
+        token_rewards -= inputs.kl_coef * np.where(action_mask, penalty, 0)
     if settings.estimator == "gae":
         assert inputs.values is not None
         discounts = settings.gamma, settings.lambd
-        advantages, returns = gae(token_rewards, inputs.values, actions, *discounts)
+        advantages, returns = gae(token_rewards, inputs.values, action_mask, *discounts)
     else:
-        advantages = returns = discounted_sums(token_rewards, actions, settings.gamma)
+        advantages = returns = discounted_sums(token_rewards, action_mask, settings.gamma)
     if settings.whitens:
-        advantages = whiten(advantages, actions, std_norm=not settings.no_std_norm)
+        advantages = whiten(advantages, action_mask, std_norm=not settings.no_std_norm)
     return advantages.astype(np.float32), returns.astype(np.float32)
 
 
-def place_rewards(scores: Numbers, actions: BoolArray) -> Numbers:
+def place_rewards(scores: Numbers, action_mask: BoolArray) -> Numbers:
     """Return [B, T] each sample's score [B] at its last action token; zero elsewhere."""
-    after = np.cumsum(actions[:, ::-1], axis=1)[:, ::-1]
-    is_last = actions & (after == 1)
+    after = np.cumsum(action_mask[:, ::-1], axis=1)[:, ::-1]
+    is_last = action_mask & (after == 1)
     return np.where(is_last, scores[:, None], 0)
 
 
 def gae(
-    rewards: Floats, values: Floats, actions: BoolArray, gamma: float, lambd: float
+    rewards: Floats, values: Floats, action_mask: BoolArray, gamma: float, lambd: float
 ) -> tuple[Numbers, Numbers]:
     """Return generalised advantage estimates (Schulman et al. 2015, equation 16) and returns.
 
     δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t, where t + 1 is the next
     *action*: tokens that the policy did not choose are skipped.
     """
-    ahead = _in_order(values, actions)
-    deltas = _in_order(rewards, actions) - ahead
+    ahead = _in_order(values, action_mask)
+    deltas = _in_order(rewards, action_mask) - ahead
     deltas[:-1] += gamma * ahead[1:]
-    advantages = _in_place(_sums_of_followers(deltas, gamma * lambd), actions)
-    returns = advantages + np.where(actions, values, 0)
+    advantages = _in_place(_sums_of_followers(deltas, gamma * lambd), action_mask)
+    returns = advantages + np.where(action_mask, values, 0)
     return advantages, returns
 
 
-def discounted_sums(rewards: Floats, actions: BoolArray, gamma: float) -> Numbers:
+def discounted_sums(rewards: Floats, action_mask: BoolArray, gamma: float) -> Numbers:
     """Return R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
-    sums = _sums_of_followers(_in_order(rewards, actions), gamma)
-    return _in_place(sums, actions)
+    sums = _sums_of_followers(_in_order(rewards, action_mask), gamma)
+    return _in_place(sums, action_mask)
 
 
-def _in_order(array: Floats, actions: BoolArray) -> Numbers:
+def _in_order(array: Floats, action_mask: BoolArray) -> Numbers:
     """[B, T] → [A, B]: row k has each sample's k-th action, zero for samples with fewer.
 
     Steps are then contiguous rows, and nothing after a sample's end enters its sums.
     """
-    places = _places(actions)
+    places = _places(action_mask)
     ordered = np.zeros(places.shape)
-    ordered[places] = array[actions]
+    ordered[places] = array[action_mask]
     return np.ascontiguousarray(ordered.T)
 
 
-def _in_place(ordered: Numbers, actions: BoolArray) -> Numbers:
+def _in_place(ordered: Numbers, action_mask: BoolArray) -> Numbers:
     """[A, B] → [B, T]: the inverse of `_in_order`; zero at tokens that are no actions."""
-    spread = np.zeros(actions.shape)
-    spread[actions] = np.ascontiguousarray(ordered.T)[_places(actions)]
+    spread = np.zeros(action_mask.shape)
+    spread[action_mask] = np.ascontiguousarray(ordered.T)[_places(action_mask)]
     return spread
 
 
-def _places(actions: BoolArray) -> BoolArray:
+def _places(action_mask: BoolArray) -> BoolArray:
     """Return [B, A] true in the first k places of a sample with k actions."""
-    counts = actions.sum(axis=1)
+    counts = action_mask.sum(axis=1)
     places: BoolArray = np.arange(counts.max(initial=0)) < counts[:, None]
     return places
 
@@ -127,16 +127,16 @@ def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
     return sums
 
 
-def whiten(advantages: Numbers, actions: BoolArray, *, std_norm: bool = True) -> Numbers:
+def whiten(advantages: Numbers, action_mask: BoolArray, *, std_norm: bool = True) -> Numbers:
     """Return (A − μ) / √max(var, 1e-8) over the batch's action tokens; zero elsewhere.
 
     REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` the result is A − μ.
     """
-    chosen = advantages[actions]
+    chosen = advantages[action_mask]
     if not chosen.size:
         return np.zeros_like(advantages)
     scale = 1 / np.sqrt(max(chosen.var(), 1e-8)) if std_norm else 1.0
-    return np.where(actions, (advantages - chosen.mean()) * scale, 0)
+    return np.where(action_mask, (advantages - chosen.mean()) * scale, 0)
 
 
 Groups = NDArray[np.float64]

@@ -61,7 +61,7 @@ def rank_micro_batches(
     Samples without an action token are left out: they change nothing.
     """
     lengths = sequences.lengths[rows]
-    has_action: BoolArray = np.any(sequences.actions[rows], axis=1)
+    has_action: BoolArray = np.any(sequences.action_mask[rows], axis=1)
     of_ranks = []
     for samples in split_by_rank(lengths, rank.world):
         groups = [samples[index] for index in micro_batches(lengths[samples], limits)]
@@ -212,7 +212,7 @@ def pack(sequences: Sequences) -> Pack:
     inside = np.arange(sequences.tokens.shape[1] - 1) < lengths[:, None]
     positions = np.broadcast_to(np.arange(inside.shape[1]), inside.shape)[inside]
     tokens = sequences.tokens[:, :-1][inside]
-    return Pack(tokens, positions, lengths, np.flatnonzero(sequences.actions[:, 1:][inside]))
+    return Pack(tokens, positions, lengths, np.flatnonzero(sequences.action_mask[:, 1:][inside]))
 
 
 def grid(lengths: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:

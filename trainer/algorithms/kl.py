@@ -38,17 +38,17 @@ def kl(log_probs: Array, reference: Array, estimator: str) -> Array:
     return cast(Array, value.clip(-LIMIT, LIMIT))
 
 
-def step_mean(kl: NDArray[np.floating], actions: BoolArray, *, in_loss: bool) -> float:
+def step_mean(kl: NDArray[np.floating], action_mask: BoolArray, *, in_loss: bool) -> float:
     """Return the mean of `kl` [B, T] that OpenRLHF logs and adapts the weight of the KL by.
 
     If the KL is in the loss it is the mean of all tokens, else the mean of the sequences' means.
     Sequences without an action token do not count.
     """
-    counts = actions.sum(axis=1)
+    counts = action_mask.sum(axis=1)
     acting = counts > 0
     if not acting.any():
         return 0.0
     if in_loss:
-        return float(kl[actions].mean(dtype=np.float64))
-    sums = np.where(actions, kl, 0).sum(axis=1, dtype=np.float64)
+        return float(kl[action_mask].mean(dtype=np.float64))
+    sums = np.where(action_mask, kl, 0).sum(axis=1, dtype=np.float64)
     return float((sums[acting] / counts[acting]).mean())

@@ -28,7 +28,7 @@ KL_WEIGHT_LIMIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossPart:
     value: Tensor
     """Scalar with a gradient; summed over micro-batches."""
     metrics: dict[str, float]
@@ -57,7 +57,7 @@ class PolicyInputs:
     entropy: Tensor | None = None
 
 
-def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
+def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
     """Return the clipped surrogate with importance weights, plus KL, minus entropy.
 
     PPO (Schulman et al. 2017, equation 7), with DAPO's two bounds (Yu et al. 2025, equation 8):
@@ -90,7 +90,7 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> Loss:
             name: total * inputs.metric_weight for name, total in correction.totals().items()
         }
     penalty, penalties = _penalties(inputs, objective)
-    return Loss(value + penalty, metrics | penalties)
+    return LossPart(value + penalty, metrics | penalties)
 
 
 def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:
@@ -149,7 +149,7 @@ class ValueInputs:
     """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
 
 
-def value_loss(inputs: ValueInputs, value_clip: float) -> Loss:
+def value_loss(inputs: ValueInputs, value_clip: float) -> LossPart:
     """Return ½ Σ weight · max((clip(V, V_old ± ε) − R)², (V − R)²), where ε is `value_clip`."""
     values, old_values, returns = inputs.values, inputs.old_values, inputs.returns
     clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
@@ -160,7 +160,7 @@ def value_loss(inputs: ValueInputs, value_clip: float) -> Loss:
         "values": values.sum().item() * inputs.metric_weight,
         "value_clip_ratio": (clipped_error > error).sum().item() * inputs.metric_weight,
     }
-    return Loss(value, metrics)
+    return LossPart(value, metrics)
 
 
 def _with_gradient_of_kl(estimate: Tensor, inputs: PolicyInputs, reference: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def _needed(tensor: Tensor | None, name: str) -> Tensor:
     return tensor
 
 
-def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
+def token_weights(action_mask: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
     """Return [B, T] weights of the action tokens of a whole optimiser step; zero elsewhere.
 
     token: 1 / action tokens (DAPO, Yu et al. 2025, equation 8). sequence: 1 / (sequences x the
@@ -192,14 +192,14 @@ def token_weights(actions: BoolArray, mode: str, longest: int) -> NDArray[np.flo
 
     Raises ValueError if the mode is unknown.
     """
-    lengths = actions.sum(axis=1)
+    lengths = action_mask.sum(axis=1)
     sequences = max(1, int((lengths > 0).sum()))
     if mode == "token":
-        weight = np.full(len(actions), 1 / max(1, int(lengths.sum())))
+        weight = np.full(len(action_mask), 1 / max(1, int(lengths.sum())))
     elif mode == "sequence":
         weight = 1 / (sequences * np.maximum(lengths, 1))
     elif mode == "constant":
-        weight = np.full(len(actions), 1 / (sequences * longest))
+        weight = np.full(len(action_mask), 1 / (sequences * longest))
     else:
         raise ValueError(f"unknown aggregation {mode!r}")
-    return np.where(actions, weight[:, None], 0)
+    return np.where(action_mask, weight[:, None], 0)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDERS = {"policy": "_actor", "critic": "_critic"}
+from trainer.config.layout import Role
+
+FOLDERS: Mapping[str, str] = {Role.POLICY: "_actor", Role.CRITIC: "_critic"}
 LATEST = "latest"
 
 
@@ -22,7 +24,7 @@ STEP_NAME = re.compile(r"[\w.-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class OpenRLHFProgress:
     """How far OpenRLHF's run was, from the client state in the actor's files."""
 
     step: int
@@ -36,7 +38,7 @@ class IncompleteError(ValueError):
 
 def is_there(root: Path) -> bool:
     """Return whether `root` looks like OpenRLHF's --ckpt_path."""
-    return (root / FOLDERS["policy"]).is_dir()
+    return (root / FOLDERS[Role.POLICY]).is_dir()
 
 
 def find(root: Path, roles: Iterable[str]) -> dict[str, Path]:
@@ -78,7 +80,7 @@ def _missing(directories: Mapping[str, Path]) -> Iterator[str]:
             yield f"{directory} is tensor parallel ({others[0]}), which is not read"
 
 
-def prompts_at(position: Position, cursor: Mapping[str, Any]) -> dict[str, Any]:
+def cursor_at(position: OpenRLHFProgress, cursor: Mapping[str, Any]) -> dict[str, Any]:
     """Return a prompt stream's cursor after as many prompts. Their order in an epoch differs."""
     epoch, place = divmod(position.prompts, cursor["prompts"])
     return {**cursor, "epoch": epoch, "position": place}

@@ -16,17 +16,17 @@ import torch
 from deepspeed.utils import zero_to_fp32
 from torch import Tensor
 
-from trainer.checkpoint.openrlhf import Position
-from trainer.checkpoint.state import State
+from trainer.checkpoint.openrlhf import OpenRLHFProgress
+from trainer.checkpoint.state import MOMENTS, State
+from trainer.config.layout import Role
 from trainer.types import UnreadableCheckpointError
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 UNDECAYED = ("bias", "layer_norm.weight", "layernorm.weight", "norm.weight", "ln_f.weight")
 """Parts of names in OpenRLHF's second group of parameters (`get_optimizer_grouped_parameters`)."""
 Tensors = dict[str, Tensor]
 
 
-def load(directory: Path, role: str) -> tuple[State, Position | None]:
+def load(directory: Path, role: str) -> tuple[State, OpenRLHFProgress | None]:
     """Return the state under this trainer's names, and the run's position if the files have it.
 
     Raises UnreadableCheckpointError if a file is missing or damaged.
@@ -132,13 +132,13 @@ def _tied(weights: Tensors, module: Tensors) -> Tensors:
 
 def _named(name: str, role: str) -> str:
     """Return a parameter's name here: a critic's backbone and head have other names."""
-    if role != "critic":
+    if role != Role.CRITIC:
         return name
     rest = name.partition(".")[2]
     return f"backbone.{rest}" if "." in rest else "value_head.weight"
 
 
-def _position(head: Mapping[str, Any]) -> Position | None:
+def _position(head: Mapping[str, Any]) -> OpenRLHFProgress | None:
     if "global_step" not in head:
         return None
-    return Position(int(head["global_step"]), int(head.get("total_consumed_prompts", 0)))
+    return OpenRLHFProgress(int(head["global_step"]), int(head.get("total_consumed_prompts", 0)))

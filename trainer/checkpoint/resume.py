@@ -25,6 +25,7 @@ from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import IN_FLIGHT, DriverState, RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.types import ModelMismatchError, SnapshotLostError
 
 Learners = Mapping[str, WorkerGroup[Checkpointable]]
@@ -171,9 +172,9 @@ def _restore(config: Config, learners: Learners, source: Source) -> None:
 
 def _tell_of_rates(config: Config, learners: Learners) -> None:
     """Report each learning rate that differs from the one before the restart."""
-    by_flags = {
-        "policy": config.policy_optimizer.learning_rate,
-        "critic": config.critic_optimizer.learning_rate,
+    by_flags: dict[str, float] = {
+        Role.POLICY: config.policy_optimizer.learning_rate,
+        Role.CRITIC: config.critic_optimizer.learning_rate,
     }
     for role, group in learners.items():
         before, now = group.call_rank0(Checkpointable.restored_rate).result(), by_flags[role]

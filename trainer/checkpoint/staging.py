@@ -18,11 +18,9 @@ from torch import Tensor
 
 from trainer.checkpoint.shard_manifest import Contents
 from trainer.checkpoint.state import State
-from trainer.cluster.shared_memory import Address, Entry, Segment
+from trainer.cluster.shared_memory import ALIGNMENT, Address, Entry, Segment, aligned
 from trainer.cluster.tcp_stream import Server, StreamSource
 
-ALIGNMENT = 64
-"""Bytes; a cache line."""
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
 CopyOut = Callable[[Tensor], Tensor]
@@ -108,7 +106,7 @@ class HostBuffer:
     def _copy_out(self, tensor: Tensor) -> Tensor:
         place = _view(self._segment.buffer, tensor.dtype, tuple(tensor.shape), self._end)
         place.copy_(tensor.detach(), non_blocking=True)
-        self._end += math.ceil(tensor.nbytes / ALIGNMENT) * ALIGNMENT
+        self._end += aligned(tensor.nbytes)
         return place
 
     def _offset(self, tensor: Tensor) -> int:

@@ -21,6 +21,9 @@ from contract.manifest import WrittenFile
 from trainer.algorithms import batching
 from trainer.types import ModelMismatchError, Rank
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Tensors that Adam keeps for each parameter."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from contract.resources import NodeResources
-from trainer.config.layout import Layout, ResourcePool
+from trainer.config.layout import Layout, ResourcePool, Role
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
 """CPUs of one slot without GPUs. If processes outnumber cores, they share them."""
@@ -58,9 +58,9 @@ def _sharing(layout: Layout, offers: Sequence[NodeResources]) -> Assignment | No
     OpenRLHF's guides give every GPU to a model and count the engines in addition. A frozen model
     leaves most of a GPU's memory to an engine, and is idle while engines write.
     """
-    engines = layout.pool_of("engine")
+    engines = layout.pool_of(Role.ENGINE)
     for host in layout.pools:
-        frozen = all(group.role in ("reference", "reward") for group in host.groups)
+        frozen = all(group.role in (Role.REFERENCE, Role.REWARD) for group in host.groups)
         fits = host.per_node % engines.per_node == 0 and engines.slots <= host.slots
         if not (frozen and fits):
             continue

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import reward_models
-from trainer.config.layout import Layout, ResourcePool, engine_slots
+from trainer.config.layout import Layout, ResourcePool, Role, engine_slots
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -115,7 +115,7 @@ def _first(config: Mapping[str, Any], *names: str) -> Any:
 ENGINE_ALONE, ENGINE_BESIDE = 0.9, 0.5
 """Default share of a GPU's memory for an engine: vLLM's default, and the share that OpenRLHF's
 guides give to an engine beside models."""
-TRAINED = ("policy", "critic")
+TRAINED = (Role.POLICY, Role.CRITIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,9 @@ def of(config: Config, layout: Layout, role: str) -> ProcessMemory | None:
 
 def sentence(config: Config, layout: Layout) -> str | None:
     """Returns a sentence with the peak of each role; None if no model is on this disk."""
-    roles = [group.role for pool in layout.pools for group in pool.groups if group.role != "engine"]
+    roles = [
+        group.role for pool in layout.pools for group in pool.groups if group.role != Role.ENGINE
+    ]
     needs = {role: of(config, layout, role) for role in roles}
     peaks = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
     return f"planned for each process of a step: {', '.join(peaks)}" if peaks else None
@@ -175,8 +177,8 @@ def sentence(config: Config, layout: Layout) -> str | None:
 
 def engine_share(config: Config, layout: Layout) -> float:
     """Returns the share of a GPU's memory that one engine takes."""
-    pool = layout.pool_of("engine")
-    models = [group for group in pool.groups if group.role != "engine"]
+    pool = layout.pool_of(Role.ENGINE)
+    models = [group for group in pool.groups if group.role != Role.ENGINE]
     if config.vllm.gpu_memory_utilization is not None:
         return config.vllm.gpu_memory_utilization
     beside = pool.procs_per_slot - len(models)
@@ -193,7 +195,7 @@ def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
     known = {role: memory for role, memory in memories.items() if memory is not None}
     if len(known) < len(memories):
         return None
-    engine = known.pop("engine", None)
+    engine = known.pop(Role.ENGINE, None)
     training = max(sum(m.at(phase) for m in known.values()) for phase in ("forward", "update"))
     if engine is None:
         return training
@@ -206,13 +208,13 @@ def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
 
 
 def _models(config: Config, role: str) -> list[str]:
-    if role == "reward":
+    if role == Role.REWARD:
         return list(reward_models.names(config))
-    return [config.critic_pretrain or config.pretrain] if role == "critic" else [config.pretrain]
+    return [config.critic_pretrain or config.pretrain] if role == Role.CRITIC else [config.pretrain]
 
 
 def _process(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
-    if role == "engine":
+    if role == Role.ENGINE:
         # Each rank of an engine holds a part of the weights, in the policy's precision.
         return ProcessMemory(weights=_width(config) * size.parameters // engine_slots(config))
     return _trained(config, size, ranks) if role in TRAINED else _frozen(config, role, size, ranks)
@@ -245,7 +247,7 @@ def _copy(config: Config, learnt: int, ranks: int) -> int:
 
 def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
     """The reference is sharded only at ZeRO stage 3. Every reward process has whole models."""
-    sharded = role == "reference" and config.sharding.zero_stage >= 3
+    sharded = role == Role.REFERENCE and config.sharding.zero_stage >= 3
     weights = _width(config) * size.parameters // (ranks if sharded else 1)
     offloaded = config.ref_reward_offload
     return ProcessMemory(

@@ -10,7 +10,7 @@ from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.config import layout
-from trainer.config.layout import ResourcePool, RoleProcesses
+from trainer.config.layout import ResourcePool, Role, RoleProcesses
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -52,7 +52,7 @@ def _engines(config: Config, policy_nodes: int) -> Sequence[int]:
     """Returns the possible numbers of engines for a policy on `policy_nodes` nodes.
 
     Engines that share the slots of other roles keep their number per policy node."""
-    if len(layout.of(config).pool_of("engine").groups) > 1:
+    if len(layout.of(config).pool_of(Role.ENGINE).groups) > 1:
         return [max(1, config.vllm_num_engines * policy_nodes // config.actor_num_nodes)]
     return range(1, config.vllm_num_engines + 1)
 
@@ -61,7 +61,7 @@ def _scaled(config: Config, policy_nodes: int, engines: int) -> dict[str, int]:
     """Returns the sizes with the policy on `policy_nodes`, and each model reduced by that ratio."""
     sizes = {"vllm_num_engines": engines}
     for role, prefix in layout.PREFIXES.items():
-        if role != "engine":
+        if role != Role.ENGINE:
             name = f"{prefix}_num_nodes"
             own = getattr(config, name)
             sizes[name] = min(own, max(1, own * policy_nodes // config.actor_num_nodes))
@@ -93,7 +93,7 @@ def _group(
     config: Config, found: Assignment, pool: ResourcePool, group: RoleProcesses
 ) -> dict[str, Any]:
     need = memory_estimate.of(config, found.layout, group.role)
-    engine = group.role == "engine"
+    engine = group.role == Role.ENGINE
     known = {
         "role": group.role,
         "nodes": group.nodes,
@@ -125,9 +125,9 @@ def _nodes(found: Assignment, pool: ResourcePool, group: RoleProcesses) -> list[
     """Returns the node of each engine; each node of another role once. Empty if it does not fit."""
     if pool.name not in found.nodes:
         return []
-    if group.role != "engine":
+    if group.role != Role.ENGINE:
         return list(found.nodes[pool.name][: group.nodes])
-    return [found.node_of(pool, slots[0]) for slots in pool.slots_of("engine")]
+    return [found.node_of(pool, slots[0]) for slots in pool.slots_of(Role.ENGINE)]
 
 
 def _memory(config: Config, found: Assignment, pool: ResourcePool, unit: str) -> dict[str, Any]:

@@ -7,10 +7,19 @@ default.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+ALIGNMENT = 64
+"""Bytes of a cache line; vectorised copies are faster from such offsets."""
+
+
+def aligned(size: int) -> int:
+    """Return `size` bytes, rounded up to the alignment."""
+    return math.ceil(size / ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

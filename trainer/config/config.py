@@ -137,7 +137,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.updates_per_step > 1 or (self.kl.has_reference and not self.kl.use_loss)
 
     @property
-    def scoring_at_once(self) -> int:
+    def concurrent_scoring(self) -> int:
         """Ranks that run forward over a step's samples at the same time."""
         return max(
             1,
@@ -147,7 +147,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         )
 
     @property
-    def training_at_once(self) -> int:
+    def concurrent_training(self) -> int:
         """Ranks that are updated at the same time."""
         return self.policy_ranks + self.has_critic * self.critic_ranks
 

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from trainer.config.config import Config
 from trainer.config.schema import Fault
 
+
+class Role(StrEnum):
+    """What a process of the run does."""
+
+    POLICY = "policy"
+    CRITIC = "critic"
+    REFERENCE = "reference"
+    REWARD = "reward"
+    ENGINE = "engine"
+
+
 PREFIXES = {
-    "reference": "ref",
-    "reward": "reward",
-    "critic": "critic",
-    "policy": "actor",
-    "engine": "vllm",
+    Role.REFERENCE: "ref",
+    Role.REWARD: "reward",
+    Role.CRITIC: "critic",
+    Role.POLICY: "actor",
+    Role.ENGINE: "vllm",
 }
 """Role → the prefix of its flags, in the order in which roles get nodes."""
 
@@ -27,7 +39,7 @@ PREFIXES = {
 class RoleProcesses:
     """The processes of one role."""
 
-    role: str
+    role: Role
     nodes: int
     """Nodes, each with the same number of ranks. For engines: the number of engines."""
     per_node: int
@@ -66,7 +78,7 @@ class ResourcePool:
     @property
     def distinct_nodes(self) -> bool:
         """Whether the pool's nodes must be distinct. Several engines may share a node."""
-        return self.groups[0].role != "engine"
+        return self.groups[0].role != Role.ENGINE
 
     @property
     def procs_per_slot(self) -> int:
@@ -79,7 +91,7 @@ class ResourcePool:
         The pool's slots are numbered node by node. A smaller role has the first slots of each node.
         """
         (group,) = (group for group in self.groups if group.role == role)
-        if role == "engine":
+        if role == Role.ENGINE:
             size = group.per_node
             starts = (engine * size % self.slots for engine in range(group.nodes))
             return [tuple(range(start, start + size)) for start in starts]
@@ -101,11 +113,11 @@ class Layout:
         return sum(pool.slots for pool in self.pools)
 
     def pool_of(self, role: str) -> ResourcePool:
-        return next(p for p in self.pools if role in (group.role for group in p.groups))
+        return next(p for p in self.pools if any(group.role == role for group in p.groups))
 
     def with_engines_in(self, host: ResourcePool) -> Layout:
         """Returns the same layout with the engines on the slots of `host`."""
-        engines = self.pool_of("engine")
+        engines = self.pool_of(Role.ENGINE)
         shared = replace(host, groups=host.groups + engines.groups)
         rest = (pool for pool in self.pools if pool is not engines)
         return Layout(tuple(shared if pool is host else pool for pool in rest))
@@ -129,7 +141,7 @@ def settled(config: Config, given: Set[str]) -> Config:
     found: dict[str, Any] = {}
     for role, prefix in PREFIXES.items():
         host = _host(config, role)
-        if role == "engine" or host is None:
+        if role == Role.ENGINE or host is None:
             continue
         flags = (f"{prefix}_num_nodes", f"{prefix}_num_gpus_per_node")
         if not _size(config, role) or not given & set(flags):
@@ -141,7 +153,7 @@ def settled(config: Config, given: Set[str]) -> Config:
 def faults(config: Config) -> Iterator[Fault]:
     """Yields the faults of a layout that no cluster could hold."""
     for role, prefix in PREFIXES.items():
-        if role == "engine" or not _exists(config, role):
+        if role == Role.ENGINE or not _exists(config, role):
             continue
         host, size = _host(config, role), _size(config, role)
         if not size:
@@ -153,9 +165,9 @@ def faults(config: Config) -> Iterator[Fault]:
 
 
 SHARING = {
-    "reference": ", or --colocate_actor_ref, or --colocate_all_models",
-    "reward": ", or --colocate_critic_reward, or --colocate_all_models",
-    "critic": ", or --colocate_all_models",
+    Role.REFERENCE: ", or --colocate_actor_ref, or --colocate_all_models",
+    Role.REWARD: ", or --colocate_critic_reward, or --colocate_all_models",
+    Role.CRITIC: ", or --colocate_all_models",
 }
 """Role → another way to give it GPUs."""
 
@@ -172,9 +184,9 @@ def _guest_faults(guest: RoleProcesses, host: RoleProcesses) -> Iterator[Fault]:
 
 def _engine_faults(config: Config) -> Iterator[Fault]:
     """Yields faults of engines that share the policy's GPUs and do not fit there."""
-    if _host(config, "engine") is None or not _size(config, "policy"):
+    if _host(config, Role.ENGINE) is None or not _size(config, Role.POLICY):
         return
-    host, engines = _group(config, "policy"), _group(config, "engine")
+    host, engines = _group(config, Role.POLICY), _group(config, Role.ENGINE)
     if host.per_node % engines.per_node:
         divisors = [str(n) for n in range(1, host.per_node + 1) if host.per_node % n == 0]
         yield Fault(
@@ -195,37 +207,37 @@ def _engine_faults(config: Config) -> Iterator[Fault]:
         )
 
 
-def _exists(config: Config, role: str) -> bool:
+def _exists(config: Config, role: Role) -> bool:
     return {
-        "critic": config.has_critic,
-        "reference": config.kl.has_reference,
-        "reward": config.has_reward_model,
+        Role.CRITIC: config.has_critic,
+        Role.REFERENCE: config.kl.has_reference,
+        Role.REWARD: config.has_reward_model,
     }.get(role, True)
 
 
-def shares_policy(config: Config, role: str) -> bool:
+def shares_policy(config: Config, role: Role) -> bool:
     """Whether the role shares the policy's slots."""
-    return _host(config, role) == "policy"
+    return _host(config, role) == Role.POLICY
 
 
-def _host(config: Config, role: str) -> str | None:
+def _host(config: Config, role: Role) -> Role | None:
     """Returns the role whose slots `role` shares; None if it has slots of its own."""
-    if role == "policy":
+    if role == Role.POLICY:
         return None
     if config.colocate_all_models:
-        return None if role == "engine" and config.async_train else "policy"
-    if config.colocate_actor_ref and role == "reference":
-        return "policy"
-    return "critic" if config.colocate_critic_reward and role == "reward" else None
+        return None if role == Role.ENGINE and config.async_train else Role.POLICY
+    if config.colocate_actor_ref and role == Role.REFERENCE:
+        return Role.POLICY
+    return Role.CRITIC if config.colocate_critic_reward and role == Role.REWARD else None
 
 
-def _group(config: Config, role: str) -> RoleProcesses:
+def _group(config: Config, role: Role) -> RoleProcesses:
     nodes, per_node = {
-        "policy": (config.actor_num_nodes, config.actor_num_gpus_per_node),
-        "critic": (config.critic_num_nodes, config.critic_num_gpus_per_node),
-        "reference": (config.ref_num_nodes, config.ref_num_gpus_per_node),
-        "reward": (config.reward_num_nodes, config.reward_num_gpus_per_node),
-        "engine": (config.vllm_num_engines, engine_slots(config)),
+        Role.POLICY: (config.actor_num_nodes, config.actor_num_gpus_per_node),
+        Role.CRITIC: (config.critic_num_nodes, config.critic_num_gpus_per_node),
+        Role.REFERENCE: (config.ref_num_nodes, config.ref_num_gpus_per_node),
+        Role.REWARD: (config.reward_num_nodes, config.reward_num_gpus_per_node),
+        Role.ENGINE: (config.vllm_num_engines, engine_slots(config)),
     }[role]
     return RoleProcesses(role=role, nodes=nodes, per_node=per_node)
 
@@ -241,18 +253,18 @@ def is_exact(config: Config) -> bool:
     return config.top_p == 1 or config.temperature == 1
 
 
-def _size(config: Config, role: str) -> int:
+def _size(config: Config, role: Role) -> int:
     return _group(config, role).slots
 
 
 def _resources(config: Config, groups: tuple[RoleProcesses, ...]) -> dict[str, float]:
     """Returns the custom resources of each slot: the most that any of its roles asks for."""
     asked = {
-        "policy": config.actor_resources,
-        "critic": config.critic_resources,
-        "reference": config.ref_resources,
-        "reward": config.reward_resources,
-        "engine": config.vllm_resources,
+        Role.POLICY: config.actor_resources,
+        Role.CRITIC: config.critic_resources,
+        Role.REFERENCE: config.ref_resources,
+        Role.REWARD: config.reward_resources,
+        Role.ENGINE: config.vllm_resources,
     }
     wanted: dict[str, float] = {}
     for group in groups:

@@ -8,6 +8,7 @@ from pathlib import Path
 from contract.os_errors import why_absent
 from trainer.config import layout, reward_models
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
 
@@ -253,7 +254,7 @@ def _sharding_faults(config: Config) -> Iterator[Fault]:
             "keeps whole weights on every rank, and --zero_stage 3 has none",
             "Give --zero_stage 2, or leave the moving average out",
         )
-    learners = {"policy": config.policy_ranks, "critic": config.critic_ranks}
+    learners = {Role.POLICY: config.policy_ranks, Role.CRITIC: config.critic_ranks}
     for model, ranks in list(learners.items())[: 1 + config.has_critic]:
         if ranks % config.sharding.zpg:
             yield Fault(
@@ -273,7 +274,7 @@ def _vllm_faults(config: Config) -> Iterator[Fault]:
             f"{shown(config.temperature)}, which are what training goes by",
             "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
         )
-    if config.vllm.sync_backend == "ipc" and not layout.shares_policy(config, "engine"):
+    if config.vllm.sync_backend == "ipc" and not layout.shares_policy(config, Role.ENGINE):
         yield Fault(
             "--vllm_sync_backend",
             "ipc",

@@ -17,14 +17,14 @@ from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.evaluation import Evaluation
-from trainer.metrics.sinks import JsonLines, Row, TensorBoard, Wandb, connect
+from trainer.metrics.sinks import JsonLines, MetricRow, TensorBoard, Wandb, connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The results of one step."""
 
-    row: Row
+    row: MetricRow
     reward: float
     """Mean over the samples with a score."""
     kl: float
@@ -175,7 +175,7 @@ class Recorder:
     def _heartbeat(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
 
-    def _row(self, step: int, row: Row) -> None:
+    def _row(self, step: int, row: MetricRow) -> None:
         for sink in (self._lines, self._wandb, self._tensorboard):
             if sink:
                 sink.log(step, row)

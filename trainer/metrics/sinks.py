@@ -13,7 +13,7 @@ from contract import stored_json
 from contract.run_dir import write_atomically
 from trainer.config.config import Config
 
-Row = Mapping[str, float]
+MetricRow = Mapping[str, float]
 
 
 class JsonLines:
@@ -24,7 +24,7 @@ class JsonLines:
         if path.exists():
             _drop_after(path, resumed_step)
 
-    def log(self, step: int, row: Row) -> None:
+    def log(self, step: int, row: MetricRow) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
 
@@ -86,7 +86,7 @@ class Wandb:
     def run_id(self) -> str:
         return str(self._run.id)
 
-    def log(self, step: int, row: Row) -> None:
+    def log(self, step: int, row: MetricRow) -> None:
         content: dict[str, Any] = {**row, "train/global_step": step}
         self._run.log(content)
 
@@ -102,7 +102,7 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(directory), purge_step=resumed_step + 1)
 
-    def log(self, step: int, row: Row) -> None:
+    def log(self, step: int, row: MetricRow) -> None:
         for name, value in row.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()

@@ -55,14 +55,14 @@ def _kl(experience: Experience, config: Config) -> float:
     if experience.ref_log_probs is None or log_probs is None:
         return 0.0
     estimate = kl(log_probs, experience.ref_log_probs, config.kl.estimator)
-    actions = experience.sequences.actions
-    return step_mean(estimate, actions, in_loss=config.kl.use_loss)
+    action_mask = experience.sequences.action_mask
+    return step_mean(estimate, action_mask, in_loss=config.kl.use_loss)
 
 
 def _mean(values: np.ndarray, experience: Experience) -> float:
     """Returns the mean over action tokens."""
-    actions = experience.sequences.actions
-    return float(values[actions].mean()) if actions.any() else 0.0
+    action_mask = experience.sequences.action_mask
+    return float(values[action_mask].mean()) if action_mask.any() else 0.0
 
 
 def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:

@@ -53,14 +53,14 @@ class LogProbModel(nn.Module):
         )
         self._limits = self.limits(settings.micro_batch_size, settings.max_tokens)
         self._temperature = settings.temperature
-        self._at_once = settings.at_once
+        self._concurrent_models = settings.concurrent_models
 
     def forward(
         self, sequences: Sequences, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """[N] log-probability of each action given what precedes it, and [N] entropy or None."""
         states = self._forward.states(sequences)
-        tokens = self._forward.tensor(sequences.tokens[sequences.actions])
+        tokens = self._forward.tensor(sequences.tokens[sequences.action_mask])
         if self._head is None:
             return of_logits(states, tokens, self._temperature, entropy=entropy)
         scored: tuple[Tensor, Tensor | None]
@@ -77,7 +77,7 @@ class LogProbModel(nn.Module):
 
         `run` stands for this module where something is wrapped around it.
         """
-        share_threads(self._at_once)
+        share_threads(self._concurrent_models)
         score = run or self
         return in_passes(lambda part: score(part)[0], sequences, self._limits, rank)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
 from trainer.models import zero3
-from trainer.models.packed_attention import PACKED, Layout
+from trainer.models.packed_attention import PACKED, PackedLayout
 from trainer.types import Sequences
 
 PROBE = Sequences(
@@ -73,7 +73,7 @@ class Forward:
             attention_mask=self.tensor(mask.astype(np.int64)),
             use_cache=False,
         )
-        states: Tensor = output.last_hidden_state[self.tensor(sequences.actions[:, 1:])]
+        states: Tensor = output.last_hidden_state[self.tensor(sequences.action_mask[:, 1:])]
         return states
 
     def _end_to_end(self, packed: Pack) -> Tensor:
@@ -89,7 +89,7 @@ class Forward:
     def _boundaries(self, packed: Pack) -> dict[str, Any]:
         """What tells the attention where sequences end."""
         if self._attention == PACKED:
-            return {"packed": Layout.of(packed.lengths, self._device)}
+            return {"packed": PackedLayout.of(packed.lengths, self._device)}
         ends = np.concatenate([[0], np.cumsum(packed.lengths)]).astype(np.int32)
         longest = int(packed.lengths.max())
         starts = self.tensor(ends)

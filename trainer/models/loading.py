@@ -35,7 +35,7 @@ def prepare_process(*, deterministic: bool = False) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def share_threads(at_once: int) -> None:
+def share_threads(concurrent_models: int) -> None:
     """Compute from here on with this process's part of the threads that `at_once` models share.
 
     One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
@@ -43,7 +43,7 @@ def share_threads(at_once: int) -> None:
     a step many times slower.
     """
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-    torch.set_num_threads(max(1, threads // at_once))
+    torch.set_num_threads(max(1, threads // concurrent_models))
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
@@ -98,7 +98,7 @@ def in_passes(
         part = sequences.rows(one.rows)
         computed = compute(part)
         if not one.idle:
-            spread = np.zeros(part.actions.shape, dtype=np.float32)
-            spread[part.actions] = computed.float().cpu().numpy()
+            spread = np.zeros(part.action_mask.shape, dtype=np.float32)
+            spread[part.action_mask] = computed.float().cpu().numpy()
             result[one.rows, : part.tokens.shape[1]] = spread
     return result[batching.split_by_rank(sequences.lengths, rank.world)[rank.index]]

@@ -24,7 +24,7 @@ PACKED = "packed_sdpa"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackedLayout:
     """How M tokens end to end become B rows of equal width; both None where they already are."""
 
     rows: int
@@ -38,7 +38,7 @@ class Layout:
     """[M] the place of each token."""
 
     @classmethod
-    def of(cls, lengths: IntArray, device: torch.device) -> Layout:
+    def of(cls, lengths: IntArray, device: torch.device) -> PackedLayout:
         rows, width = len(lengths), int(lengths.max())
         if lengths.min() == width:
             return cls(rows, width, None, None)
@@ -69,7 +69,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed: Layout | None = None,
+    packed: PackedLayout | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,

@@ -25,7 +25,7 @@ class ModelSettings:
     """Samples end to end, where the model's attention can tell them apart."""
     attention: str | None = None
     """transformers' name for an attention; what fits the machine where None."""
-    at_once: int = 1
+    concurrent_models: int = 1
     """Models that run forward at the same time; on a CPU they share its threads."""
 
 

@@ -21,10 +21,10 @@ from env.prompts import PromptStream
 from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.rollout import dynamic_sampling, rewards, rollout_state, staleness
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.generate import Generator
-from trainer.rollout.outages import ROLE
 from trainer.rollout.rewards import BackgroundScoring
 from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
 from trainer.rollout.source import StepRollouts
@@ -89,7 +89,9 @@ class AsyncRollouts:
             raise lost
         while (chosen := self._chosen(step)) is None:
             if self._dispatcher.stalled:
-                raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
+                raise LostWorkerError(
+                    "no engine is left that has the policy's weights", Role.ENGINE
+                )
             if not self._advance():
                 self._wait()
         given = [self._groups.pop(number) for number in chosen]

@@ -15,9 +15,9 @@ from itertools import islice
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending
+from trainer.config.layout import Role
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool
-from trainer.rollout.outages import ROLE
 from trainer.rollout.staleness import balance
 from trainer.types import FinishedRollout, Key, PartialRollout, Sampling, SliceResult
 
@@ -160,7 +160,7 @@ class EngineDispatcher:
         if not call.pending.ready(0):
             if not (how := self._overdue(call)):
                 return []  # the engine lives after all
-            error = silent(f"{ROLE}-{number}", ROLE, how)
+            error = silent(f"{Role.ENGINE}-{number}", Role.ENGINE, how)
             self._engines.lose(number, error, len(queue.rollouts))
         queue.call = None
         answers = self._engines.answers({number: call.pending}, 0, "writing", len(queue.rollouts))

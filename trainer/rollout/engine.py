@@ -17,6 +17,8 @@ from trainer.types import (
 )
 from trainer.weight_sync.messages import WeightReceiver
 
+INCOMPLETE_WEIGHTS = "the engine's weights are incomplete: it sleeps, or parts are missing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:

@@ -20,8 +20,9 @@ from contract.progress import Phase, PhaseFile
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import Patience, RestartBudget, silent
 from trainer.cluster.worker_group import POLL_SECONDS, Pending, WorkerGroup
+from trainer.config.layout import Role
 from trainer.rollout.engine import Engine
-from trainer.rollout.outages import ROLE, EngineOutage, returned
+from trainer.rollout.outages import EngineOutage, returned
 from trainer.types import (
     BeyondRepairError,
     Completion,
@@ -143,21 +144,21 @@ class EnginePool:
             try:
                 found[worker] = self._answer(worker, pending, wait)
             except (LostWorkerError, EngineFailedError) as error:
-                if isinstance(error, LostWorkerError) and error.role != ROLE:
+                if isinstance(error, LostWorkerError) and error.role != Role.ENGINE:
                     raise
                 self.lose(worker, error, remade)
         return found
 
     def _answer(self, worker: int, pending: Pending[T], wait: _Wait) -> T:
-        heartbeat, name = self.heartbeat(worker), f"{ROLE}-{worker}"
+        heartbeat, name = self.heartbeat(worker), f"{Role.ENGINE}-{worker}"
         left = max(0.0, wait.until - time.monotonic())
         while not pending.ready(min(POLL_SECONDS, left)):
             if (silence := heartbeat.silence()) > self.patience.life:
-                raise silent(name, ROLE, f"for {silence:.0f} s: {wait.what}")
+                raise silent(name, Role.ENGINE, f"for {silence:.0f} s: {wait.what}")
             left = max(0.0, wait.until - time.monotonic())
             if not left:
                 wait.blame(worker)
-                raise silent(name, ROLE, f"within {wait.seconds:g} s: {wait.what}")
+                raise silent(name, Role.ENGINE, f"within {wait.seconds:g} s: {wait.what}")
         try:
             return pending.result()
         except TrainingError:
@@ -183,7 +184,9 @@ class EnginePool:
                     pending = self._group.send(worker, Engine.generate, shares[share], sampling)
                     works[worker] = _Work(share, pending, self.heartbeat(worker))
             if not works:
-                raise LostWorkerError("no engine is left that has the policy's weights", ROLE)
+                raise LostWorkerError(
+                    "no engine is left that has the policy's weights", Role.ENGINE
+                )
             self._group.wait_any([work.pending for work in works.values()], POLL_SECONDS)
             for worker, work in list(works.items()):
                 try:
@@ -202,7 +205,7 @@ class EnginePool:
         if work.pending.ready(0):
             return work.pending.result()
         if (seconds := work.heartbeat.silence()) > self.patience.life:
-            raise silent(f"{ROLE}-{worker}", ROLE, f"for {seconds:.0f} s")
+            raise silent(f"{Role.ENGINE}-{worker}", Role.ENGINE, f"for {seconds:.0f} s")
         return None
 
     def welcome(self, version: int) -> None:
@@ -233,12 +236,14 @@ class EnginePool:
         while not self._group.has_started(worker, POLL_SECONDS):
             if time.monotonic() > deadline:
                 seconds = f"{self.patience.start:g} s"
-                raise BeyondRepairError(f"{ROLE}-{worker} does not start within {seconds}")
+                raise BeyondRepairError(f"{Role.ENGINE}-{worker} does not start within {seconds}")
             if self._group.node_lost(worker):
                 self._restart(worker, self._outage_of_node(worker))
 
     def _outage_of_node(self, worker: int) -> EngineOutage:
-        error = LostWorkerError(f"the node of {ROLE}-{worker} is lost", ROLE, "its node was lost")
+        error = LostWorkerError(
+            f"the node of {Role.ENGINE}-{worker} is lost", Role.ENGINE, "its node was lost"
+        )
         return self._missing.setdefault(worker, EngineOutage(time.monotonic(), error))
 
     def committed(self) -> None:
@@ -273,14 +278,14 @@ class EnginePool:
         outage = self._missing[worker] = EngineOutage(time.monotonic(), error, remade)
         if earlier := self._joining.pop(worker, None):  # lost again before it wrote anything
             outage.at, outage.remade = earlier.at, earlier.remade + remade
-        print(f"{ROLE}-{worker} is lost ({outage.how}).", flush=True)
+        print(f"{Role.ENGINE}-{worker} is lost ({outage.how}).", flush=True)
         if self.patience.restart_eagerly:
             self._restart(worker, outage)
         else:
             self._group.kill([worker])
 
     def _restart(self, worker: int, outage: EngineOutage) -> None:
-        self._restarts.use(f"{ROLE}-{worker}", outage.error)
+        self._restarts.use(f"{Role.ENGINE}-{worker}", outage.error)
         try:
             self._group.restart([worker])
             outage.restarting = True
@@ -291,7 +296,7 @@ class EnginePool:
                 raise BeyondRepairError(f"no engine is left: {outage.error}; {error}") from None
             self._tell(
                 "engine-left-out",
-                f"{ROLE}-{worker} was lost ({outage.how}) and cannot be replaced: {error}. "
+                f"{Role.ENGINE}-{worker} was lost ({outage.how}) and cannot be replaced: {error}. "
                 f"The run goes on with {self.shares} of {len(self._group)} engines.",
                 engine=worker,
                 engines=self.shares,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.cluster.worker_group import WorkerGroup
+from trainer.config.layout import Role
 from trainer.types import LostWorkerError, NoSeatError, TrainingError
-
-ROLE = "engine"
 
 
 @dataclass(slots=True)
@@ -31,15 +30,15 @@ class EngineOutage:
 
     def replaced(self, worker: int, seconds: float) -> str:
         return (
-            f"{ROLE}-{worker} was replaced {seconds:.1f} s after it was lost ({self.how}); "
+            f"{Role.ENGINE}-{worker} was replaced {seconds:.1f} s after it was lost ({self.how}); "
             f"{self.remade} samples were made again."
         )
 
     def returned(self, worker: int, seconds: float, engines: str) -> str:
         """`engines`: how many there are now, for example "2 of 3"."""
         return (
-            f"{ROLE}-{worker} is back {seconds:.1f} s after it was lost ({self.how}), because a "
-            f"node has room for it again: the run continues with {engines} engines."
+            f"{Role.ENGINE}-{worker} is back {seconds:.1f} s after it was lost ({self.how}), "
+            f"because a node has room for it again: the run continues with {engines} engines."
         )
 
 

@@ -103,9 +103,9 @@ def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dic
         *group.completions.values(),
     ]
     for part in parts:
-        chosen = part.actions if isinstance(part, Completion) else None
-        actions = np.ones(len(part.tokens), dtype=np.bool_) if chosen is None else chosen
-        row = (part.tokens, actions, part.log_probs, part.versions)
+        chosen = part.action_mask if isinstance(part, Completion) else None
+        action_mask = np.ones(len(part.tokens), dtype=np.bool_) if chosen is None else chosen
+        row = (part.tokens, action_mask, part.log_probs, part.versions)
         for name, array in zip(ARRAYS, row, strict=True):
             pieces[name].append(array)
     return {
@@ -129,7 +129,8 @@ def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Pr
         group.partials[index] = PartialRollout((number, index), prompt.text, seed, **row)
     texts = described["texts"].items()
     for (text_index, text), finished in zip(texts, described["finished"], strict=True):
-        completion = Completion(text=text, finished=finished, **rows.pop(0))
+        row = rows.pop(0)
+        completion = Completion(text=text, finished=finished, action_mask=row.pop("actions"), **row)
         group.completions[int(text_index)] = completion
     if described["scores"] is not None:
         group.scores = [_score(score) for score in described["scores"]]

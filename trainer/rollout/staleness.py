@@ -102,7 +102,7 @@ def metrics(completions: Sequence[Completion], step: int, max_staleness: int) ->
         raise TrainingError(
             f"a sample is {max(ages)} versions old; --max_staleness {max_staleness}"
         )
-    older = np.concatenate([c.versions[c.actions] < step - 1 for c in completions])
+    older = np.concatenate([c.versions[c.action_mask] < step - 1 for c in completions])
     return {
         "staleness": float(np.mean(ages)),
         "staleness_max": float(max(ages)),

@@ -15,7 +15,7 @@ from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenRow:
     """One completion, in tokens."""
 
     tokens: IntArray
@@ -24,7 +24,7 @@ class Row:
     versions: IntArray
 
     @classmethod
-    def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> Row:
+    def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> TokenRow:
         """One that was written with weights of one version."""
         return cls(tokens, log_probs, finished, np.full(len(tokens), version))
 
@@ -48,7 +48,9 @@ class Texts:
             )
         return ids[-self._longest :]
 
-    def completions(self, prompts: Sequence[list[int]], rows: Sequence[Row]) -> list[Completion]:
+    def completions(
+        self, prompts: Sequence[list[int]], rows: Sequence[TokenRow]
+    ) -> list[Completion]:
         """What was written, each row after its prompt."""
         texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
         return [
@@ -67,13 +69,13 @@ def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
     return stops
 
 
-def _completion(prompt: list[int], row: Row, text: str) -> Completion:
+def _completion(prompt: list[int], row: TokenRow, text: str) -> Completion:
     start = len(prompt)
     tokens = np.concatenate([np.array(prompt, dtype=np.int64), row.tokens])
     return Completion(
         text=text,
         tokens=tokens,
-        actions=np.arange(len(tokens)) >= start,
+        action_mask=np.arange(len(tokens)) >= start,
         log_probs=np.concatenate([np.zeros(start, dtype=np.float32), row.log_probs]),
         finished=row.finished,
         versions=np.concatenate([np.full(start, -1), row.versions]),

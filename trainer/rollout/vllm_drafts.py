@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.rollout.tokenizer_io import Row, Texts
+from trainer.rollout.tokenizer_io import Texts, TokenRow
 from trainer.types import FinishedRollout, Key, PartialRollout
 
 
@@ -86,6 +86,6 @@ class PartialRollouts:
 
     def _ended(self, one: _UnderWay, by_stop: bool) -> FinishedRollout:
         partial = one.as_it_stands()
-        row = Row(partial.tokens, partial.log_probs, by_stop, partial.versions)
+        row = TokenRow(partial.tokens, partial.log_probs, by_stop, partial.versions)
         (completion,) = self._texts.completions([self._texts.prompt(partial.text)], [row])
         return FinishedRollout(partial.key, completion)

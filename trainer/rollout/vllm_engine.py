@@ -21,10 +21,11 @@ from transformers import AutoConfig, GenerationConfig
 from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
+from trainer.config.layout import Role
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
-from trainer.rollout.engine import EngineSettings
-from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
+from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
+from trainer.rollout.tokenizer_io import Texts, TokenRow, stop_tokens
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
     Completion,
@@ -46,7 +47,6 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray says what is whose
 }
-LACKING = "the engine has no whole weights: parts are missing"
 
 
 class VLLMEngine:
@@ -131,7 +131,7 @@ class VLLMEngine:
 
     def _ready(self) -> None:
         if self._intake.under_way:
-            raise RuntimeError(LACKING)
+            raise RuntimeError(INCOMPLETE_WEIGHTS)
 
     def partials(self) -> list[PartialRollout]:
         return [*self._withdrawn, *self._partials.as_they_stand()]
@@ -167,7 +167,7 @@ class VLLMEngine:
         )
 
     def peaks(self) -> Metrics:
-        return batching.peak_metrics("engine", self._peaks.taken())
+        return batching.peak_metrics(Role.ENGINE, self._peaks.taken())
 
     def sleep(self) -> None:
         self._llm.sleep(level=2)
@@ -271,8 +271,8 @@ def _failures() -> Iterator[None]:
         raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
 
 
-def _row(output: Any, version: int) -> Row:
-    return Row.of(
+def _row(output: Any, version: int) -> TokenRow:
+    return TokenRow.of(
         np.array(output.token_ids, dtype=np.int64),
         np.array(output.logprobs.logprobs, dtype=np.float32),
         output.finish_reason == "stop",

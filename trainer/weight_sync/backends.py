@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending, WorkerGroup
+from trainer.config.layout import Role
 from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError
 from trainer.weight_sync.messages import (
     Bucket,
@@ -24,7 +25,6 @@ from trainer.weight_sync.messages import (
 
 T = TypeVar("T")
 
-POLICY = "policy"
 GRACE = 5.0
 """Seconds for those that waited for another to say so, after all have timed out."""
 
@@ -170,7 +170,7 @@ class NcclBackend(_FromGPUs):
                 pass  # it only waited
         for engine, how in blamed(late).items():
             how_long = f"within {self._update.patience.part:g} s: {place}"
-            why = silent(f"engine-{engine}", "engine", how_long)
+            why = silent(f"engine-{engine}", Role.ENGINE, how_long)
             engines.lose(engine, EngineFailedError(f"it {how}: {place}") if how else why)
 
 
@@ -253,7 +253,7 @@ def _hand_over(update: WeightUpdate, part: BucketSpec, route: _Route, place: str
 
 def late(what: str) -> LostWorkerError:
     how = "did not answer in time"
-    return LostWorkerError(f"the policy {how}: {what}", POLICY, f"it {how}")
+    return LostWorkerError(f"the policy {how}: {what}", Role.POLICY, f"it {how}")
 
 
 def blamed(late: Mapping[int, bool]) -> dict[int, str]:

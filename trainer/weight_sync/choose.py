@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trainer.cluster.bin_packing import Assignment
 from trainer.config.config import Config
+from trainer.config.layout import Role
 
 WORDS = {
     "shared_memory": "through shared memory",
@@ -55,4 +56,4 @@ def choose_backend(config: Config, found: Assignment) -> Choice:
 
 def _together(found: Assignment) -> bool:
     """Whether every GPU of an engine has a rank of the policy, too."""
-    return found.layout.pool_of("engine") is found.layout.pool_of("policy")
+    return found.layout.pool_of(Role.ENGINE) is found.layout.pool_of(Role.POLICY)

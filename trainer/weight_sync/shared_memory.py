@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Address, Entry, Segment
+from trainer.cluster.shared_memory import Address, Entry, Segment, aligned
 from trainer.cluster.tcp_stream import Reader, Server
 from trainer.weight_sync.messages import Bucket, BucketSpec
 
 PART_BYTES = 256 << 20
 """Small enough for writer and readers to work at the same time, large enough not to be felt."""
 CPU = torch.device("cpu")
-ALIGNMENT = 64
-"""Bytes; a cache line, and what vectorised copies like."""
 
 
 def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> BucketSpec:
@@ -36,7 +34,7 @@ def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> Bucket
     end, entries = 0, []
     for name, (dtype, shape) in tensors.items():
         entries.append(Entry(name, _name(dtype), tuple(shape), end))
-        end = _aligned(end + size_of(entries[-1]))
+        end = aligned(end + size_of(entries[-1]))
     return tuple(entries)
 
 
@@ -139,7 +137,7 @@ class SharedMemorySender:
         """For all of the offered tensors: the segment of the version before, if it fits."""
         if self._segment is None or self._staged != self._entries:
             last = self._entries[-1]
-            size = _aligned(last.offset + size_of(last))
+            size = aligned(last.offset + size_of(last))
             self._staged, self._segment, self._server = self._entries, Segment(size), None
         return self._segment
 
@@ -206,10 +204,6 @@ def _views(buffer: mmap.mmap, entries: BucketSpec) -> Iterator[tuple[str, Tensor
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
         yield entry.name, flat.view(entry.shape)
-
-
-def _aligned(size: int) -> int:
-    return math.ceil(size / ALIGNMENT) * ALIGNMENT
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -12,9 +12,10 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from trainer.algorithms import losses
-from trainer.algorithms.losses import Loss, ValueInputs
+from trainer.algorithms.losses import LossPart, ValueInputs
 from trainer.algorithms.objectives import CriticObjective
 from trainer.algorithms.seeds import derive
+from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, value_model, zero3
 from trainer.models.forward import Forward
@@ -57,16 +58,18 @@ class CriticActor(LearnerActor):
         self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
         made = settings.model
         limits = self._forward.limits(settings.micro_train_batch_size, settings.max_tokens)
-        trained = LearnerModel(role="critic", module=self._model, model=self._model, limits=limits)
+        trained = LearnerModel(
+            role=Role.CRITIC, module=self._model, model=self._model, limits=limits
+        )
         self._engine = LearnerEngine(trained, settings, rank, peaks)
         self._limits = self._forward.limits(made.micro_batch_size, made.max_tokens)
-        self._at_once = settings.model.at_once
+        self._concurrent_models = settings.model.concurrent_models
         self._objective = objective
         self._rank = rank
 
     def values(self, sequences: Sequences) -> FloatArray:
         with self._engine.onloaded("forward") as run:
-            share_threads(self._at_once)
+            share_threads(self._concurrent_models)
             return in_passes(run, sequences, self._limits, self._rank)
 
     def update(self, experience: Experience, step: int) -> Metrics:
@@ -76,15 +79,15 @@ class CriticActor(LearnerActor):
         named = {names.get(name, name): value for name, value in metrics.items()}
         return named | self._engine.peaks()
 
-    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> LossPart:
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
-        actions = part.sequences.actions
+        action_mask = part.sequences.action_mask
         inputs = ValueInputs(
             values=run(part.sequences),
-            old_values=tensor(part.values[actions]),
-            returns=tensor(part.returns[actions]),
-            weights=tensor(micro.weights[actions]),
+            old_values=tensor(part.values[action_mask]),
+            returns=tensor(part.returns[action_mask]),
+            weights=tensor(micro.weights[action_mask]),
             metric_weight=micro.metric_weight,
         )
         return losses.value_loss(inputs, self._objective.loss.value_clip)

@@ -21,10 +21,9 @@ from deepspeed.utils import (
 from torch import Tensor, distributed
 from torch.nn import functional
 
+from trainer.checkpoint.state import MOMENTS
 from trainer.models import zero3
 from trainer.models.zero3 import is_sharded
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def whole(tensor: Tensor, *, keep: bool) -> Tensor:

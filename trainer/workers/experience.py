@@ -53,7 +53,7 @@ def make_experience(
     known = forward.sequences.where_known(rewards)
     inputs = AdvantageInputs(
         rewards=rewards,
-        action_mask=known.actions,
+        action_mask=known.action_mask,
         old_log_probs=forward.gathered(forward.log_probs),
         ref_log_probs=forward.gathered(forward.reference),
         values=forward.gathered(forward.values),

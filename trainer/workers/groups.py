@@ -14,6 +14,7 @@ from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.models.settings import ModelSettings, RewardSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.engine_pool import EnginePool
@@ -45,8 +46,8 @@ class WorkerGroups:
     @property
     def learners(self) -> dict[str, WorkerGroup[Learner]]:
         """Role → what a checkpoint holds."""
-        critic: dict[str, WorkerGroup[Learner]] = {"critic": self.critic} if self.critic else {}
-        return {"policy": self.policy, **critic}
+        critic: dict[str, WorkerGroup[Learner]] = {Role.CRITIC: self.critic} if self.critic else {}
+        return {Role.POLICY: self.policy, **critic}
 
 
 def _policy(config: Config, updates: int) -> LearnerSettings:
@@ -85,14 +86,14 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
     launch = launcher.launch_ranks
     return WorkerGroups(
         launch(
-            "policy",
+            Role.POLICY,
             "trainer.workers.policy:PolicyActor",
             config.policy_ranks,
             policy,
             PolicyObjective(config.loss, config.kl, config.correction),
         ),
         launch(
-            "critic",
+            Role.CRITIC,
             "trainer.workers.critic:CriticActor",
             config.critic_ranks,
             _critic(config, updates),
@@ -101,7 +102,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
         if config.has_critic
         else None,
         launch(
-            "reference",
+            Role.REFERENCE,
             "trainer.workers.reference:ReferenceActor",
             config.reference_ranks,
             replace(policy.model, offload=config.ref_reward_offload),
@@ -111,7 +112,10 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
         else None,
         EnginePool(
             launcher.launch(
-                "engine", ENGINES[config.rollout_engine], config.vllm_num_engines, _engine(config)
+                Role.ENGINE,
+                ENGINES[config.rollout_engine],
+                config.vllm_num_engines,
+                _engine(config),
             ),
             tell=journal_writer(config.files.journal),
             phase=PhaseFile(config.files.phase),
@@ -139,7 +143,7 @@ def _reward(config: Config, launcher: Launcher) -> WorkerGroup[RewardModel] | No
         value_head_prefix=config.value_head_prefix,
     )
     ranks = config.reward_num_nodes * config.reward_num_gpus_per_node
-    return launcher.launch("reward", "trainer.workers.reward:RewardActor", ranks, settings)
+    return launcher.launch(Role.REWARD, "trainer.workers.reward:RewardActor", ranks, settings)
 
 
 def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
@@ -153,7 +157,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             max_tokens=config.scoring_tokens if config.use_dynamic_batch else None,
             packing=config.packing_samples,
             attention=config.attn_implementation,
-            at_once=config.scoring_at_once,
+            concurrent_models=config.concurrent_scoring,
         ),
         optimizer=config.policy_optimizer,
         updates=updates,
@@ -165,7 +169,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
         max_epochs=config.max_epochs,
         seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
-        at_once=config.training_at_once,
+        concurrent_models=config.concurrent_training,
         lora=config.lora,
         sharding=config.sharding,
     )

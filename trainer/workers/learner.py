@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.algorithms.losses import Loss, token_weights
+from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
 from trainer.checkpoint.protocol import Receipt, Source, Targets
@@ -47,7 +47,7 @@ class LossBatch:
         return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0)
 
 
-LossOf = Callable[[LossBatch], Loss]
+LossOf = Callable[[LossBatch], LossPart]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +117,12 @@ class LearnerEngine:
         torch.manual_seed(
             derive(self._settings.seed, self._role, step, *([index] if index else []))
         )
-        share_threads(self._settings.at_once)
+        share_threads(self._settings.concurrent_models)
         self._model.train()
         totals: dict[str, float] = defaultdict(float)
         updates = 0
         for rows in self._mini_batches(len(experience.sequences), step):
-            if not experience.sequences.actions[rows].any():
+            if not experience.sequences.action_mask[rows].any():
                 continue
             for name, value in self._update(experience, rows, loss_of).items():
                 totals[name] += value
@@ -152,14 +152,16 @@ class LearnerEngine:
     ) -> Iterator[tuple[LossBatch, bool]]:
         """Yields this rank's micro-batches of one optimiser step, and whether each is the last."""
         settings = self._settings
-        actions = experience.sequences.actions
-        weights = np.zeros(actions.shape, dtype=np.float32)
-        weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
-        metric_weight = 1 / int(actions[rows].sum())
+        action_mask = experience.sequences.action_mask
+        weights = np.zeros(action_mask.shape, dtype=np.float32)
+        weights[rows] = token_weights(
+            action_mask[rows], settings.loss_aggregation, settings.longest
+        )
+        metric_weight = 1 / int(action_mask[rows].sum())
         found = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
         for number, micro in enumerate(found, 1):
             part = experience.rows(micro.rows)
-            width = part.sequences.actions.shape[1]
+            width = part.sequences.action_mask.shape[1]
             batch = LossBatch(part, weights[micro.rows, :width], metric_weight)
             yield batch.idle() if micro.idle else batch, number == len(found)
 

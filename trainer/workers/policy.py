@@ -13,10 +13,11 @@ from transformers import AutoTokenizer
 
 from contract.manifest import WrittenFile
 from trainer.algorithms import losses
-from trainer.algorithms.losses import Loss, PolicyInputs
+from trainer.algorithms.losses import LossPart, PolicyInputs
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
+from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, zero3
 from trainer.models.causal_lm import LogProbModel
@@ -50,7 +51,9 @@ class PolicyActor(LearnerActor):
             self._model.eval()  # also the new adapters, which have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
         limits = self._scorer.limits(settings.micro_train_batch_size, settings.max_tokens)
-        trained = LearnerModel(role="policy", module=self._scorer, model=self._model, limits=limits)
+        trained = LearnerModel(
+            role=Role.POLICY, module=self._scorer, model=self._model, limits=limits
+        )
         self._engine = LearnerEngine(trained, settings, rank, peaks)
         self._objective = objective
         self._rank = rank
@@ -74,12 +77,12 @@ class PolicyActor(LearnerActor):
         named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
         return named | self._engine.peaks()
 
-    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> Loss:
+    def _loss(self, run: Callable[..., Any], micro: LossBatch) -> LossPart:
         part = micro.experience
-        actions = part.sequences.actions
+        action_mask = part.sequences.action_mask
 
         def flat(array: FloatArray | None) -> Tensor | None:
-            return None if array is None else self._scorer.tensor(array[actions])
+            return None if array is None else self._scorer.tensor(array[action_mask])
 
         wants_entropy = self._objective.loss.entropy_loss_coef is not None
         log_probs, entropy = run(part.sequences, entropy=wants_entropy)
@@ -87,9 +90,9 @@ class PolicyActor(LearnerActor):
         inputs = PolicyInputs(
             log_probs=log_probs,
             old_log_probs=log_probs.detach() if old is None else old,
-            advantages=self._scorer.tensor(part.advantages[actions]),
-            weights=self._scorer.tensor(micro.weights[actions]),
-            rows=self._scorer.tensor(actions.nonzero()[0]),
+            advantages=self._scorer.tensor(part.advantages[action_mask]),
+            weights=self._scorer.tensor(micro.weights[action_mask]),
+            rows=self._scorer.tensor(action_mask.nonzero()[0]),
             metric_weight=micro.metric_weight,
             rollout_log_probs=flat(part.sequences.rollout_log_probs),
             ref_log_probs=flat(part.ref_log_probs),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainer.algorithms import batching
+from trainer.config.layout import Role
 from trainer.config.options.parallelism import Sharding
 from trainer.models import precision, zero3
 from trainer.models.causal_lm import LogProbModel
@@ -54,4 +55,4 @@ class ReferenceActor:
         return on_device(self._model, self._device) if self._moves else nullcontext()
 
     def peaks(self) -> Metrics:
-        return batching.peak_metrics("reference", self._peaks.taken())
+        return batching.peak_metrics(Role.REFERENCE, self._peaks.taken())

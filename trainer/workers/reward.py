@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from env.types import RewardRequest, Score
 from trainer.algorithms import batching
+from trainer.config.layout import Role
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
 from trainer.models.reward_model import ScalarRewardModel
@@ -27,4 +28,4 @@ class RewardActor:
         return [list(scores) for scores in zip(*by_model, strict=True)]
 
     def peaks(self) -> Metrics:
-        return batching.peak_metrics("reward", self._peaks.taken())
+        return batching.peak_metrics(Role.REWARD, self._peaks.taken())

@@ -29,7 +29,7 @@ class LearnerSettings:
     max_epochs: int
     seed: int
     gradient_checkpointing: bool
-    at_once: int = 1
+    concurrent_models: int = 1
     """Models that are trained at the same time; on a CPU they share its threads."""
     ema_beta: float | None = None
     """Weight of the old average in a moving average of the weights; None: none is kept."""

@@ -45,16 +45,16 @@ def batches(draw: st.DrawFn) -> tuple[FloatArray, FloatArray, BoolArray, float, 
 def test_gae_equals_its_definition_and_passes_over_what_the_policy_did_not_choose(
     batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
 ) -> None:
-    rewards, values, actions, gamma, lambd = batch
-    got, returns = advantages.gae(rewards, values, actions, gamma, lambd)
-    for row, chosen in enumerate(actions):
+    rewards, values, action_mask, gamma, lambd = batch
+    got, returns = advantages.gae(rewards, values, action_mask, gamma, lambd)
+    for row, chosen in enumerate(action_mask):
         expected = gae_by_hand(
             rewards[row, chosen].tolist(), values[row, chosen].tolist(), gamma, lambd
         )
         assert got[row, chosen] == pytest.approx(expected, abs=1e-5)
         assert returns[row, chosen] == pytest.approx(expected + values[row, chosen], abs=1e-5)
-    assert not got[~actions].any()
-    assert not returns[~actions].any()
+    assert not got[~action_mask].any()
+    assert not returns[~action_mask].any()
 
 
 def test_what_a_tool_said_between_two_turns_changes_no_advantage() -> None:
@@ -68,14 +68,14 @@ def test_what_a_tool_said_between_two_turns_changes_no_advantage() -> None:
     def with_observation(turns: np.ndarray, observation: np.ndarray) -> np.ndarray:
         return np.concatenate([turns[:, :2], observation, turns[:, 2:]], axis=1)
 
-    actions = with_observation(turn, np.zeros((1, 3), dtype=np.bool_))
+    action_mask = with_observation(turn, np.zeros((1, 3), dtype=np.bool_))
     got = advantages.gae(
-        with_observation(rewards, said), with_observation(values, said), actions, 0.9, 0.8
+        with_observation(rewards, said), with_observation(values, said), action_mask, 0.9, 0.8
     )
     expected = advantages.gae(rewards, values, turn, 0.9, 0.8)
     for through, without in zip(got, expected, strict=True):
-        assert through[actions].tolist() == without[turn].tolist()
-        assert not through[~actions].any()
+        assert through[action_mask].tolist() == without[turn].tolist()
+        assert not through[~action_mask].any()
 
 
 def test_a_batch_without_any_action_has_no_advantages() -> None:
@@ -90,41 +90,41 @@ def test_a_batch_without_any_action_has_no_advantages() -> None:
 def test_discounted_sums_are_those_of_the_actions_that_follow(
     batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
 ) -> None:
-    rewards, _, actions, gamma, _ = batch
-    got = advantages.discounted_sums(rewards, actions, gamma)
-    for row, chosen in enumerate(actions):
+    rewards, _, action_mask, gamma, _ = batch
+    got = advantages.discounted_sums(rewards, action_mask, gamma)
+    for row, chosen in enumerate(action_mask):
         # Without values and with λ = 1, GAE is the discounted sum of rewards.
         mine = rewards[row, chosen].tolist()
         assert got[row, chosen] == pytest.approx(
             gae_by_hand(mine, [0.0] * len(mine), gamma, 1.0), abs=1e-5
         )
-    assert not got[~actions].any()
+    assert not got[~action_mask].any()
 
 
 def test_the_reward_arrives_at_the_last_action() -> None:
-    actions = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
-    placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), actions)
+    action_mask = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
+    placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), action_mask)
     assert placed.tolist() == [[0, 0, 2, 0], [0, 0, 0, 3], [0, 0, 0, 0]]
 
 
 def test_whitening_leaves_mean_zero_and_deviation_one_over_actions_only() -> None:
     rng = np.random.default_rng(0)
-    actions = rng.random((5, 6)) < 0.5
-    white = advantages.whiten(rng.normal(3, 2, (5, 6)).astype(np.float32), actions)
-    assert white[actions].mean() == pytest.approx(0, abs=1e-6)
-    assert white[actions].std() == pytest.approx(1, abs=1e-5)
-    assert not white[~actions].any()
+    action_mask = rng.random((5, 6)) < 0.5
+    white = advantages.whiten(rng.normal(3, 2, (5, 6)).astype(np.float32), action_mask)
+    assert white[action_mask].mean() == pytest.approx(0, abs=1e-6)
+    assert white[action_mask].std() == pytest.approx(1, abs=1e-5)
+    assert not white[~action_mask].any()
 
 
 def test_kl_in_the_reward_is_charged_token_by_token() -> None:
-    actions = np.array([[False, True, True]])
+    action_mask = np.array([[False, True, True]])
     log_probs = np.array([[0.0, -1.0, -2.0]], dtype=np.float32)
     reference = np.array([[0.0, -1.5, -1.0]], dtype=np.float32)
     _, returns = advantages.estimate(
         AdvantageSettings(),
         AdvantageInputs(
             rewards=np.array([1.0], dtype=np.float32),
-            action_mask=actions,
+            action_mask=action_mask,
             old_log_probs=log_probs,
             ref_log_probs=reference,
             values=np.zeros((1, 3), dtype=np.float32),
@@ -153,18 +153,20 @@ def test_a_sample_without_a_reward_changes_no_other_samples_advantage() -> None:
     values = rng.normal(size=(4, 5)).astype(np.float32)
     rewards = np.array([1.0, np.nan, 0.0, 0.5], dtype=np.float32)
     known = ~np.isnan(rewards)
-    actions = np.ones((4, 5), dtype=np.bool_) & known[:, None]
+    action_mask = np.ones((4, 5), dtype=np.bool_) & known[:, None]
     settings = AdvantageSettings()
     zeros = np.zeros((4, 5), dtype=np.float32)
     got, _ = advantages.estimate(
         settings,
-        AdvantageInputs(rewards=rewards, action_mask=actions, old_log_probs=zeros, values=values),
+        AdvantageInputs(
+            rewards=rewards, action_mask=action_mask, old_log_probs=zeros, values=values
+        ),
     )
     alone, _ = advantages.estimate(
         settings,
         AdvantageInputs(
             rewards=rewards[known],
-            action_mask=actions[known],
+            action_mask=action_mask[known],
             old_log_probs=zeros[known],
             values=values[known],
         ),

@@ -75,8 +75,8 @@ def test_the_grid_leads_there_and_back(lengths: list[int]) -> None:
 
 def test_a_pack_holds_each_sample_without_its_last_token() -> None:
     tokens = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
-    actions = np.array([[0, 0, 1, 1], [0, 1, 0, 0]], dtype=bool)
-    packed = batching.pack(Sequences(tokens, np.array([4, 2]), actions))
+    action_mask = np.array([[0, 0, 1, 1], [0, 1, 0, 0]], dtype=bool)
+    packed = batching.pack(Sequences(tokens, np.array([4, 2]), action_mask))
     assert packed.tokens.tolist() == [5, 6, 7, 9]
     assert packed.positions.tolist() == [0, 1, 2, 0]
     assert packed.lengths.tolist() == [3, 1]
@@ -91,8 +91,8 @@ def batches(draw: st.DrawFn) -> Sequences:
     lengths = np.array(draw(st.lists(st.integers(2, 30), min_size=1, max_size=40)))
     acts = np.array(draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
     place = np.arange(int(lengths.max()))
-    actions = (place >= 1) & (place < lengths[:, None]) & acts[:, None]
-    return Sequences(np.zeros(actions.shape, dtype=np.int64), lengths, actions)
+    action_mask = (place >= 1) & (place < lengths[:, None]) & acts[:, None]
+    return Sequences(np.zeros(action_mask.shape, dtype=np.int64), lengths, action_mask)
 
 
 @given(batch=batches(), world=WORLDS, samples=st.integers(1, 9), data=st.data())
@@ -111,10 +111,10 @@ def test_every_sample_that_acts_passes_once_on_one_rank(
     counted = [one.rows for passes in of_ranks for one in passes if not one.idle]
     seen = np.concatenate([*counted, np.empty(0, dtype=np.int64)])
     assert len(set(seen)) == len(seen)
-    acting = {row for row in rows if batch.actions[row].any()}
+    acting = {row for row in rows if batch.action_mask[row].any()}
     assert acting <= set(seen) <= set(rows)
     for passes in of_ranks:
-        assert all(batch.actions[one.rows].any() for one in passes)
+        assert all(batch.action_mask[one.rows].any() for one in passes)
 
 
 @given(batch=batches(), world=WORLDS)

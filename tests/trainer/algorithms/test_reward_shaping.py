@@ -95,10 +95,10 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
     tiny: Tiny, tmp_path: Path, in_loss: bool, expected: float
 ) -> None:
     """As OpenRLHF's: with a target of 0.1, one is above it and the other below."""
-    actions = np.arange(51) < np.array([[50], [1], [0]])
-    reference = np.where(actions, [[-0.01], [-0.5], [0.0]], 0).astype(np.float32)
+    action_mask = np.arange(51) < np.array([[50], [1], [0]])
+    reference = np.where(action_mask, [[-0.01], [-0.5], [0.0]], 0).astype(np.float32)
     experience = Experience(
-        sequences=Sequences(np.ones_like(actions, np.int64), actions.sum(1), actions),
+        sequences=Sequences(np.ones_like(action_mask, np.int64), action_mask.sum(1), action_mask),
         old_log_probs=np.zeros_like(reference),
         advantages=np.zeros_like(reference),
         returns=np.zeros_like(reference),
@@ -127,7 +127,7 @@ def group(index: int, *scores: Score) -> list[Sample]:
     completion = Completion(
         text="",
         tokens=np.zeros(1, dtype=np.int64),
-        actions=np.ones(1, dtype=np.bool_),
+        action_mask=np.ones(1, dtype=np.bool_),
         log_probs=np.zeros(1, dtype=np.float32),
         finished=True,
         versions=np.zeros(1, dtype=np.int64),

@@ -122,7 +122,7 @@ def test_weights_moments_and_position_are_those_of_deepspeeds_files(
         weights, moments = write(model, tmp_path / openrlhf.FOLDERS[role], stage, bf16, client)
         found = openrlhf.find(tmp_path, [role])
         state, position = openrlhf_deepspeed.load(found[role], role)
-        assert position == (openrlhf.Position(6, 26) if role == "policy" else None)
+        assert position == (openrlhf.OpenRLHFProgress(6, 26) if role == "policy" else None)
         assert state.scheduler == {"last_epoch": UPDATES}
         for name, value in weights.items():
             ours = name

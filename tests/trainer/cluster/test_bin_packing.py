@@ -20,7 +20,7 @@ from tests.support.tiny_run import Tiny, to_argv
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.config import layout
 from trainer.config.config import Config
-from trainer.config.layout import Layout, ResourcePool, RoleProcesses
+from trainer.config.layout import Layout, ResourcePool, Role, RoleProcesses
 from trainer.config.parse import parse
 
 GUIDES = DATA / "guides.toml"
@@ -158,7 +158,7 @@ def test_without_gpus_the_same_layouts_lie_on_cpus(tiny: Tiny, run_dir: Path) ->
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Layout, list[NodeResources]]:
-    roles = draw(st.lists(st.sampled_from(["reference", "critic", "policy"]), unique=True))
+    roles = draw(st.lists(st.sampled_from([Role.REFERENCE, Role.CRITIC, Role.POLICY]), unique=True))
     special = st.sampled_from([{}, {}, {"v": 1.0}])
     pools = [
         ResourcePool(
@@ -172,7 +172,7 @@ def cases(draw: st.DrawFn) -> tuple[Layout, list[NodeResources]]:
         for role in roles
     ]
     engines = RoleProcesses(
-        role="engine", nodes=draw(st.integers(1, 3)), per_node=draw(st.integers(1, 2))
+        role=Role.ENGINE, nodes=draw(st.integers(1, 3)), per_node=draw(st.integers(1, 2))
     )
     pools.append(ResourcePool(groups=(engines,), resources=draw(special)))
     offers = [
@@ -241,11 +241,17 @@ def test_a_large_cluster_that_is_one_gpu_short_is_judged_at_once(tiny: Tiny, run
 def test_a_tight_fit_that_best_fit_misses_is_found(spare: int) -> None:
     """Taking the fullest node first, for the first pool, leaves the second without its own."""
 
-    def one(role: str, nodes: int, per_node: int, **resources: float) -> ResourcePool:
+    def one(role: Role, nodes: int, per_node: int, **resources: float) -> ResourcePool:
         group = RoleProcesses(role=role, nodes=nodes, per_node=per_node)
         return ResourcePool(groups=(group,), resources=resources)
 
-    wanted = Layout((one("reference", 1, 2), one("policy", 1, 2, v=1), one("engine", 1, 3 + spare)))
+    wanted = Layout(
+        (
+            one(Role.REFERENCE, 1, 2),
+            one(Role.POLICY, 1, 2, v=1),
+            one(Role.ENGINE, 1, 3 + spare),
+        )
+    )
     offers = [
         NodeResources(name="a", gpus=2, resources={"v": 2}),
         NodeResources(name="b", gpus=5 + spare),

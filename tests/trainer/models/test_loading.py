@@ -18,8 +18,8 @@ def test_models_that_compute_at_the_same_time_share_the_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     shares = []
     try:
-        for at_once in (1, 2, 3, 16):
-            share_threads(at_once)
+        for concurrent_models in (1, 2, 3, 16):
+            share_threads(concurrent_models)
             shares.append(torch.get_num_threads())
     finally:
         torch.set_num_threads(before)
@@ -38,4 +38,4 @@ def test_who_computes_at_the_same_time_follows_from_the_flags(
     tiny: Tiny, run_dir: Path, flags: dict[str, object], scoring: int, training: int
 ) -> None:
     config = tiny.config(run_dir, **flags)
-    assert (config.scoring_at_once, config.training_at_once) == (scoring, training)
+    assert (config.concurrent_scoring, config.concurrent_training) == (scoring, training)

@@ -36,7 +36,7 @@ RAGGED = st.builds(
 def outcome(of: Any, sequences: Sequences, *, packing: bool) -> list[torch.Tensor]:
     """Log-probabilities, entropy, and the gradients of a random function of both."""
     weigh = torch.randn(
-        2, int(sequences.actions.sum()), generator=torch.Generator().manual_seed(5)
+        2, int(sequences.action_mask.sum()), generator=torch.Generator().manual_seed(5)
     ).double()
     of.zero_grad()
     log_probs, entropy = scorer(of, packing=packing)(sequences, entropy=True)
@@ -85,9 +85,9 @@ def test_every_model_scores_as_its_own_logits_say(name: str) -> None:
         tokens = torch.from_numpy(sequences.tokens[row : row + 1, :length])
         with torch.no_grad():
             expected = (of(input_ids=tokens).logits[0] / 0.7).log_softmax(-1)
-        for t in np.flatnonzero(sequences.actions[row]):
+        for t in np.flatnonzero(sequences.action_mask[row]):
             assert got[row, t] == pytest.approx(expected[t - 1, tokens[0, t]].item(), abs=1e-5)
-    assert not got[~sequences.actions].any()
+    assert not got[~sequences.action_mask].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -183,7 +183,7 @@ def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
         of.zero_grad()
         for rows in passes:
             part = sequences.rows(rows)
-            counts = weigh[rows, : part.tokens.shape[1]][torch.from_numpy(part.actions)]
+            counts = weigh[rows, : part.tokens.shape[1]][torch.from_numpy(part.action_mask)]
             (scoring(part)[0] * counts).sum().backward()
         return [p.grad.clone() for p in of.parameters()]
 

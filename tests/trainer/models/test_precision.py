@@ -112,7 +112,7 @@ def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
         states = of.model(input_ids=tokens[:, :-1]).last_hidden_state[0]
     logits = states.double() @ of.lm_head.weight.double().T
     exact = (logits + logits.roll(1, -1)).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-    chosen = sequences.actions[0, 1:]
+    chosen = sequences.action_mask[0, 1:]
     assert np.abs(got - exact.detach().numpy())[chosen].max() < 1e-4
 
 
@@ -125,7 +125,7 @@ def test_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
     sequences = experience(0).sequences
     reference = ReferenceActor(made.model, made.sharding).log_probs(sequences)
     assert np.array_equal(policy(made).log_probs(sequences), reference)
-    assert reference[sequences.actions].all()
+    assert reference[sequences.action_mask].all()
 
 
 def policy(made: LearnerSettings) -> PolicyActor:
@@ -201,7 +201,7 @@ def test_gradients_of_passes_add_up_in_fp32(tiny: Tiny) -> None:
 def test_a_critic_in_bf16_says_its_values_in_fp32(tiny: Tiny) -> None:
     critic = CriticActor(bf16(tiny), CriticObjective(LossSettings(value_clip=0.5)), Rank())
     sequences = experience(0).sequences
-    values = critic.values(sequences)[sequences.actions]
+    values = critic.values(sequences)[sequences.action_mask]
     rounded = torch.from_numpy(values).bfloat16().float().numpy()
     assert (values != rounded).mean() > 0.9
 

@@ -69,7 +69,7 @@ def test_a_sample_s_log_probabilities_do_not_depend_on_the_others(
         alone = torch.from_numpy(sequences.tokens[row : row + 1, : length - 1])
         with torch.no_grad():
             expected = (of(input_ids=alone).logits[0] / 0.7).log_softmax(-1)
-        for at in np.flatnonzero(sequences.actions[row]):
+        for at in np.flatnonzero(sequences.action_mask[row]):
             exact = expected[at - 1, sequences.tokens[row, at]].item()
             assert together[row, at] == pytest.approx(exact, abs=1e-5)
 

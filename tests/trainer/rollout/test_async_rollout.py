@@ -140,7 +140,7 @@ def test_new_weights_go_on_with_half_written_completions(
     config = tiny.config(run_dir, **HALF_WRITTEN, eval_dataset=tiny.held_out, eval_steps=1)
     train(config)
     assert each_prompt_once(config, trained)
-    versions = [s.completion.versions[s.completion.actions] for s in trained]
+    versions = [s.completion.versions[s.completion.action_mask] for s in trained]
     assert all(np.all(np.diff(one) >= 0) for one in versions)
     assert any(len(set(one)) > 1 for one in versions)
     assert any(0 < row.get("train/older_tokens", 0) < 1 for row in metric_rows(config))
@@ -151,7 +151,7 @@ def test_without_partial_rollouts_each_completion_is_of_one_policy(
 ) -> None:
     config = tiny.config(run_dir, **HALF_WRITTEN | {"partial_rollout": None})
     train(config)
-    assert all(len(set(s.completion.versions[s.completion.actions])) == 1 for s in trained)
+    assert all(len(set(s.completion.versions[s.completion.action_mask])) == 1 for s in trained)
     assert each_prompt_once(config, trained)
 
 
@@ -171,7 +171,7 @@ def test_a_resumed_run_goes_on_with_what_was_under_way(
         assert all(completion.version >= group.version for completion in its)
         for place, partial in group.partials.items():
             assert goes_on(partial, its[place])
-            versions = its[place].versions[its[place].actions]
+            versions = its[place].versions[its[place].action_mask]
             assert min(versions[len(partial.tokens) :]) >= step, "of weights that were restored"
 
 
@@ -180,7 +180,7 @@ def goes_on(partial: PartialRollout, completion: Completion) -> bool:
     written: Numbers = (completion.tokens, completion.log_probs, completion.versions)
     ours: Numbers = (partial.tokens, partial.log_probs, partial.versions)
     return all(
-        np.array_equal(theirs[completion.actions][:length], mine)
+        np.array_equal(theirs[completion.action_mask][:length], mine)
         for theirs, mine in zip(written, ours, strict=True)
     )
 

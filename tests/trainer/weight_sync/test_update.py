@@ -63,7 +63,7 @@ def test_a_sleeping_engine_holds_no_weights_and_says_so(tiny: Tiny) -> None:
     engine = HFEngine(settings(tiny))
     engine.sleep()
     assert sum(p.untyped_storage().nbytes() for p in engine._model.parameters()) == 0
-    with pytest.raises(RuntimeError, match="no whole weights"):
+    with pytest.raises(RuntimeError, match="weights are incomplete"):
         engine.generate([Request("1+1=", (0,))], GREEDY)
 
 

@@ -31,7 +31,7 @@ def test_log_probs_are_those_of_the_sampled_distribution_for_each_action(tiny: T
         with torch.no_grad():
             full = (model(input_ids=tokens).logits[0] / 0.7).log_softmax(-1)
         for t in range(9):
-            chosen = full[t - 1, tokens[0, t]].item() if batch.actions[row, t] else 0.0
+            chosen = full[t - 1, tokens[0, t]].item() if batch.action_mask[row, t] else 0.0
             assert got[row, t] == pytest.approx(chosen, abs=1e-5)
 
 
@@ -41,10 +41,10 @@ def test_values_are_those_of_the_state_before_each_action(tiny: Tiny) -> None:
     longer = batch.tokens.copy()
     longer[0, 8] = 3  # the last action itself is no part of the state that it was chosen in
     assert np.array_equal(
-        actor.values(Sequences(longer, batch.lengths, batch.actions))[0, 8:], got[0, 8:]
+        actor.values(Sequences(longer, batch.lengths, batch.action_mask))[0, 8:], got[0, 8:]
     )
-    assert got[batch.actions].any()
-    assert not got[~batch.actions].any()
+    assert got[batch.action_mask].any()
+    assert not got[~batch.action_mask].any()
 
 
 def test_an_update_is_the_same_however_it_is_cut_into_micro_batches(tiny: Tiny) -> None:

@@ -23,7 +23,7 @@ class Piece:
     rows: IntArray
 
 
-class Batch:
+class DecodingBatch:
     """Rows of one model, aligned on the right in one cache."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Batch:
         self._lengths = self._lengths[index]
         self._cache.keep(index, int(self._lengths.max()))
 
-    def join(self, other: Batch) -> None:
+    def join(self, other: DecodingBatch) -> None:
         """The rows of `other` after these."""
         self._cache.join(other._cache)
         self.rows = np.concatenate([self.rows, other.rows])
@@ -61,7 +61,7 @@ class Batch:
         self._lengths = torch.cat([self._lengths, other._lengths])
 
 
-def prefill(model: Any, pieces: Sequence[Piece], device: torch.device) -> Batch:
+def prefill(model: Any, pieces: Sequence[Piece], device: torch.device) -> DecodingBatch:
     """A batch of all rows of `pieces`; each prompt passes through the model once."""
     width = max(len(piece.tokens) for piece in pieces)
     padded = np.zeros((len(pieces), width), dtype=np.int64)
@@ -76,7 +76,7 @@ def prefill(model: Any, pieces: Sequence[Piece], device: torch.device) -> Batch:
     index = torch.arange(len(pieces), device=device).repeat_interleave(repeats)
     cache.keep(index, width)
     rows = np.concatenate([piece.rows for piece in pieces])
-    return Batch(model, cache, lengths[index], rows, logits[index])
+    return DecodingBatch(model, cache, lengths[index], rows, logits[index])
 
 
 def _mask(lengths: Tensor, width: int) -> Tensor | None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.rollout.hf_engine.batch import Batch, Piece, prefill
+from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.sampling import draw, uniforms
 from trainer.types import BoolArray, FloatArray, IntArray, Sampling
 
@@ -24,7 +24,7 @@ IDLE_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DecodedRows:
     """What was drawn for each of R rows; only the first `lengths` entries of a row count."""
 
     tokens: IntArray
@@ -37,7 +37,7 @@ class Written:
     """[R] ended by a stop token."""
 
     @classmethod
-    def nothing(cls, rows: int, longest: int) -> Written:
+    def nothing(cls, rows: int, longest: int) -> DecodedRows:
         return cls(
             np.zeros((rows, longest), dtype=np.int64),
             np.zeros((rows, longest), dtype=np.float32),
@@ -45,9 +45,9 @@ class Written:
             np.zeros(rows, dtype=np.bool_),
         )
 
-    def and_also(self, other: Written) -> Written:
+    def and_also(self, other: DecodedRows) -> DecodedRows:
         """With the rows of `other` after these."""
-        return Written(
+        return DecodedRows(
             np.concatenate([self.tokens, other.tokens]),
             np.concatenate([self.log_probs, other.log_probs]),
             np.concatenate([self.lengths, other.lengths]),
@@ -90,7 +90,7 @@ class Decoder:
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         sampling: Sampling,
-    ) -> Written:
+    ) -> DecodedRows:
         """One row for each seed of each prompt, in order."""
         decoding = Decoding(self, sampling)
         decoding.add(prompts, seeds)
@@ -103,14 +103,14 @@ class Decoding:
     """Rows under way, of one sampling."""
 
     def __init__(self, decoder: Decoder, sampling: Sampling) -> None:
-        self.written = Written.nothing(0, sampling.max_new_tokens)
+        self.written = DecodedRows.nothing(0, sampling.max_new_tokens)
         """Of all rows that were ever added."""
         self._decoder = decoder
         self._sampling = sampling
         self._stops = np.array(decoder.stops)
         self._streams = np.zeros(0, dtype=np.uint64)
         self._waiting: list[Piece] = []
-        self._batch: Batch | None = None
+        self._batch: DecodingBatch | None = None
 
     @property
     def busy(self) -> bool:
@@ -120,7 +120,7 @@ class Decoding:
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
-        begun: Written | None = None,
+        begun: DecodedRows | None = None,
     ) -> None:
         """One more row for each seed of each prompt.
 
@@ -133,7 +133,7 @@ class Decoding:
         added = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
         self._streams = np.concatenate([self._streams, added])
         longest = self._sampling.max_new_tokens
-        self.written = self.written.and_also(begun or Written.nothing(len(added), longest))
+        self.written = self.written.and_also(begun or DecodedRows.nothing(len(added), longest))
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -150,7 +150,7 @@ class Decoding:
             tokens = tokens[index]
         batch.advance(tokens)
 
-    def _admit(self) -> Batch:
+    def _admit(self) -> DecodingBatch:
         """The batch, joined by as many of the waiting prompts as there is room for."""
         batch, slots = self._batch, self._decoder.slots
         room = slots - (len(batch.rows) if batch else 0)
@@ -167,7 +167,7 @@ class Decoding:
         assert joined is not None  # a piece fits into an empty batch
         return joined
 
-    def _draw(self, batch: Batch) -> Tensor:
+    def _draw(self, batch: DecodingBatch) -> Tensor:
         """A token for every row [B], noted for those that have not ended."""
         numbers = uniforms(self._streams[batch.rows], self.written.lengths[batch.rows])
         on_device = torch.from_numpy(numbers).to(self._decoder.device)

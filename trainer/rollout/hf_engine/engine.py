@@ -11,13 +11,14 @@ import torch
 
 from trainer.algorithms import batching
 from trainer.cluster import shared_memory
+from trainer.config.layout import Role
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
-from trainer.rollout.engine import EngineSettings
+from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.hf_engine import cache
 from trainer.rollout.hf_engine.decode import Decoder
 from trainer.rollout.hf_engine.partial import PartialRollouts
-from trainer.rollout.tokenizer_io import Row, Texts, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, TokenRow, stop_tokens
 from trainer.types import (
     Completion,
     Metrics,
@@ -29,8 +30,6 @@ from trainer.types import (
 )
 from trainer.weight_sync import shared_memory as weight_transfer
 from trainer.weight_sync.messages import Bucket, Memory
-
-LACKING = "the engine has no whole weights: it sleeps, or parts are missing"
 
 
 class HFEngine:
@@ -86,20 +85,20 @@ class HFEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if self._version is None:
-            raise RuntimeError(LACKING)
+            raise RuntimeError(INCOMPLETE_WEIGHTS)
         prompts = [self._texts.prompt(request.text) for request in requests]
         seeds = [request.seeds for request in requests]
         with self._peaks.phase("rollout"):
             written = self._decoder.decode(prompts, seeds, sampling)
         of_rows = [prompt for prompt, some in zip(prompts, seeds, strict=True) for _ in some]
-        rows = [Row.of(*written.row(row), self._version) for row in range(len(of_rows))]
+        rows = [TokenRow.of(*written.row(row), self._version) for row in range(len(of_rows))]
         return self._texts.completions(of_rows, rows)
 
     def write(
         self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
     ) -> SliceResult:
         if self._version is None:
-            raise RuntimeError(LACKING)
+            raise RuntimeError(INCOMPLETE_WEIGHTS)
         if self._partials is None:
             self._partials = PartialRollouts(self._decoder, self._texts, sampling, self._version)
         self._partials.add(partials)
@@ -110,7 +109,7 @@ class HFEngine:
         return self._partials.partials() if self._partials else []
 
     def peaks(self) -> Metrics:
-        return batching.peak_metrics("engine", self._peaks.taken())
+        return batching.peak_metrics(Role.ENGINE, self._peaks.taken())
 
     def sleep(self) -> None:
         self._version = None

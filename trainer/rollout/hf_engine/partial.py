@@ -8,8 +8,8 @@ from itertools import groupby
 
 import numpy as np
 
-from trainer.rollout.hf_engine.decode import Decoder, Decoding, Written
-from trainer.rollout.tokenizer_io import Row, Texts
+from trainer.rollout.hf_engine.decode import DecodedRows, Decoder, Decoding
+from trainer.rollout.tokenizer_io import Texts, TokenRow
 from trainer.types import FinishedRollout, IntArray, Key, PartialRollout, Sampling
 
 
@@ -68,7 +68,7 @@ class PartialRollouts:
         partials = [self._partial(row) for row in over]
         prompts = [self._rows.pop(row)[1] for row in over]
         rows = [
-            Row(partial.tokens, partial.log_probs, bool(by_stop), partial.versions)
+            TokenRow(partial.tokens, partial.log_probs, bool(by_stop), partial.versions)
             for partial, by_stop in zip(partials, finished, strict=True)
         ]
         completions = self._texts.completions(prompts, rows)
@@ -95,8 +95,8 @@ def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[Parti
         yield list(together)
 
 
-def _begun(partials: Sequence[PartialRollout], longest: int) -> Written:
-    written = Written.nothing(len(partials), longest)
+def _begun(partials: Sequence[PartialRollout], longest: int) -> DecodedRows:
+    written = DecodedRows.nothing(len(partials), longest)
     for row, partial in enumerate(partials):
         length = len(partial.tokens)
         written.tokens[row, :length] = partial.tokens

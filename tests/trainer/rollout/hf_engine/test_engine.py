@@ -55,8 +55,8 @@ def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) ->
     stop = engine._texts.tokenizer.eos_token_id
     assert {completion.finished for completion in written} == {True, False}
     for completion in written:
-        assert not completion.actions[:4].any()
-        assert completion.actions[4:].all()
+        assert not completion.action_mask[:4].any()
+        assert completion.action_mask[4:].all()
         ends = np.flatnonzero(completion.tokens[4:] == stop)
         assert list(ends) == ([completion.length - 1] if completion.finished else [])
         assert completion.finished or completion.length == 20
@@ -103,7 +103,7 @@ def test_log_probs_are_those_of_the_distribution_before_its_tail_is_cut(
         with torch.no_grad():
             logits = engine._model(input_ids=tokens[None]).logits[0, :-1] / temperature
         expected = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)
-        expected = expected.where(torch.from_numpy(completion.actions[1:]), 0)
+        expected = expected.where(torch.from_numpy(completion.action_mask[1:]), 0)
         assert completion.log_probs[0] == 0
         assert np.allclose(completion.log_probs[1:], expected, atol=1e-5)
 

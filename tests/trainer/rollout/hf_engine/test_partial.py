@@ -85,11 +85,11 @@ def test_each_token_is_of_the_weights_whose_version_it_carries(engine: HFEngine)
     ended |= written_on(engine, [], calls=4)
     load(engine, weights[5], 5)
     ended |= written_on(engine, [], calls=20)
-    assert {key for key, c in ended.items() if set(c.versions[c.actions]) == {3, 4, 5}}
+    assert {key for key, c in ended.items() if set(c.versions[c.action_mask]) == {3, 4, 5}}
     assert {c.version for c in ended.values()} == {3}
     for completion in ended.values():
-        assert set(completion.versions[~completion.actions]) <= {-1}
-        for version in set(completion.versions[completion.actions]):
+        assert set(completion.versions[~completion.action_mask]) <= {-1}
+        for version in set(completion.versions[completion.action_mask]):
             load(engine, weights[version], version)
             tokens = torch.from_numpy(completion.tokens)
             with torch.no_grad():
@@ -136,6 +136,6 @@ def test_nothing_is_written_while_weights_are_not_whole(engine: HFEngine) -> Non
     ended = written_on(engine, begun(), calls=1)
     outbox = SharedMemorySender()
     engine.load(staged(outbox, {"model.norm.weight": torch.ones(16)}))
-    with pytest.raises(RuntimeError, match="no whole weights"):
+    with pytest.raises(RuntimeError, match="weights are incomplete"):
         engine.write([], SAMPLING, AT_ONCE)
     assert len(engine.partials()) == len(begun()) - len(ended)
