@@ -25,10 +25,10 @@ from contract.stop import StopRequest
 from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
-from trainer import loop
 from trainer.config.parse import parse
-from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
 
 TARGET = 0.97

@@ -270,9 +270,8 @@ def measured(root: Path, case: Case) -> Row:
 def layout_of(ranks: int) -> Any:
     from trainer.config.layout import Layout, ResourcePool, Role, RoleProcesses
 
-    return Layout(
-        (ResourcePool(groups=(RoleProcesses(role=Role.POLICY, nodes=1, per_node=ranks),)),)
-    )
+    group = RoleProcesses(role=Role.POLICY, nodes=1, per_node=ranks)
+    return Layout((ResourcePool(groups=(group,)),))
 
 
 def settings_for(model: Path, case: Case) -> Any:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if faults:
         return _end("\n".join(faults), ExitCode.USAGE)
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
-    from trainer import run
+    from trainer.training import run
 
     try:
         run.run(config)

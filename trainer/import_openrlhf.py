@@ -66,8 +66,8 @@ def convert(source: Path, config: Config) -> Path:
     position = states[Role.POLICY][1]
     if position is None:
         raise openrlhf.IncompleteError(f"{found['policy']} does not say its step (global_step)")
-    from trainer import run
     from trainer.rollout import prompts
+    from trainer.training import run
 
     cursor = prompts.load(run.with_local_data(config)).stream.state_dict()
     directory = writer.begin(config.checkpoints, position.step)

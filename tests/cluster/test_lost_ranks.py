@@ -48,13 +48,8 @@ class Member:
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[RayLauncher]:
-    wanted = Layout(
-        (
-            ResourcePool(
-                groups=(layout.RoleProcesses(role=layout.Role.POLICY, nodes=1, per_node=2),)
-            ),
-        )
-    )
+    group = layout.RoleProcesses(role=layout.Role.POLICY, nodes=1, per_node=2)
+    wanted = Layout((ResourcePool(groups=(group,)),))
     with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")

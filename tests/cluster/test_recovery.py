@@ -20,7 +20,6 @@ from tests.support.ray_nodes import cluster_at, workers_of
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
-from trainer import loop
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import DriverState
@@ -29,8 +28,9 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.parse import parse
-from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

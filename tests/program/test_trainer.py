@@ -17,11 +17,11 @@ from contract.progress import Progress
 from contract.run_dir import ExitCode, RunFiles
 from contract.stop import Stopped
 from tests.support.tiny_run import Tiny, to_argv
-from trainer import run
 from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config.layout import Layout
 from trainer.models import hub
+from trainer.training import run
 from trainer.types import TrainingError, UnfitModelError
 
 

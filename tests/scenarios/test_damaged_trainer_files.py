@@ -94,7 +94,9 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
     """Before Ray is there: the first thing that a trainer does to its run directory."""
     config = tiny.config(run_dir)
     config.files.metrics.mkdir(parents=True)
-    monkeypatch.setattr("trainer.run.run", lambda config: JsonLines(config.files.metrics, 0))
+    monkeypatch.setattr(
+        "trainer.training.run.run", lambda config: JsonLines(config.files.metrics, 0)
+    )
     argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     argv += [str(tiny.prompts), "--remote_rm_url", "arithmetic"]
     assert main(argv) == ExitCode.RUN_DIR
@@ -104,7 +106,7 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
 def test_a_users_file_that_is_missing_is_not_the_runs(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.run.run", lambda config: (run_dir / "model").read_bytes())
+    monkeypatch.setattr("trainer.training.run.run", lambda config: (run_dir / "model").read_bytes())
     argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     with pytest.raises(FileNotFoundError):
         main([*argv, str(tiny.prompts), "--remote_rm_url", "arithmetic"])

@@ -27,7 +27,7 @@ from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import worker_group as group_module
 from trainer.config.config import Config
-from trainer.recovery import ReplicasInMemory
+from trainer.training.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
 

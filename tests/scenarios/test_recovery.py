@@ -19,14 +19,14 @@ from tests.support.lost_calls import Dead
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
-from trainer import loop
 from trainer.cluster.worker_group import Pending, WorkerGroup, build
 from trainer.config.config import Config
 from trainer.config.reward_models import combination
-from trainer.loop import TrainingInputs
 from trainer.rollout import dispatcher
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.types import BeyondRepairError, Experience, LostWorkerError, Metrics
 from trainer.workers import groups
 

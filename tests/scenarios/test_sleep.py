@@ -10,11 +10,11 @@ from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
-from trainer import loop
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
-from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
 
 

@@ -14,12 +14,12 @@ from contract.journal import read_events
 from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
-from trainer import loop
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.config.parse import parse
-from trainer.loop import TrainingInputs
 from trainer.rollout import prompts as data
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
 
 

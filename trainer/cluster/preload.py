@@ -28,7 +28,7 @@ OF_THE_DRIVER = (
     *("contract.journal", "trainer.config.installed", "trainer.config.layout"),
     *("trainer.cluster.memory_estimate", "trainer.models.hub", "trainer.rollout.prompts"),
 )
-"""Not `trainer.run` and the loop, which import Ray. All large packages that they need are here."""
+"""Not `trainer.training.run` and `.loop`: they import Ray. Large packages of theirs are here."""
 
 for name in (*OF_RAY, *OF_ACTORS, *OF_MODELS, *OF_THE_DRIVER):
     import_module(name)

@@ -36,7 +36,7 @@ def prepare_process(*, deterministic: bool = False) -> torch.device:
 
 
 def share_threads(concurrent_models: int) -> None:
-    """Compute from here on with this process's part of the threads that `at_once` models share.
+    """Compute from here on with this process's part of the threads that the models share.
 
     One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
     the bit. More threads than CPUs would wait for each other at the end of every loop, which makes

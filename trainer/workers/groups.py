@@ -27,7 +27,7 @@ ENGINES = {
     "hf": "trainer.rollout.hf_engine.engine:HFEngine",
     "vllm": "trainer.rollout.vllm_engine:VLLMEngine",
 }
-"""`trainer.run.choose_engine` replaces `auto`. Without it, `auto` means transformers."""
+"""`trainer.training.run.choose_engine` replaces `auto`. Without it, `auto` means transformers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
-from trainer import run
 from trainer.config.schema import ConfigError
 from trainer.models import hub
+from trainer.training import run
 
 FETCH = """
 import sys
@@ -147,7 +147,7 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
     (source / "data" / "train.jsonl").write_text(tiny.prompts.read_text())
     code = (
         "import json, sys; from trainer.config.parse import parse\n"
-        "from trainer import run; from trainer.rollout import prompts\n"
+        "from trainer.training import run; from trainer.rollout import prompts\n"
         "config = run.with_local_data(parse(sys.argv[1:]))\n"
         "print(json.dumps([str(config.prompt_data), len(prompts.load(config).stream)]))"
     )

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from contract.run_dir import ExitCode
 from env.prompts import PromptError
 from tests.support.tiny_run import Tiny, train
-from trainer import run
 from trainer.models.hub import unfit_model_errors
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.training import run
 from trainer.types import Request, Sampling, UnfitModelError
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
-from trainer import run
 from trainer.cluster.bin_packing import pack
 from trainer.config import installed, layout
 from trainer.config.config import Config
+from trainer.training import run
 
 CPUS = [NodeResources(name="here", cpus=8)]
 GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
@@ -85,6 +85,7 @@ def test_on_cpus_it_takes_what_the_flag_says_and_nothing_without_it(
 
 def test_the_driver_starts_without_torch_and_transformers() -> None:
     """They take seconds to import, and each attempt would wait for them before it asks Ray."""
-    code = "import sys, trainer.run; print({'torch', 'transformers', 'datasets'} & {*sys.modules})"
+    large = "{'torch', 'transformers', 'datasets'}"
+    code = f"import sys, trainer.training.run; print({large} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

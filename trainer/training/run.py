@@ -21,7 +21,6 @@ from env.registry import (
     reward_function,
 )
 from env.types import RewardFunction
-from trainer import loop
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import ResumeError
 from trainer.cluster import memory_estimate, placement
@@ -32,10 +31,11 @@ from trainer.config import first_rows, layout
 from trainer.config.config import Config
 from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
-from trainer.loop import TrainingInputs
 from trainer.models import hub
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
+from trainer.training import loop
+from trainer.training.inputs import TrainingInputs
 from trainer.types import TrainingError, UnfitModelError
 from trainer.weight_sync import choose
 from trainer.workers import groups

@@ -15,24 +15,19 @@ from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
-from env.types import RewardFunction
 from trainer.algorithms import batching
-from trainer.checkpoint import resume, retention
+from trainer.checkpoint import resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
-from trainer.checkpoint.writer import DriverState, RunState
+from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
-from trainer.metrics.evaluation import Evaluation
 from trainer.metrics.recorder import Recorder, Stopwatch
-from trainer.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.rollout import rewards
-from trainer.rollout.async_rollout import AsyncRollouts
-from trainer.rollout.generate import Generator
-from trainer.rollout.prompts import Data
-from trainer.rollout.rollout_state import pending_at
 from trainer.rollout.source import RolloutSource
-from trainer.rollout.sync_rollout import SyncRollouts
+from trainer.training.evaluator import Evaluator, is_multiple
+from trainer.training.inputs import TrainingInputs, rollout_source
+from trainer.training.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.types import (
     BeyondRepairError,
     Experience,
@@ -46,14 +41,6 @@ from trainer.weight_sync import update
 from trainer.workers.experience import ForwardPasses, make_experience, start_forward
 from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingInputs:
-    """What a run trains and evaluates on."""
-
-    data: Data
-    reward: RewardFunction
 
 
 def train(
@@ -71,7 +58,7 @@ def train(
     stream = inputs.data.stream
     beginning = resume.begin(config, workers.learners, stream, peers)
     state = beginning.run
-    rollouts = _rollouts(config, workers, inputs, beginning)
+    rollouts = rollout_source(config, workers, inputs, beginning)
     recorder = Recorder(config, config.total_steps(len(stream)), state, peers)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
@@ -79,7 +66,17 @@ def train(
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
         recovery = Recovery(workers, stores, journal_writer(config.files.journal), fresh)
-        run = _Run(config, workers, inputs, stop, recorder, rollouts, checkpointer, recovery)
+        run = _Run(
+            config=config,
+            workers=workers,
+            inputs=inputs,
+            stop=stop,
+            recorder=recorder,
+            rollouts=rollouts,
+            evaluator=Evaluator(config, workers, inputs, recorder),
+            checkpointer=checkpointer,
+            recovery=recovery,
+        )
         state = run.to_the_end(state)
     except BaseException as error:
         if isinstance(error, Exception):
@@ -116,7 +113,7 @@ class LoopState:
 Act = Callable[[LoopState], LoopState]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     config: Config
     workers: WorkerGroups
@@ -124,6 +121,7 @@ class _Run:
     stop: StopRequest
     recorder: Recorder
     rollouts: RolloutSource
+    evaluator: Evaluator
     checkpointer: Checkpointer
     recovery: Recovery
 
@@ -141,7 +139,7 @@ class _Run:
         """Raises Stopped if a stop was requested and the newest step has a checkpoint."""
         stopping, last = self.stop.requested, state.step == self.recorder.total_steps
         must_be_complete = not self.config.disable_ds_ckpt if last else stopping
-        evaluation_due = self._evaluation_due(state.run)
+        evaluation_due = self.evaluator.is_due(state.run)
         if state.lost:
             return self._recover
         if not state.published:
@@ -195,7 +193,7 @@ class _Run:
     def _save(self, state: LoopState) -> LoopState:
         """Begin a checkpoint if one is due. The last one is completed at once."""
         final = self.stop.requested or state.step == self.recorder.total_steps
-        due = final or _due(state.step, self.config.save_steps)
+        due = final or is_multiple(state.step, self.config.save_steps)
         self.checkpointer.save(state.run, due=due, pending=self.rollouts.pending)
         if final:
             self.checkpointer.finish()
@@ -221,7 +219,7 @@ class _Run:
         watch = self.recorder.stopwatch(step)
         samples, forward = self._samples(step, watch)
         try:
-            run = self._learn(state.run, step, samples, forward, watch)
+            run = self._learn(state.run, samples, forward, watch)
         except (LostWorkerError, BeyondRepairError):
             raise  # nothing is wrong with the samples
         except TrainingError as error:
@@ -245,27 +243,22 @@ class _Run:
         return samples, forward
 
     def _learn(
-        self,
-        state: RunState,
-        step: int,
-        samples: list[Sample],
-        forward: ForwardPasses,
-        watch: Stopwatch,
+        self, state: RunState, samples: list[Sample], forward: ForwardPasses, watch: Stopwatch
     ) -> RunState:
-        config = self.config
+        config, step = self.config, state.step + 1
         worth, moments = rewards.shaped(config, samples, state.reward_moments)
-        # A steered weight goes on from where it was; a fixed one is the flag's, whatever it was.
+        # An adaptive weight continues from its last value; a fixed one is the flag's.
         kl_coef = (state.kl_coef if config.kl.adapts else None) or config.kl.init_coef
         with self.rollouts.meanwhile():
             experience = make_experience(forward, worth, config, kl_coef)
             watch.lap("forward")
             metrics = self._update(experience, step) | peak_memory(self.workers)
+            metrics["kl_coef"] = kl_coef
             watch.lap("update")
         self._publish_weights(step)
         watch.lap("publish")
-        outcome = step_metrics.of(
-            samples, experience, metrics | {"kl_coef": kl_coef}, watch, config
-        )
+        outcome = step_metrics.of(samples, experience, metrics, watch, config)
+        next_kl_coef = config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))
         state = replace(
             state,
             step=step,
@@ -273,9 +266,7 @@ class _Run:
             samples=state.samples + int(experience.sequences.action_mask.any(axis=1).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
-            kl_coef=config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))
-            if config.kl.adapts
-            else None,
+            kl_coef=next_kl_coef if config.kl.adapts else None,
             reward_moments=moments,
             wandb_id=self.recorder.wandb_id,
         )
@@ -300,54 +291,9 @@ class _Run:
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 
-    def _evaluation_due(self, run: RunState) -> bool:
-        """Once a step. An evaluation that a stop left out stays due, for a later attempt."""
-        ends = run.step in (0, self.recorder.total_steps)
-        due = ends or _due(run.step, self.config.eval_steps)
-        return bool(self.inputs.data.held_out) and due and run.evaluated != run.step
-
     def _evaluate(self, state: LoopState) -> LoopState:
-        run = state.run
-        k = self.config.eval_n_samples_per_prompt
-        generator = Generator.of(self.config, self.workers.engines)
-        written = generator.held_out(self.inputs.data.held_out, k, self.config.eval_temperature)
-        evaluation = Evaluation.of(rewards.score(self.inputs.reward, written), k)
+        evaluation = self.evaluator.measure()
         self.checkpointer.wait()
-        self.recorder.evaluated(run.step, evaluation)
-        before = evaluation.pass1 if run.step == 0 else run.eval_before
-        run = replace(run, eval=evaluation.pass1, eval_before=before, evaluated=run.step)
-        run = self._keep_the_best(run, evaluation)
-        self.recorder.progress(run)
+        run = self.evaluator.record(state.run, evaluation)
         self.checkpointer.amend(run)
         return replace(state, run=run)
-
-    def _keep_the_best(self, state: RunState, evaluation: Evaluation) -> RunState:
-        """Export the policy where it is better than it ever was in this run."""
-        key = self.config.best_metric
-        if key is None or state.step == 0:
-            return state
-        value = evaluation.row()[key]
-        if state.best is not None and value <= state.best:
-            return state
-        retention.keep_best(self.workers.policy, self.config.files.best, state.step)
-        self.recorder.best(state.step, key, value)
-        return replace(state, best=value)
-
-
-def _rollouts(
-    config: Config, workers: WorkerGroups, inputs: TrainingInputs, beginning: DriverState
-) -> RolloutSource:
-    """Raises ResumeError if a checkpoint's pending rollouts would be lost."""
-    found = pending_at(config, beginning)
-    generator = Generator.of(config, workers.engines)
-    stream, reward = inputs.data.stream, inputs.reward
-    if not config.async_train:
-        return SyncRollouts(config, generator, stream, reward)
-    rollouts = AsyncRollouts(config, generator, stream, reward, beginning.run.step)
-    if found:
-        rollouts.resume(found)
-    return rollouts
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

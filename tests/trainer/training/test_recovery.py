@@ -18,9 +18,9 @@ from tests.support.tiny_run import Tiny
 from trainer.cluster.restarts import Patience, RestartBudget
 from trainer.cluster.worker_group import Pending
 from trainer.config.options.logging import MOST_REPAIRS
-from trainer.recovery import roles_to_restart
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.training.recovery import roles_to_restart
 from trainer.types import (
     BeyondRepairError,
     EngineFailedError,

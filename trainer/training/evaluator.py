@@ -1,0 +1,65 @@
+"""Evaluates the policy on held-out prompts, and keeps the best policy of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainer.checkpoint import retention
+from trainer.checkpoint.writer import RunState
+from trainer.config.config import Config
+from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.recorder import Recorder
+from trainer.rollout import rewards
+from trainer.rollout.generate import Generator
+from trainer.training.inputs import TrainingInputs
+from trainer.workers.groups import WorkerGroups
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    config: Config
+    workers: WorkerGroups
+    inputs: TrainingInputs
+    recorder: Recorder
+
+    def is_due(self, run: RunState) -> bool:
+        """Returns whether the newest step must be evaluated, and was not yet.
+
+        An evaluation that a stop left out stays due, for a later attempt.
+        """
+        ends = run.step in (0, self.recorder.total_steps)
+        due = ends or is_multiple(run.step, self.config.eval_steps)
+        return bool(self.inputs.data.held_out) and due and run.evaluated != run.step
+
+    def measure(self) -> Evaluation:
+        """Returns the accuracy of the engines' policy on the held-out prompts."""
+        k = self.config.eval_n_samples_per_prompt
+        generator = Generator.of(self.config, self.workers.engines)
+        written = generator.held_out(self.inputs.data.held_out, k, self.config.eval_temperature)
+        return Evaluation.of(rewards.score(self.inputs.reward, written), k)
+
+    def record(self, run: RunState, evaluation: Evaluation) -> RunState:
+        """Log the evaluation, and export the policy if it is the best. Returns the new state."""
+        self.recorder.evaluated(run.step, evaluation)
+        before = evaluation.pass1 if run.step == 0 else run.eval_before
+        run = replace(run, eval=evaluation.pass1, eval_before=before, evaluated=run.step)
+        run = self._keep_the_best(run, evaluation)
+        self.recorder.progress(run)
+        return run
+
+    def _keep_the_best(self, run: RunState, evaluation: Evaluation) -> RunState:
+        """Export the policy if it is better than it ever was in this run."""
+        key = self.config.best_metric
+        if key is None or run.step == 0:
+            return run
+        value = evaluation.row()[key]
+        if run.best is not None and value <= run.best:
+            return run
+        retention.keep_best(self.workers.policy, self.config.files.best, run.step)
+        self.recorder.best(run.step, key, value)
+        return replace(run, best=value)
+
+
+def is_multiple(step: int, every: int) -> bool:
+    """Returns whether `step` is a multiple of `every`; False if `every` is not positive."""
+    return every > 0 and step % every == 0
