@@ -1,7 +1,7 @@
-"""What flows through a step: completions, samples, sequences, experience.
+"""Types that a step passes on: completions, samples, sequences, experience; and errors.
 
-Torch-free: the driver moves numpy arrays only; actors turn them into tensors. Suffixes in
-comments: B samples, T tokens.
+Torch-free: the driver uses numpy arrays only, and workers convert them to tensors. In comments B
+is a number of samples, T of tokens.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ BoolArray = NDArray[np.bool_]
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on in a meaningful way (a loss that is not finite, no reward at all)."""
+    """Training cannot continue: for example, a loss is not finite, or no reward is known."""
 
 
 class LostWorkerError(TrainingError):
-    """A process of the run has died, or does not answer; the sentence says which and how."""
+    """A process of the run has died or does not answer; the message names it and the reason."""
 
     def __init__(self, sentence: str, role: str, how: str = "") -> None:
         super().__init__(sentence)
         self.role = role
         self.how = how or sentence
-        """In a few words: what is known of its end."""
+        """The known facts of its end, in a few words."""
 
 
 class SilentRankError(LostWorkerError):
-    """A process that holds a part of a model does not answer; the sentence says which and where."""
+    """A rank of a model does not answer; the message names the rank and its node."""
 
 
 class UnreadableCheckpointError(TrainingError):
-    """Another trainer's checkpoint that has not all that it should have."""
+    """Another trainer's checkpoint is incomplete."""
 
 
 class SnapshotLostError(TrainingError):
-    """A snapshot that was in the nodes' memory is torn, or its holders are gone."""
+    """A snapshot in the nodes' memory is damaged, or the processes that held it are lost."""
 
 
 class BeyondRepairError(TrainingError):
-    """Something was lost, and the run cannot go on without it; another attempt may."""
+    """The attempt cannot continue after a loss; another attempt may."""
 
 
 class NoSeatError(TrainingError):
-    """No node has room for a process that must be started anew."""
+    """No node has room for a process that must be restarted."""
 
 
 class EngineFailedError(TrainingError):
-    """A rollout engine cannot go on in its process; another one could."""
+    """A rollout engine cannot continue in its process; a new process could."""
 
 
 class BrokenGroupError(TrainingError):
-    """Not all came to where the policy gives its weights to all engines at once, or not in time."""
+    """Not all members joined the group for weight updates in time."""
 
 
 class ModelMismatchError(TrainingError):
-    """A checkpoint's weights are those of another model; the sentence says where they differ."""
+    """A checkpoint has the weights of another model; the message says where they differ."""
 
 
 class UnfitModelError(TrainingError):
-    """The model cannot be used as the flags ask; the sentence says what would be right."""
+    """The model does not fit the flags; the message says what would be right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How completions are drawn. Temperature 0 is greedy decoding."""
+    """How an engine samples completions. Temperature 0 is greedy decoding."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -84,37 +84,41 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine wrote after one prompt."""
+    """A prompt with the tokens that an engine generated after it."""
 
     text: str
-    """What it wrote, without special tokens."""
+    """The generated text, without special tokens."""
     tokens: IntArray
     """[T] prompt and completion together."""
     action_mask: BoolArray
-    """[T] true where the policy chose the token."""
+    """[T] true if the policy chose the token."""
     log_probs: FloatArray
-    """[T] the engine's own log-probability of each action, under its logits divided by the
-    temperature and before top_p cuts them; zero elsewhere."""
+    """[T] the engine's log-probability of each action; zero elsewhere.
+
+    Its logits are divided by the temperature; top_p does not apply.
+    """
     finished: bool
-    """Ended by an end-of-sequence token, not by the length limit."""
+    """An end-of-sequence token ended the completion, not the length limit."""
     versions: IntArray
-    """[T] version of the policy that chose each action: the number of finished steps; -1 elsewhere.
-    One that new weights met half written has several."""
+    """[T] version of the policy that chose each action: its number of finished steps; -1 elsewhere.
+
+    A completion has several if new weights came while it was generated.
+    """
 
     @property
     def version(self) -> int:
-        """Of the oldest policy that had a part in it."""
+        """Version of the oldest policy that chose an action."""
         return int(self.versions[self.action_mask].min())
 
     @property
     def length(self) -> int:
-        """Tokens that the policy chose."""
+        """Number of tokens that the policy chose."""
         return int(self.action_mask.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A completion and what it is worth."""
+    """A completion and its score."""
 
     prompt: Prompt
     completion: Completion
@@ -130,9 +134,9 @@ class Sequences:
     lengths: IntArray
     """[B]"""
     action_mask: BoolArray
-    """[B, T] true where the policy chose the token."""
+    """[B, T] true if the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
-    """[B, T] log-probability of each action as the engine had it; zero elsewhere."""
+    """[B, T] the engine's log-probability of each action; zero elsewhere."""
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
@@ -151,11 +155,11 @@ class Sequences:
         return len(self.tokens)
 
     def where_known(self, rewards: FloatArray) -> Sequences:
-        """The same, with no action where the reward [B] is NaN: such a row trains nothing."""
+        """Returns the sequences without actions in rows whose reward [B] is NaN."""
         return replace(self, action_mask=self.action_mask & ~np.isnan(rewards)[:, None])
 
     def rows(self, index: IntArray) -> Sequences:
-        """The rows of `index`, padded no wider than the longest of them."""
+        """Returns the rows of `index`, padded to the longest of them."""
         lengths = self.lengths[index]
         width = int(lengths.max())
         drawn = self.rollout_log_probs
@@ -169,10 +173,10 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What policy and critic learn from; arrays are [B, T], aligned with the tokens.
+    """The data that policy and critic learn from; arrays are [B, T], aligned with the tokens.
 
-    A token's entry in `old_log_probs` is its own log-probability, its entry in `values` the value
-    of the state in which it was chosen; both are zero for tokens that the policy did not choose.
+    `old_log_probs` has each token's own log-probability. `values` has the value of the state in
+    which the token was chosen. Both are zero for tokens that the policy did not choose.
     """
 
     sequences: Sequences
@@ -210,7 +214,10 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One of the processes that hold a model together. Each is asked for the same at once."""
+    """The index of a process among those that hold a model together.
+
+    The driver sends each call to all of them.
+    """
 
     index: int = 0
     world: int = 1
@@ -225,7 +232,7 @@ ALONE = Rank()
 
 class Measured(Protocol):
     def peaks(self) -> Metrics:
-        """The most memory that the process took in each phase, in GB, since it was last asked."""
+        """Returns the peak memory of each phase since the last call, in GB."""
 
 
 Key = tuple[int, int]
@@ -234,7 +241,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and the seed of each completion of it that is wanted."""
+    """A prompt, and the seed of each completion to generate."""
 
     text: str
     seeds: tuple[int, ...]
@@ -265,4 +272,4 @@ class SliceResult:
 
     ended: list[FinishedRollout]
     left: frozenset[Key]
-    """Unfinished in the engine. A rollout that is neither here nor in `ended` was lost."""
+    """Keys of unfinished rollouts. A rollout that is neither here nor in `ended` was lost."""

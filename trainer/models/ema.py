@@ -11,9 +11,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class MovingAverage:
-    """θ̄ ← β θ̄ + (1 − β) θ after each update, from the weights that training begins with.
+    """θ̄ ← β θ̄ + (1 − β) θ after each update, beginning with the weights before training.
 
-    SpilledReplicas in the precision that they begin with, whatever the model is trained in.
+    It keeps the precision of the first weights, whatever the model is trained in.
     """
 
     def __init__(self, model: nn.Module, beta: float) -> None:
@@ -26,7 +26,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, parameters: Iterable[Tensor]) -> None:
-        """`parameters`: the model's, in its order; each is asked for in its turn."""
+        """`parameters`: the model's parameters, in its order, consumed one by one."""
         for averaged, newest in zip(self._averaged.parameters(), parameters, strict=True):
             self._toward([averaged], [newest.detach().to(averaged)], 1)
 
@@ -34,5 +34,5 @@ class MovingAverage:
         self._averaged.load_state_dict(tensors)
 
     def begin(self, tensors: dict[str, Tensor]) -> None:
-        """At these weights; those that are not among them are frozen, and what they were."""
+        """Begin with these weights. Weights that are not among them are frozen and stay."""
         self._averaged.load_state_dict(tensors, strict=False)

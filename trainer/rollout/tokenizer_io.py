@@ -1,4 +1,4 @@
-"""Text to tokens and back, the same for every kind of engine."""
+"""Converts text to tokens and back, in the same way for every kind of engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One completion, in tokens."""
+    """The generated tokens of one completion."""
 
     tokens: IntArray
     log_probs: FloatArray
@@ -25,12 +25,12 @@ class TokenRow:
 
     @classmethod
     def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> TokenRow:
-        """One that was written with weights of one version."""
+        """Returns a row whose tokens are all of one version of the policy."""
         return cls(tokens, log_probs, finished, np.full(len(tokens), version))
 
 
 class Texts:
-    """A model's tokeniser, as the rollouts use it."""
+    """A model's tokeniser, with the settings of the rollouts."""
 
     def __init__(self, settings: EngineSettings) -> None:
         with unfit_model_errors(settings.model):
@@ -39,7 +39,7 @@ class Texts:
         self._longest = settings.prompt_max_len
 
     def prompt(self, text: str) -> list[int]:
-        """Its token ids; a prompt that is too long loses its beginning."""
+        """Returns the token ids of a prompt. A prompt over the limit loses its beginning."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=self._special)["input_ids"]
         if not ids:
             raise UnfitModelError(
@@ -51,7 +51,7 @@ class Texts:
     def completions(
         self, prompts: Sequence[list[int]], rows: Sequence[TokenRow]
     ) -> list[Completion]:
-        """What was written, each row after its prompt."""
+        """Returns a completion for each prompt and its row."""
         texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
         return [
             _completion(prompt, row, text)
@@ -60,7 +60,7 @@ class Texts:
 
 
 def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
-    """The end-of-sequence tokens of model and tokeniser together."""
+    """Returns the end-of-sequence tokens of model and tokeniser together."""
     configured = generation_config.eos_token_id
     listed = configured if isinstance(configured, list) else [configured]
     stops = sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})

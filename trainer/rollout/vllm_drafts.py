@@ -1,4 +1,4 @@
-"""Partial rollouts under way in vLLM's engine, which is stepped from here."""
+"""Unfinished rollouts in vLLM's engine, which this module steps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trainer.types import FinishedRollout, Key, PartialRollout
 @dataclass(slots=True)
 class _UnderWay:
     partial: PartialRollout
-    """As it came."""
+    """The rollout as it was added."""
     version: int
-    """Of what is written from here on."""
+    """Version of the policy that generates the new tokens."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
-    def as_it_stands(self) -> PartialRollout:
+    def current(self) -> PartialRollout:
         before = self.partial
         return replace(
             before,
@@ -41,14 +41,14 @@ class PartialRollouts:
         self._texts = texts
         self._numbers = count()
         self._under_way: dict[str, _UnderWay] = {}
-        """By vLLM's name for the request."""
+        """vLLM's name of the request → the rollout."""
 
     @property
     def left(self) -> frozenset[Key]:
-        return frozenset(one.partial.key for one in self._under_way.values())
+        return frozenset(rollout.partial.key for rollout in self._under_way.values())
 
     def add(self, partial: PartialRollout, params: Any, version: int) -> None:
-        """`params`: vLLM's, for the rest of the partial rollout."""
+        """Add a rollout. `params`: vLLM's sampling parameters for the rest of the rollout."""
         from vllm.sampling_params import RequestOutputKind
 
         params.output_kind = RequestOutputKind.DELTA
@@ -58,34 +58,34 @@ class PartialRollouts:
         self._under_way[name] = _UnderWay(partial, version)
 
     def go_on(self, seconds: float) -> list[FinishedRollout]:
-        """Those that have ended when so many seconds are over, or when none is left."""
+        """Decode for `seconds`, or until no rollout is left. Return the finished rollouts."""
         deadline = time.monotonic() + seconds
         ended = []
         while self._under_way:
             for output in self._engine.step():
                 (written,) = output.outputs
-                one = self._under_way[output.request_id]
-                one.tokens += written.token_ids
-                one.log_probs += written.logprobs.logprobs
+                rollout = self._under_way[output.request_id]
+                rollout.tokens += written.token_ids
+                rollout.log_probs += written.logprobs.logprobs
                 if output.finished:
                     del self._under_way[output.request_id]
-                    ended.append(self._ended(one, written.finish_reason == "stop"))
+                    ended.append(self._ended(rollout, written.finish_reason == "stop"))
             if time.monotonic() >= deadline:
                 break
         return ended
 
-    def as_they_stand(self) -> list[PartialRollout]:
-        return [one.as_it_stands() for one in self._under_way.values()]
+    def partials(self) -> list[PartialRollout]:
+        return [rollout.current() for rollout in self._under_way.values()]
 
     def withdraw(self) -> list[PartialRollout]:
-        """All of them, out of the engine."""
-        partials = self.as_they_stand()
+        """Remove all rollouts from the engine, and return them with their tokens so far."""
+        partials = self.partials()
         self._engine.abort_request(list(self._under_way))
         self._under_way.clear()
         return partials
 
-    def _ended(self, one: _UnderWay, by_stop: bool) -> FinishedRollout:
-        partial = one.as_it_stands()
+    def _ended(self, rollout: _UnderWay, by_stop: bool) -> FinishedRollout:
+        partial = rollout.current()
         row = TokenRow(partial.tokens, partial.log_probs, by_stop, partial.versions)
         (completion,) = self._texts.completions([self._texts.prompt(partial.text)], [row])
         return FinishedRollout(partial.key, completion)

@@ -1,8 +1,8 @@
-"""Rollouts through vLLM, in the process of the actor that holds the engine.
+"""A rollout engine that generates with vLLM.
 
-With one GPU (or none) the engine's core and its worker run in this very process: no message
-between processes for each token, and who ends the actor has ended all of it. With tensor
-parallelism each rank is a process of its own, as vLLM has it.
+With one GPU, or none, vLLM's core and its worker run in the process of this actor. So no message
+passes between processes for each token, and the end of the actor ends everything. With tensor
+parallelism vLLM runs each rank in a process of its own.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRank, IpcHandl
 from trainer.weight_sync.shared_memory import SharedMemoryReceiver
 
 CPU_CACHE_BYTES = 1 << 30
-"""Of keys and values, where no share of the memory is asked for: vLLM would take nearly all."""
+"""Cache of keys and values if no fraction of the memory is set: vLLM would take nearly all."""
 DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray says what is whose
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray assigns the CPU cores
 }
 
 
@@ -72,9 +72,9 @@ class VLLMEngine:
         self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
         self._sampling: Sampling | None = None
-        """Of the partial rollouts."""
+        """Sampling of the partial rollouts."""
         self._withdrawn: list[PartialRollout] = []
-        """While weights come, or something else is written."""
+        """Rollouts that wait during a weight update or a call of `generate`."""
 
     def node(self) -> str:
         return shared_memory.node()
@@ -109,8 +109,8 @@ class VLLMEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         self._ready()
-        self._withdraw()  # vLLM would write the partial rollouts to their ends, and tell nobody
-        prompts = [self._texts.prompt(one.text) for one in requests for _ in one.seeds]
+        self._withdraw()  # else vLLM would finish the partial rollouts and drop the results
+        prompts = [self._texts.prompt(request.text) for request in requests for _ in request.seeds]
         seeds = [seed for request in requests for seed in request.seeds]
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
         params = [self._params(seed, sampling) for seed in seeds]
@@ -134,7 +134,7 @@ class VLLMEngine:
             raise RuntimeError(INCOMPLETE_WEIGHTS)
 
     def partials(self) -> list[PartialRollout]:
-        return [*self._withdrawn, *self._partials.as_they_stand()]
+        return [*self._withdrawn, *self._partials.partials()]
 
     def _withdraw(self) -> None:
         self._withdrawn = self._partials.withdraw()
@@ -147,7 +147,7 @@ class VLLMEngine:
         for partial in partials:
             assert self._sampling is not None
             written = len(partial.tokens)
-            # vLLM draws from the beginning of a seed's numbers: what goes on gets others.
+            # vLLM restarts a seed's random numbers, so the rest of a rollout gets another seed.
             seed = derive(partial.seed, "rest", written) if written else partial.seed
             rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
             self._partials.add(partial, self._params(seed, rest), self._intake.version)
@@ -161,7 +161,7 @@ class VLLMEngine:
             top_p=sampling.top_p if sampling.temperature else 1.0,
             max_tokens=sampling.max_new_tokens,
             stop_token_ids=self._stops,
-            logprobs=0,  # of the token that was drawn, and no other
+            logprobs=0,  # of the sampled token only
             flat_logprobs=True,
             detokenize=False,
         )
@@ -178,13 +178,13 @@ class VLLMEngine:
 
 
 def arguments(settings: EngineSettings) -> dict[str, Any]:
-    """What vLLM is started with, but for how weights come."""
+    """Return the arguments of vLLM's LLM, without those of weight updates."""
     own = settings.vllm
     on_gpu = not _on_cpus()
     result: dict[str, Any] = {
         "model": settings.model,
         "skip_tokenizer_init": True,
-        "generation_config": "vllm",  # sampling is ours: a model's own defaults have no say
+        "generation_config": "vllm",  # ignore the sampling defaults of the model
         "dtype": "bfloat16" if settings.mixed_precision else "float32",
         "max_model_len": settings.prompt_max_len + settings.generate_max_len,
         "tensor_parallel_size": own.tensor_parallel_size,
@@ -192,7 +192,7 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         "enable_prefix_caching": own.enable_prefix_caching,
         "enforce_eager": own.enforce_eager or not _compiles(),
         "enable_sleep_mode": own.enable_sleep and on_gpu,
-        # Before the nucleus is cut, after the temperature: either is exact where the other is 1.
+        # Needed: after the temperature, before top_p. Each mode is exact if the other is 1.
         "logprobs_mode": "processed_logprobs" if settings.top_p == 1 else "raw_logprobs",
     }
     if own.gpu_memory_utilization is not None:
@@ -203,7 +203,7 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
 
 
 def _executor(ranks: int) -> str:
-    """Which of vLLM's ways to start its ranks; over Ray where GPUs of a placement wait for them."""
+    """Return vLLM's executor for its ranks: Ray if a placement group reserves their GPUs."""
     if ranks == 1:
         return "uni"
     return "ray" if "VLLM_RAY_BUNDLE_INDICES" in os.environ else "mp"
@@ -221,9 +221,9 @@ def _transfer(backend: str) -> dict[str, Any]:
 
 
 def _on_cpus() -> bool:
-    """Whether vLLM computes on CPUs, by its build and the machine's GPUs.
+    """Return whether vLLM computes on CPUs, judged by its build and the machine's GPUs.
 
-    torch sees no GPU in the parent of tensor parallel ranks, which hold them all.
+    torch cannot tell: in the parent of tensor parallel ranks it sees no GPU.
     """
     from vllm.platforms import current_platform
 
@@ -231,21 +231,21 @@ def _on_cpus() -> bool:
 
 
 def _compiles() -> bool:
-    """Whether torch can build what it compiles: for CPUs with g++, which images leave out."""
+    """Return whether torch can compile: on CPUs it needs g++, which images leave out."""
     return shutil.which(os.environ.get("CXX", "g++")) is not None or not _on_cpus()
 
 
 def _prepare_environment() -> None:
-    """Before vLLM is imported: it reads its variables then."""
+    """Set vLLM's variables. Call it before vLLM is imported, because vLLM reads them then."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if not _compiles():  # parts of vLLM are compiled even where its models run eagerly
+    if not _compiles():  # parts of vLLM are compiled even if its models run eagerly
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 
 def _check_kernels() -> None:
-    """vLLM itself only warns where its kernels for CPUs cannot be loaded, and fails later."""
+    """Raise TrainingError if the CPU kernels cannot be loaded: vLLM only warns, and fails later."""
     if _on_cpus() and not hasattr(torch.ops._C, "init_cpu_memory_env"):
         raise TrainingError(
             "vLLM's kernels for CPUs cannot be loaded. They need libnuma: on Debian and Ubuntu "
@@ -256,13 +256,13 @@ def _check_kernels() -> None:
 def _generation_config(model: str) -> Any:
     try:
         return GenerationConfig.from_pretrained(model)
-    except OSError:  # it has none of its own: its configuration names the end token
+    except OSError:  # the model has none: its configuration names the end token
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
 
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """What leaves nothing to go on with in this process: a dead rank, a GPU's error."""
+    """Raise EngineFailedError for errors that end vLLM here: a dead rank, a GPU error."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     try:
@@ -285,6 +285,6 @@ def _explained(settings: EngineSettings, error: Exception) -> str:
 
     said = " ".join(str(error).split())
     return (
-        f"vLLM {__version__} cannot run {settings.model}: {said}. Where vLLM does not know the "
+        f"vLLM {__version__} cannot run {settings.model}: {said}. If vLLM does not know the "
         "model, --rollout_engine hf decodes with transformers"
     )

@@ -1,9 +1,9 @@
-"""The policy's weights on their way to the rollout engines, in parts of some megabytes.
+"""Sends the policy's weights to rollout engines through shared memory, in buckets.
 
-A part goes through shared memory: one copy into it, one out of it, the two at the same time for
-different parts; a policy that computes on the CPU has its parameters there and spares the first.
-Another node has a segment of its own, which one of its engines fills from the policy's by a stream;
-the others there read what it has filled.
+The policy copies a bucket into shared memory, and each engine copies it out. Both work at the same
+time on different buckets. A policy on the CPU has its parameters in shared memory already. Another
+node has its own segment: one of its engines fills it over a TCP stream, and its other engines read
+it there.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trainer.cluster.tcp_stream import Reader, Server
 from trainer.weight_sync.messages import Bucket, BucketSpec
 
 PART_BYTES = 256 << 20
-"""Small enough for writer and readers to work at the same time, large enough not to be felt."""
+"""Size of a bucket: small, so that writer and readers overlap; large, so that calls cost little."""
 CPU = torch.device("cpu")
 
 
 def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> BucketSpec:
-    """Tensors by name, each with its type and shape, one after the other."""
+    """Return entries for tensors of these types and shapes, one after the other."""
     end, entries = 0, []
     for name, (dtype, shape) in tensors.items():
         entries.append(Entry(name, _name(dtype), tuple(shape), end))
@@ -39,13 +39,13 @@ def laid_out(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> Bucket
 
 
 def size_of(entry: Entry) -> int:
-    """Bytes."""
+    """Return the bytes of a tensor."""
     dtype: torch.dtype = getattr(torch, entry.dtype)
     return math.prod(entry.shape) * dtype.itemsize
 
 
 def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
-    """`entries`, in order, in parts of at most `size` bytes, or of one tensor."""
+    """Return `entries`, in order, in buckets of at most `size` bytes, or of one tensor."""
     result: list[list[Entry]] = []
     room = 0.0
     for entry in entries:
@@ -58,22 +58,22 @@ def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
 
 
 class SharedMemorySender:
-    """One version of a model's weights, for engines to take; then the next.
+    """Offers one version of a model's weights to engines, then the next version.
 
-    The next may be offered once every engine has taken this one: the caller sees to that.
+    The caller must offer a version only after every engine has taken the version before.
     """
 
     def __init__(self, dtype: torch.dtype | None = None, port: int = 0) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None, and of buffers.
+        """`dtype`: the type that the engines compute with; None: each tensor's own, as for buffers.
 
-        `port`: where other nodes read; 0 for any.
+        `port`: TCP port for other nodes; 0: any free port.
         """
         self._dtype = dtype
         self._port = port
         self._state: Mapping[str, Tensor] = {}
         self._entries: BucketSpec = ()
         self._staged: BucketSpec = ()
-        """Those that there is room for."""
+        """Entries that the segment was made for."""
         self._segment: Segment | None = None
         self._server: Server | None = None
 
@@ -84,11 +84,10 @@ class SharedMemorySender:
         *,
         buffers: Collection[str] = (),
     ) -> list[BucketSpec]:
-        """The parts that there are of `state`; its tensors must stay as they are until taken.
+        """Return the buckets of `state`. Its tensors must not change until the engines took them.
 
-        `buffers`: those of them that are no parameters. They stay in their own precision: some
-        models keep them in fp32 whatever they compute with, as rounding would change the experts
-        that tokens are routed to.
+        `buffers`: names of tensors that are not parameters. They keep their own precision: some
+        models have them in fp32, because rounding would route tokens to other experts.
         """
         self._state = state
         kinds = {
@@ -99,9 +98,9 @@ class SharedMemorySender:
         return parts(self._entries, PART_BYTES if size is None else size)
 
     def adopt(self, model: nn.Module) -> None:
-        """Let the parameters of `model` lie in shared memory for good: none is copied there then.
+        """Move the parameters of `model` into shared memory, so that no offer copies them.
 
-        For a model on the CPU that is offered as it is.
+        For a model on the CPU whose parameters are offered without a change.
         """
         parameters = dict(model.named_parameters())
         self.offer(parameters)
@@ -110,7 +109,7 @@ class SharedMemorySender:
             parameters[name].data = place
 
     def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
-        """A part in shared memory: copied to its place there, unless it lies there.
+        """Copy a bucket into shared memory, unless it is there already. Return it.
 
         `abroad`: other nodes may read it, too.
         """
@@ -130,11 +129,11 @@ class SharedMemorySender:
         )
 
     def withdraw(self) -> None:
-        """Every engine has taken what was offered: its tensors are held here no longer."""
+        """Release the offered tensors: every engine has taken them."""
         self._state = {}
 
     def _room(self) -> Segment:
-        """For all of the offered tensors: the segment of the version before, if it fits."""
+        """Return a segment for all offered tensors: the last version's segment, if it fits."""
         if self._segment is None or self._staged != self._entries:
             last = self._entries[-1]
             size = aligned(last.offset + size_of(last))
@@ -143,9 +142,9 @@ class SharedMemorySender:
 
 
 class SharedMemoryReceiver:
-    """An engine's view of what it is given.
+    """Reads the offered weights in an engine.
 
-    Memory is kept from one version to the next: its pages are found once.
+    It keeps its mapping of the memory from one version to the next.
     """
 
     def __init__(self) -> None:
@@ -155,17 +154,17 @@ class SharedMemoryReceiver:
         self._segment: Segment | None = None
 
     def tensors(self, parcel: Bucket) -> Iterator[tuple[str, Tensor]]:
-        """Views of a parcel of this node, as it is until the next version."""
+        """Yield views of a bucket of this node, which are valid until the next version."""
         if self._buffer is None or self._address != parcel.address:
             self._address, self._buffer = parcel.address, shared_memory.attach(parcel.address)
         return _views(self._buffer, parcel.entries)
 
     def fetch(self, parcel: Bucket) -> Bucket:
-        """The same on this node, from another one. Raises TrainingError where that fails."""
+        """Copy a bucket of another node to this node. Raises TrainingError if that fails."""
         size = parcel.address.size
         if self._segment is None or self._segment.address.size != size:
             self._segment = Segment(size)
-        assert parcel.source is not None, "it was staged for its own node only"
+        assert parcel.source is not None, "the bucket was staged for its own node only"
         with (
             memoryview(self._segment.buffer) as whole,
             whole[parcel.begin : parcel.end] as target,
@@ -183,7 +182,7 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _copy(target: Tensor, source: Tensor) -> None:
-    """memcpy where it is one: torch's own copy takes a third longer."""
+    """Copy with memcpy if possible: torch's own copy takes a third longer."""
     plain = target.dtype == source.dtype and target.device == source.device == CPU
     if plain and target.is_contiguous() and source.is_contiguous():
         np.copyto(_bytes(target), _bytes(source))

@@ -1,7 +1,7 @@
-"""How new weights get into vLLM: its own weight-transfer calls, on each of the ways there are.
+"""Loads new weights into vLLM with vLLM's weight-transfer calls, for each backend.
 
-vLLM has an end of each way in its workers, found by its name. That of shared memory is ours
-(`vllm_weights`); `nccl` and `ipc` are vLLM's.
+vLLM's workers have a transfer engine for each backend, found by its name. The engine for shared
+memory is ours (`vllm_shared_memory`); `nccl` and `ipc` are vLLM's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.weight_sync import shared_memory, vllm_shared_memory
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRank, IpcHandle, Member
 
 AT_START: dict[str, dict[str, Any]] = {"shared_memory": {}, "ipc": {"packed": True}}
-"""What vLLM's end of a way is told before any weights; `nccl`'s is told where its group meets."""
+"""Backend → settings that vLLM's transfer engine gets first. `nccl` gets them in `join`."""
 
 
 class Intake:
@@ -27,18 +27,18 @@ class Intake:
         if backend in AT_START:
             llm.init_weight_transfer_engine({"init_info": AT_START[backend]})
         self.under_way = False
-        """An update has begun and is not committed."""
+        """A weight update has begun and is not committed."""
 
     def join(self, seat: GroupRank) -> None:
         self._llm.collective_rpc("leave_group")
         try:
             self._llm.init_weight_transfer_engine({"init_info": place_of(seat)})
-        except Exception as error:  # of vLLM's store, of NCCL, of a worker's process
+        except Exception as error:  # an error of vLLM's store, of NCCL, or of a worker's process
             said = " ".join(str(error).split())
             raise BrokenGroupError(f"{seat.host}, port {seat.port}: {said}") from error
 
     def begin(self) -> None:
-        if self.under_way:  # what came is of no use, and vLLM would take no tensor of it again
+        if self.under_way:  # end the incomplete update: vLLM refuses tensors that it has already
             self._llm.finish_weight_update()
         self._llm.start_weight_update()
         self.under_way = True
@@ -55,14 +55,16 @@ class Intake:
     def _update(self, info: dict[str, Any]) -> None:
         try:
             self._llm.update_weights({"update_info": info})
-        except RuntimeError as error:  # of NCCL or a GPU; vLLM is left with half of the weights
+        except (
+            RuntimeError
+        ) as error:  # an error of NCCL or a GPU: vLLM has an incomplete mix of weights
             said = " ".join(str(error).split())
             raise EngineFailedError(f"vLLM did not take a part of the weights: {said}") from error
 
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))
         self.under_way = False
-        self._llm.reset_prefix_cache()  # it holds what the old weights computed
+        self._llm.reset_prefix_cache()  # it has results of the old weights
 
     @property
     def version(self) -> int:
@@ -71,7 +73,7 @@ class Intake:
 
 
 def place_of(seat: GroupRank) -> dict[str, Any]:
-    """The fields of vLLM's NCCLWeightTransferInitInfo."""
+    """Return the fields of vLLM's NCCLWeightTransferInitInfo."""
     return {
         "master_address": seat.host,
         "master_port": seat.port,
@@ -83,7 +85,7 @@ def place_of(seat: GroupRank) -> dict[str, Any]:
 
 
 def kinds_of(part: BucketSpec) -> dict[str, Any]:
-    """The fields of vLLM's NCCLWeightTransferUpdateInfo."""
+    """Return the fields of vLLM's NCCLWeightTransferUpdateInfo."""
     return {
         "names": [entry.name for entry in part],
         "dtype_names": [entry.dtype for entry in part],
@@ -92,8 +94,8 @@ def kinds_of(part: BucketSpec) -> dict[str, Any]:
 
 
 def opened(lent: Sequence[IpcHandle]) -> dict[str, Any]:
-    """The fields of vLLM's IPCWeightTransferUpdateInfo: each worker finds its own GPU's handle."""
+    """Return the fields of vLLM's IPCWeightTransferUpdateInfo, with a handle for each GPU."""
     return kinds_of(lent[0].bucket) | {
         "tensor_sizes": [shared_memory.size_of(entry) for entry in lent[0].bucket],
-        "ipc_handles": {one.gpu: pickle.loads(one.handle) for one in lent},
+        "ipc_handles": {handle.gpu: pickle.loads(handle.handle) for handle in lent},
     }

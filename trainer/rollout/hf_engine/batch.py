@@ -1,4 +1,4 @@
-"""Rows under decoding: their cache, and the logits from which each draws its next token."""
+"""A batch of rows in decoding: their cache, and the logits of their next tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.types import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A prompt and its rows: where its completions go in the result."""
+    """A prompt, and the rows of the result that its completions fill."""
 
     tokens: Sequence[int]
     rows: IntArray
@@ -36,10 +36,10 @@ class DecodingBatch:
         self._model = model
         self._cache = cache
         self._lengths = lengths
-        """[B] tokens of each row in the cache."""
+        """[B] number of tokens of each row in the cache."""
 
     def advance(self, tokens: Tensor) -> None:
-        """Each row goes on by its token of `tokens` [B]."""
+        """Append one token to each row, from `tokens` [B]."""
         positions = self._lengths[:, None]
         self._lengths = self._lengths + 1
         width = self._cache.get_seq_length() + 1
@@ -47,14 +47,14 @@ class DecodingBatch:
         self.logits = _forward(self._model, tokens[:, None], mask, positions, self._cache)
 
     def keep(self, index: Tensor) -> None:
-        """Only the rows of `index`, in no wider a cache than they need."""
+        """Keep only the rows of `index`, and shrink the cache to their width."""
         self.rows = self.rows[index.cpu().numpy()]
         self.logits = self.logits[index]
         self._lengths = self._lengths[index]
         self._cache.keep(index, int(self._lengths.max()))
 
     def join(self, other: DecodingBatch) -> None:
-        """The rows of `other` after these."""
+        """Append the rows of `other`."""
         self._cache.join(other._cache)
         self.rows = np.concatenate([self.rows, other.rows])
         self.logits = torch.cat([self.logits, other.logits])
@@ -62,7 +62,7 @@ class DecodingBatch:
 
 
 def prefill(model: Any, pieces: Sequence[Piece], device: torch.device) -> DecodingBatch:
-    """A batch of all rows of `pieces`; each prompt passes through the model once."""
+    """Return a batch of all rows of `pieces`; each prompt passes through the model once."""
     width = max(len(piece.tokens) for piece in pieces)
     padded = np.zeros((len(pieces), width), dtype=np.int64)
     for row, piece in enumerate(pieces):
@@ -80,7 +80,7 @@ def prefill(model: Any, pieces: Sequence[Piece], device: torch.device) -> Decodi
 
 
 def _mask(lengths: Tensor, width: int) -> Tensor | None:
-    """[B, width] true where a row has a token; None where all are full, which attends faster."""
+    """Return [B, width] true if a row has a token; None if all rows are full, which is faster."""
     if int(lengths.min()) == width:
         return None
     return torch.arange(width, device=lengths.device) >= (width - lengths)[:, None]
@@ -89,7 +89,7 @@ def _mask(lengths: Tensor, width: int) -> Tensor | None:
 def _forward(
     model: Any, tokens: Tensor, mask: Tensor | None, positions: Tensor, cache: RowsCache
 ) -> Tensor:
-    """Logits [B, V] after the last of `tokens` [B, T]."""
+    """Return logits [B, V] after the last of `tokens` [B, T]."""
     inputs = {
         "input_ids": tokens,
         "attention_mask": mask,
@@ -97,7 +97,7 @@ def _forward(
         "use_cache": True,
         "logits_to_keep": 1,
     }
-    # Models that place tokens by their distance alone (ALiBi) take no positions.
+    # Models that use only distances between tokens (ALiBi) take no positions.
     if "position_ids" in inspect.signature(model.forward).parameters:
         inputs["position_ids"] = positions
     logits: Tensor = model(**inputs).logits[:, -1]

@@ -1,7 +1,7 @@
-"""The keys and values of a batch under decoding, whose rows come and go.
+"""The keys and values of a decoding batch whose rows change.
 
-Rows are aligned on the right: every row's newest token is in the last column, so that one write
-serves all of them, and columns before a row's first token are masked by the caller.
+Rows are aligned on the right: every row's newest token is in the last column, so one write serves
+all rows. The caller masks the columns before a row's first token.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 SPARE = 32
-"""Columns that a grown buffer has free at least."""
+"""Fewest free columns of a buffer after it has grown."""
 
 
 class RowsLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values [B, heads, T, size], in buffers with room for more columns.
 
-    DynamicLayer copies everything for each new token; this one when a buffer is full.
+    DynamicLayer copies everything for each new token, this layer only when a buffer is full.
     """
 
     keys: Tensor
@@ -44,7 +44,7 @@ class RowsLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def replace(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Keys and values → what `change` makes of each."""
+        """Replace keys and values by the results of `change`."""
         self._hold(change(self.keys), change(self.values))
 
     def _hold(self, keys: Tensor, values: Tensor, at_least: int = 0) -> None:
@@ -53,21 +53,21 @@ class RowsLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class RowsCache(Cache):  # type: ignore[misc]
-    """A transformers cache of RowsLayers, whatever windows the model's own layers have.
+    """A transformers cache of RowsLayers.
 
-    A layer with a sliding window keeps all of its columns here; the model's mask cuts the window.
+    A layer with a sliding window keeps all its columns here; the model's mask cuts the window.
     """
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RowsLayer)
 
     def keep(self, rows: Tensor, width: int) -> None:
-        """The last `width` columns of `rows`, in this order; a row may come more than once."""
+        """Keep the last `width` columns of `rows`, in this order. A row may occur twice."""
         for layer in self.layers:
             layer.replace(lambda content: content[..., -width:, :].index_select(0, rows))
 
     def join(self, other: RowsCache) -> None:
-        """The rows of `other` after these; the narrower of the two gets empty columns in front."""
+        """Append the rows of `other`. The narrower cache gets empty columns."""
         width = max(self.get_seq_length(), other.get_seq_length())
         for layer, added in zip(self.layers, other.layers, strict=True):
             keys = torch.cat([_widened(layer.keys, width), _widened(added.keys, width)])
@@ -76,16 +76,16 @@ class RowsCache(Cache):  # type: ignore[misc]
 
 
 def holds(config: Any) -> bool:
-    """Whether a model of this configuration remembers by keys and values alone.
+    """Return whether a model with this configuration has no state but keys and values.
 
-    A layer with a recurrent state cannot be aligned on the right by leaving columns out.
+    A recurrent state cannot be aligned on the right, because it has no columns.
     """
     known = (DynamicLayer, DynamicSlidingWindowLayer)
     return all(type(layer) in known for layer in DynamicCache(config=config).layers)
 
 
 def _with_room(content: Tensor, at_least: int) -> tuple[Tensor, Tensor]:
-    """A buffer that begins with `content`, and the view of what it begins with."""
+    """Return a buffer that begins with `content`, and a view of that beginning."""
     width = content.shape[-2]
     capacity = max(width, at_least) + max(SPARE, width // 2)
     buffer = content.new_empty((*content.shape[:-2], capacity, content.shape[-1]))

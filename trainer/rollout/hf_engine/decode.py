@@ -1,8 +1,7 @@
-"""The decoding loop: a batch of completions that others join, at any time, as some of them end.
+"""The decoding loop: a batch of completions, in which waiting prompts replace finished rows.
 
-Rows that have ended leave, prompts that wait take their places, and a prompt with several
-completions passes through the model once. What a row contains depends on its prompt and its seed
-alone, up to the rounding of batched sums: see `streams`.
+A prompt with several completions passes through the model once. The content of a row depends only
+on its prompt and its seed, up to the rounding of batched sums: see `sampling`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from trainer.rollout.hf_engine.sampling import draw, uniforms
 from trainer.types import BoolArray, FloatArray, IntArray, Sampling
 
 IDLE_SHARE = 1 / 8
-"""Regroup once this share of the places is idle: fewer are not worth the copying."""
+"""Regroup if this fraction of the slots is idle: below it the copy costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """What was drawn for each of R rows; only the first `lengths` entries of a row count."""
+    """The sampled tokens of R rows; only the first `lengths` entries of a row are valid."""
 
     tokens: IntArray
     """[R, max_new_tokens]"""
@@ -34,10 +33,10 @@ class DecodedRows:
     lengths: IntArray
     """[R]"""
     finished: BoolArray
-    """[R] ended by a stop token."""
+    """[R] true if a stop token ended the row."""
 
     @classmethod
-    def nothing(cls, rows: int, longest: int) -> DecodedRows:
+    def empty(cls, rows: int, longest: int) -> DecodedRows:
         return cls(
             np.zeros((rows, longest), dtype=np.int64),
             np.zeros((rows, longest), dtype=np.float32),
@@ -45,8 +44,8 @@ class DecodedRows:
             np.zeros(rows, dtype=np.bool_),
         )
 
-    def and_also(self, other: DecodedRows) -> DecodedRows:
-        """With the rows of `other` after these."""
+    def with_rows(self, other: DecodedRows) -> DecodedRows:
+        """Return these rows and then the rows of `other`."""
         return DecodedRows(
             np.concatenate([self.tokens, other.tokens]),
             np.concatenate([self.log_probs, other.log_probs]),
@@ -55,19 +54,20 @@ class DecodedRows:
         )
 
     def row(self, row: int) -> tuple[IntArray, FloatArray, bool]:
-        """Its tokens, their log-probabilities, and whether a stop token ended it."""
+        """Return a row's tokens and log-probabilities, and whether a stop token ended it."""
         length = self.lengths[row]
         tokens, log_probs = self.tokens[row, :length], self.log_probs[row, :length]
         return tokens, log_probs, bool(self.finished[row])
 
     def going(self, rows: IntArray) -> BoolArray:
+        """Return which of `rows` are unfinished."""
         going: BoolArray = ~self.finished[rows] & (self.lengths[rows] < self.tokens.shape[1])
         return going
 
     def note(
         self, rows: IntArray, tokens: IntArray, log_probs: FloatArray, stops: IntArray
     ) -> None:
-        """One more token for each of `rows`."""
+        """Append one token to each of `rows`."""
         at = self.lengths[rows]
         self.tokens[rows, at] = tokens
         self.log_probs[rows, at] = log_probs
@@ -77,7 +77,7 @@ class DecodedRows:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """What rows are decoded with: one model, at most `slots` rows at a time."""
+    """A model, and its limits: at most `slots` rows at a time."""
 
     model: Any
     stops: Sequence[int]
@@ -91,7 +91,7 @@ class Decoder:
         seeds: Sequence[Sequence[int]],
         sampling: Sampling,
     ) -> DecodedRows:
-        """One row for each seed of each prompt, in order."""
+        """Return one row for each seed of each prompt, in order."""
         decoding = Decoding(self, sampling)
         decoding.add(prompts, seeds)
         while decoding.busy:
@@ -100,11 +100,11 @@ class Decoder:
 
 
 class Decoding:
-    """Rows under way, of one sampling."""
+    """The decoding of rows that share their sampling settings."""
 
     def __init__(self, decoder: Decoder, sampling: Sampling) -> None:
-        self.written = DecodedRows.nothing(0, sampling.max_new_tokens)
-        """Of all rows that were ever added."""
+        self.written = DecodedRows.empty(0, sampling.max_new_tokens)
+        """Tokens of all rows that were ever added."""
         self._decoder = decoder
         self._sampling = sampling
         self._stops = np.array(decoder.stops)
@@ -122,9 +122,9 @@ class Decoding:
         seeds: Sequence[Sequence[int]],
         begun: DecodedRows | None = None,
     ) -> None:
-        """One more row for each seed of each prompt.
+        """Add a row for each seed of each prompt.
 
-        `begun`: what is written of each row already, with which its prompt here ends.
+        `begun`: tokens that each row has already; its prompt here ends with them.
         """
         counts = [len(of_prompt) for of_prompt in seeds]
         first = len(self._streams)
@@ -133,11 +133,11 @@ class Decoding:
         added = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
         self._streams = np.concatenate([self._streams, added])
         longest = self._sampling.max_new_tokens
-        self.written = self.written.and_also(begun or DecodedRows.nothing(len(added), longest))
+        self.written = self.written.with_rows(begun or DecodedRows.empty(len(added), longest))
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One token more for each row in the batch."""
+        """Decode one token for each row in the batch."""
         batch = self._batch = self._admit()
         tokens = self._draw(batch)
         going = self.written.going(batch.rows)
@@ -151,7 +151,7 @@ class Decoding:
         batch.advance(tokens)
 
     def _admit(self) -> DecodingBatch:
-        """The batch, joined by as many of the waiting prompts as there is room for."""
+        """Return the batch, with as many waiting prompts as it has room for."""
         batch, slots = self._batch, self._decoder.slots
         room = slots - (len(batch.rows) if batch else 0)
         admitted: list[Piece] = []
@@ -164,11 +164,11 @@ class Decoding:
         if batch and added:
             batch.join(added)
         joined = batch or added
-        assert joined is not None  # a piece fits into an empty batch
+        assert joined is not None  # every piece fits into an empty batch
         return joined
 
     def _draw(self, batch: DecodingBatch) -> Tensor:
-        """A token for every row [B], noted for those that have not ended."""
+        """Sample a token for every row [B], and store the tokens of unfinished rows."""
         numbers = uniforms(self._streams[batch.rows], self.written.lengths[batch.rows])
         on_device = torch.from_numpy(numbers).to(self._decoder.device)
         tokens, log_probs = draw(batch.logits, on_device, self._sampling)
@@ -185,7 +185,7 @@ class Decoding:
 def _pieces(
     prompts: Sequence[Sequence[int]], counts: Sequence[int], slots: int, first: int
 ) -> list[Piece]:
-    """Prompts with their rows from `first` on; a piece has no more rows than there are slots."""
+    """Return the prompts with their rows from `first` on, at most `slots` rows a piece."""
     ends = first + np.cumsum(counts)
     return [
         Piece(prompt, np.arange(start, min(start + slots, end)))

@@ -1,4 +1,4 @@
-"""Partial rollouts under way in a transformers engine, with one version of its weights."""
+"""Unfinished rollouts in a transformers engine, decoded with one version of its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.types import FinishedRollout, IntArray, Key, PartialRollout, Sampli
 
 
 class PartialRollouts:
-    """Written on from their prompts and what they have: all new tokens are of `version`."""
+    """Continues rollouts from their prompts and tokens; all new tokens are of `version`."""
 
     def __init__(self, decoder: Decoder, texts: Texts, sampling: Sampling, version: int) -> None:
         self._decoder = decoder
@@ -23,7 +23,7 @@ class PartialRollouts:
         self._version = version
         self._decoding = Decoding(decoder, sampling)
         self._rows: dict[int, tuple[PartialRollout, list[int]]] = {}
-        """Row → the partial rollout as it came, and its prompt's tokens; of those under way."""
+        """Unfinished row → the partial rollout as it was added, and its prompt's tokens."""
 
     @property
     def left(self) -> frozenset[Key]:
@@ -41,13 +41,13 @@ class PartialRollouts:
         self._decoding.add(prompts, seeds, _begun(partials, self._sampling.max_new_tokens))
 
     def with_weights_of(self, version: int) -> PartialRollouts:
-        """The same partial rollouts: keys and values of the old weights are forgotten."""
+        """Return the same rollouts for new weights, without keys and values of the old weights."""
         renewed = PartialRollouts(self._decoder, self._texts, self._sampling, version)
         renewed.add(self.partials())
         return renewed
 
     def go_on(self, seconds: float) -> list[FinishedRollout]:
-        """Those that have ended when so many seconds are over, or when none is left."""
+        """Decode for `seconds`, or until no rollout is left. Return the finished rollouts."""
         deadline = time.monotonic() + seconds
         while self._decoding.busy:
             self._decoding.step()
@@ -56,7 +56,7 @@ class PartialRollouts:
         return self._ended()
 
     def partials(self) -> list[PartialRollout]:
-        """Those under way, as they stand."""
+        """Return the unfinished rollouts with their tokens so far."""
         return [self._partial(row) for row in self._rows]
 
     def _ended(self) -> list[FinishedRollout]:
@@ -86,7 +86,7 @@ def _extended(versions: IntArray, length: int, version: int) -> IntArray:
 
 
 def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[PartialRollout]]:
-    """Neighbours that begin with the same prompt; one that has tokens already is alone."""
+    """Group neighbours with the same prompt. A rollout that has tokens already is alone."""
 
     def begins(partial: PartialRollout) -> tuple[int, int]:
         return partial.key[0], partial.key[1] if len(partial.tokens) else -1
@@ -96,7 +96,7 @@ def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[Parti
 
 
 def _begun(partials: Sequence[PartialRollout], longest: int) -> DecodedRows:
-    written = DecodedRows.nothing(len(partials), longest)
+    written = DecodedRows.empty(len(partials), longest)
     for row, partial in enumerate(partials):
         length = len(partial.tokens)
         written.tokens[row, :length] = partial.tokens
