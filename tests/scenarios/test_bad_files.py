@@ -303,7 +303,7 @@ def test_the_plan_shows_every_warning_of_the_trainers(
     given = ("--deepcompile", "--lora_alpha", "8")
     settings = read_settings(environ, flags(root, *given))
     said = [
-        "--deepcompile has no effect: models run as they are",
+        "--deepcompile has no effect: models run uncompiled",
         "--lora_alpha has no effect: it needs --lora_rank",
     ]
     assert plan.main(settings, True) == 0

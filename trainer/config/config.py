@@ -159,7 +159,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def scoring_tokens(self) -> int:
-        """Budget of a pass without gradients, where batches are dynamic."""
+        """Tokens of a pass without gradients, if batches are dynamic."""
         return self.rollout_max_tokens_per_gpu or self.train_max_tokens_per_gpu
 
     @property
@@ -172,7 +172,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def wandb_key(self) -> str | None:
-        """The key that --use_wandb was given; None: it is in the environment, if anywhere."""
+        """The key of --use_wandb; None: the environment may have it."""
         return self.use_wandb if self.use_wandb not in ("", "yes") else None
 
     def total_steps(self, prompts: int) -> int:

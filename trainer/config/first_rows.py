@@ -18,7 +18,7 @@ SCORED = 4
 
 
 def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) -> str | None:
-    """That none of the first rows can be scored, in a sentence; None where one can.
+    """Return a sentence if none of the first rows can be scored; None if one can.
 
     The completion is the label itself, as far as anyone knows the likeliest to be understood.
     """
@@ -59,10 +59,10 @@ def _remedy(key: str | None, label: str | None) -> str:
 
 
 def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
-    """Which prompt has no token to go on from, in a sentence; None where all have.
+    """Return a sentence that names a prompt without tokens; None if all have tokens.
 
     Where the tokeniser is no file of the tokenizers library the engines themselves find out. Raises
-    OSError where the disk fails.
+    OSError if the disk fails.
     """
     file = Path(config.pretrain) / "tokenizer.json"
     if config.apply_chat_template or not file.is_file():

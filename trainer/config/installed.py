@@ -57,7 +57,7 @@ def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:
 def model_faults(config: Config) -> list[str]:
     """One sentence for each damaged or missing file of the models on this disk.
 
-    Raises OSError where the disk itself fails.
+    Raises OSError if the disk fails.
     """
     reward = reward_models.names(config) if config.has_reward_model else ()
     critic = config.critic_pretrain if config.has_critic else ""
@@ -160,7 +160,7 @@ def _rotary_faults(config: Config) -> Iterator[str]:
 
 
 def _positions(shape: dict[str, Any]) -> int | None:
-    """How many a model has; None where its rotary embedding is scaled, or where nobody says."""
+    """Return the positions of a model; None if its rotary embedding is scaled, or if unknown."""
     scaled = _scaling(shape) != "default"
     return None if scaled else shape.get("max_position_embeddings")
 
@@ -172,7 +172,7 @@ def _scaling(shape: dict[str, Any]) -> str:
 
 
 def _shape(model: str) -> dict[str, Any]:
-    """A language model's sizes by transformers' names; none where it is not on this disk."""
+    """Return a language model's sizes by transformers' names; empty if it is not on this disk."""
     try:
         config: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Pure: flags → the layout of a run: each role's GPUs, on how many nodes, shared with which roles.
+"""The layout of a run: the GPUs of each role, on how many nodes, and shared with which roles.
 
-A slot is a GPU, or a share of a CPU on machines without GPUs. `trainer.cluster.bin_packing` decides
-which of the two, and on which node. Torch-free and Ray-free: the head checks its nodes with it.
+A slot is a GPU, or a fraction of a CPU on machines without GPUs. `trainer.cluster.bin_packing`
+decides which of the two, and on which node. Pure: the head checks its nodes with it.
 """
 
 from __future__ import annotations

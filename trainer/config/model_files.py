@@ -1,8 +1,7 @@
-"""Whether a model can be loaded, judged by the files of its directory. Torch-free.
+"""Checks whether a model can be loaded, by the files of its directory.
 
-transformers itself is not asked: to import it takes seconds, and a node would spend them before it
-does anything else. What only a load can find, the process that loads tells
-(`trainer.models.hub`).
+It does not import transformers, which takes seconds before a node can do anything else. Other
+faults are found by the process that loads the model (`trainer.models.hub`).
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ VOCABULARIES = (
     "tekken.json",
     "*.tiktoken",
 )
-"""Any of these is a tokeniser."""
+"""Files with the vocabulary of a tokeniser; one is enough."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 IMAGES = ("vision_config", "mm_vision_tower", "image_token_id", "image_token_index")
-"""Keys of config.json that a model for text alone does not have."""
+"""Keys of config.json that only models of images and text have."""
 
 
 def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
-    """A sentence for each file that is missing or damaged, with the file's name.
+    """Yield a sentence for each file that is missing or damaged, with the file's name.
 
-    `tokenizer`: whether the model's own one is needed. Raises OSError where the disk itself fails.
+    `tokenizer`: whether the model's own tokeniser is needed. Raises OSError if the disk fails.
     """
     path = directory / "config.json"
     try:
@@ -53,7 +52,7 @@ def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    """Raises ValueError, whose message has the file's name, where it holds none."""
+    """Return the JSON object in the file. Raises ValueError, with its name, if there is none."""
     try:
         with with_path(path):
             content = json.loads(path.read_bytes())
@@ -88,19 +87,19 @@ def _type_faults(path: Path, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_known(model_type: str) -> bool:
-    """Whether transformers has the type; also where it does not tell."""
+    """Return whether transformers has the type, or does not list its types."""
     found = PathFinder.find_spec("transformers")
     if found is None or not found.submodule_search_locations:
         return True
     models = Path(found.submodule_search_locations[0]) / "models"
     names = _model_types(models / "auto" / "auto_mappings.py")
-    # A few types are not in that table, and named like their module.
+    # A few types are not in that table, but have a module of their name.
     return not names or model_type in names or (models / model_type.replace("-", "_")).is_dir()
 
 
 @cache
 def _model_types(table: Path) -> frozenset[str]:
-    """The names in transformers' own table of types, a module that imports nothing of it."""
+    """Return the names in transformers' table of types, a module without imports."""
     loader = SourceFileLoader("rollcall_model_types", str(table))
     spec = spec_from_loader(loader.name, loader)
     if spec is None or not table.is_file():
@@ -111,7 +110,7 @@ def _model_types(table: Path) -> frozenset[str]:
 
 
 def _weight_faults(directory: Path) -> Iterator[str]:
-    """As transformers looks for them: the first of these that is there is what it reads."""
+    """Yield faults of the weights. transformers reads the first of these files that exists."""
     for name, check in ((SAFETENSORS, _safetensors_fault), (PICKLED, _pickled_fault)):
         whole, index = directory / name, directory / f"{name}.index.json"
         if whole.is_file():
@@ -135,7 +134,7 @@ def _weight_faults(directory: Path) -> Iterator[str]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index names. Raises ValueError where it is damaged."""
+    """Return the files that an index names. Raises ValueError if it is damaged."""
     named = _json_object(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise ValueError(f"{index} is damaged: it has no weight_map")
@@ -145,13 +144,13 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _safetensors_fault(path: Path) -> str | None:
-    """The library compares the header with the file's length, and reads no tensor."""
+    """Return a fault of the file. The library compares header and length, and reads no tensor."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         return "is missing, and the index names it"
     try:
-        with with_path(path), path.open("rb"):  # the library has one error for whatever this raises
+        with with_path(path), path.open("rb"):  # the library has one error for all of these
             pass
         with with_errno(path), safe_open(path, framework="np"):
             return None
@@ -162,7 +161,7 @@ def _safetensors_fault(path: Path) -> str | None:
 
 
 def _pickled_fault(path: Path) -> str | None:
-    """torch writes a zip archive, with its directory at the end; of old a bare pickle."""
+    """Return a fault of the file: torch writes a zip archive, or in old versions a bare pickle."""
     if not path.is_file():
         return "is missing, and the index names it"
     with with_path(path), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Flags that were given for nothing: the run would be the same without them."""
+"""Warnings for flags that have no effect beside the others."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trainer.config.config import Config
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """Flags that have no effect where `where` holds."""
+class NoEffect:
+    """Flags that have no effect if `when` is true of the flags."""
 
     flags: tuple[str, ...]
-    where: Callable[[Config], bool]
+    when: Callable[[Config], bool]
     why: str
 
 
-IDLE = (
-    Idle(("lambd",), lambda c: not c.has_critic, "only --advantage_estimator gae has a lambda"),
-    Idle(
+NO_EFFECT = (
+    NoEffect(("lambd",), lambda c: not c.has_critic, "only --advantage_estimator gae has a lambda"),
+    NoEffect(
         (
             "critic_pretrain",
             "critic_learning_rate",
@@ -37,54 +37,54 @@ IDLE = (
         lambda c: not c.has_critic,
         "there is no critic without --advantage_estimator gae",
     ),
-    Idle(
+    NoEffect(
         ("value_head_prefix",),
         lambda c: not (c.has_critic or c.has_reward_model),
         "there is no reward model, and no critic without --advantage_estimator gae",
     ),
-    Idle(
+    NoEffect(
         ("freezing_actor_steps",),
         lambda c: not c.has_critic and c.freezing_actor_steps <= 0,
         "there is no critic without --advantage_estimator gae",
     ),
-    Idle(
+    NoEffect(
         ("no_advantage_std_norm",),
         lambda c: not c.advantage.whitens,
         "this --advantage_estimator is not whitened; dr_grpo is GRPO without the deviation",
     ),
-    Idle(
+    NoEffect(
         ("eps_clip",),
         lambda c: c.loss.eps_clip_low_high is not None,
         "--eps_clip_low_high gives both bounds",
     ),
-    Idle(
+    NoEffect(
         ("loss_aggregation",),
         lambda c: c.loss.policy_loss_type == "gspo",
         "--policy_loss_type gspo has one ratio for a sequence, and takes the mean of sequences",
     ),
-    Idle(
+    NoEffect(
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
         lambda c: c.loss.policy_loss_type == "gspo" and c.correction.level != "off",
         "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
     ),
-    Idle(("kl_target",), lambda c: c.kl.init_coef == 0, "--init_kl_coef 0 leaves the KL out"),
-    Idle(("kl_horizon",), lambda c: c.kl.target is None, "it needs --kl_target"),
-    Idle(
+    NoEffect(("kl_target",), lambda c: c.kl.init_coef == 0, "--init_kl_coef 0 leaves the KL out"),
+    NoEffect(("kl_horizon",), lambda c: c.kl.target is None, "it needs --kl_target"),
+    NoEffect(
         ("kl_estimator", "use_kl_loss"),
         lambda c: not c.kl.has_reference,
         "--init_kl_coef 0 leaves the reference out",
     ),
-    Idle(
+    NoEffect(
         ("kl_unbiased_gradient",),
         lambda c: not c.kl.use_loss,
         "a KL in the reward has no gradient: it needs --use_kl_loss",
     ),
-    Idle(
+    NoEffect(
         ("ref_reward_offload",),
         lambda c: not (c.kl.has_reference or c.has_reward_model),
         "there is no reference (--init_kl_coef 0) and no reward model",
     ),
-    Idle(
+    NoEffect(
         (
             "reward_pretrain",
             "reward_combine",
@@ -95,63 +95,63 @@ IDLE = (
         lambda c: not c.has_reward_model,
         "--remote_rm_url gives the rewards",
     ),
-    Idle(
+    NoEffect(
         ("reward_combine",),
         lambda c: c.has_reward_model and "," not in c.reward_pretrain,
         "there is one reward model",
     ),
-    Idle(
+    NoEffect(
         ("colocate_critic_reward",),
         lambda c: not (c.has_critic and c.has_reward_model),
         "it needs a critic and a --reward_pretrain",
     ),
-    Idle(
+    NoEffect(
         ("colocate_actor_ref", "ref_resources"),
         lambda c: not c.kl.has_reference,
         "--init_kl_coef 0 leaves the reference out",
     ),
-    Idle(
+    NoEffect(
         ("critic_resources",),
         lambda c: not c.has_critic,
         "there is no critic without --advantage_estimator gae",
     ),
-    Idle(
+    NoEffect(
         ("dynamic_filtering_reward_range",),
         lambda c: not c.filtering.enabled,
         "it needs --dynamic_filtering",
     ),
-    Idle(
+    NoEffect(
         ("overlong_penalty_factor",),
         lambda c: c.shaping.overlong_buffer_len is None,
         "it needs --overlong_buffer_len",
     ),
-    Idle(
+    NoEffect(
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
         lambda c: c.correction.level == "off",
         "it needs --is_correction_level",
     ),
-    Idle(
+    NoEffect(
         ("lora_alpha", "lora_dropout", "target_modules"),
         lambda c: c.lora.rank == 0,
         "it needs --lora_rank",
     ),
-    Idle(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
-    Idle(
+    NoEffect(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
+    NoEffect(
         ("train_max_tokens_per_gpu", "rollout_max_tokens_per_gpu"),
         lambda c: not c.use_dynamic_batch,
         "it needs --use_dynamic_batch",
     ),
-    Idle(
+    NoEffect(
         ("flash_attn",),
         lambda c: not c.mixed_precision,
         "flash attention computes in bf16: it needs --param_dtype bf16",
     ),
-    Idle(
+    NoEffect(
         ("micro_train_batch_size",),
         lambda c: c.use_dynamic_batch,
         "--use_dynamic_batch cuts passes by tokens",
     ),
-    Idle(
+    NoEffect(
         (
             "vllm_tensor_parallel_size",
             "vllm_gpu_memory_utilization",
@@ -162,66 +162,66 @@ IDLE = (
         lambda c: c.rollout_engine == "hf",
         "--rollout_engine hf decodes with transformers, not with vLLM",
     ),
-    Idle(
+    NoEffect(
         ("vllm_tensor_parallel_size",),
         lambda c: c.rollout_engine == "auto" and not layout.is_exact(c),
         "with this --top_p and --temperature --rollout_engine auto is hf: one GPU for each engine",
     ),
-    Idle(
+    NoEffect(
         ("min_lr_ratio",),
         lambda c: c.policy_optimizer.lr_scheduler != "cosine_with_min_lr",
         "only --lr_scheduler cosine_with_min_lr has a minimum",
     ),
-    Idle(
+    NoEffect(
         ("lr_warmup_ratio",),
         lambda c: c.policy_optimizer.lr_scheduler == "constant",
         "--lr_scheduler constant has no warm-up; constant_with_warmup has",
     ),
-    Idle(
+    NoEffect(
         ("num_episodes",),
         lambda c: c.max_steps is not None,
-        "--max_steps says where the run ends",
+        "--max_steps limits the run",
     ),
-    Idle(
+    NoEffect(
         ("eval_steps", "eval_n_samples_per_prompt", "eval_temperature"),
         lambda c: c.eval_dataset is None,
         "it needs --eval_dataset",
     ),
-    Idle(
+    NoEffect(
         ("best_metric_key",),
         lambda c: c.eval_dataset is None and c.best_metric_key != "none",
         "it needs --eval_dataset",
     ),
-    Idle(
+    NoEffect(
         ("max_staleness", "partial_rollout"),
         lambda c: not c.async_train,
         "it needs --async_train",
     ),
-    Idle(
+    NoEffect(
         ("partial_rollout",),
         lambda c: c.async_train and c.max_staleness == 0,
-        "--max_staleness 0 leaves no completion under way when weights come",
+        "--max_staleness 0: no completion is unfinished when new weights come",
     ),
-    Idle(
+    NoEffect(
         ("adam_offload", "overlap_comm", "grad_accum_dtype"),
         lambda c: c.sharding.zero_stage == 0,
         "it needs --zero_stage",
     ),
-    Idle(("zpg",), lambda c: c.sharding.zero_stage < 3, "only --zero_stage 3 shards weights"),
-    Idle(
+    NoEffect(("zpg",), lambda c: c.sharding.zero_stage < 3, "only --zero_stage 3 shards weights"),
+    NoEffect(
         ("wandb_project", "wandb_run_name", "wandb_group", "wandb_org"),
         lambda c: not c.wandb_wanted,
         "it needs --use_wandb or WANDB_API_KEY",
     ),
 )
-"""Every flag that has an effect only beside another."""
+"""Flags whose effect depends on other flags."""
 
 
 def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
-    """A sentence for each flag that was given for nothing, or for something unexpected."""
-    for idle in IDLE:
-        if idle.where(config):
-            yield from (f"--{f} has no effect: {idle.why}" for f in idle.flags if f in given)
+    """Yield a sentence for each given flag with no effect, or with an unexpected one."""
+    for rule in NO_EFFECT:
+        if rule.when(config):
+            yield from (f"--{f} has no effect: {rule.why}" for f in rule.flags if f in given)
     if config.max_len is not None and "generate_max_len" not in given:
         most = config.generate_max_len
         yield (
@@ -248,7 +248,7 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"{config.correction.level}; --is_correction_level off leaves it out"
         )
     if config.wandb_key:
-        yield "--use_wandb has its key in plain sight: WANDB_API_KEY hides it"
+        yield "--use_wandb shows its key on the command line: WANDB_API_KEY hides it"
     if config.kl.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
 

@@ -28,7 +28,7 @@ FUNCTION = "combine"
 
 
 def combination(spec: str) -> Combine:
-    """What --reward_combine names. Raises ValueError where it is no such thing."""
+    """Return the function that --reward_combine names. Raises ValueError if there is none."""
     if spec in COMBINE:
         return COMBINE[spec]
     if not spec.endswith(".py"):

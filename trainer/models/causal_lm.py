@@ -1,4 +1,4 @@
-"""What a causal language model says about samples: log-probabilities, and entropy if asked."""
+"""Computes a causal language model's log-probabilities of samples, and their entropy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.types import ALONE, FloatArray, Rank, Sequences
 
 
 class Head(nn.Module):
-    """States → log-probabilities: a module, so that weights which ranks share are there for it."""
+    """Computes log-probabilities from states; a module, so that ZeRO-3 gathers its weights."""
 
     def __init__(self, projection: Projection) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Head(nn.Module):
 
 
 class LogProbModel(nn.Module):
-    """A model with its head, scoring the actions of samples."""
+    """A model with its head, which scores the actions of samples."""
 
     def __init__(self, model: Any, device: torch.device, settings: ModelSettings) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class LogProbModel(nn.Module):
     def forward(
         self, sequences: Sequences, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """[N] log-probability of each action given what precedes it, and [N] entropy or None."""
+        """Return [N] log-probability of each action, and [N] entropy or None."""
         states = self._forward.states(sequences)
         tokens = self._forward.tensor(sequences.tokens[sequences.action_mask])
         if self._head is None:
@@ -73,9 +73,9 @@ class LogProbModel(nn.Module):
         rank: Rank = ALONE,
         run: Callable[[Sequences], tuple[Tensor, Any]] | None = None,
     ) -> FloatArray:
-        """[B, T] log-probability of each action token of the rank's samples; zero elsewhere.
+        """Return [B, T] log-probability of each action of the rank's samples; zero elsewhere.
 
-        `run` stands for this module where something is wrapped around it.
+        `run` replaces this module if something wraps it.
         """
         share_threads(self._concurrent_models)
         score = run or self
@@ -93,16 +93,15 @@ class LogProbModel(nn.Module):
 
 
 LOUD = 100.0
-"""Logits are amplified by this in the trial, so that a soft cap shows even in a fresh model."""
+"""Factor of logits in the trial, so that a soft cap shows even in an untrained model."""
 
 
 def projection_of(model: Any) -> Projection | None:
-    """The head of `model` as a Projection; None where it is something else.
+    """Return the head of `model` as a Projection; None if it is something else.
 
-    Besides a linear layer with or without bias, models scale (Cohere, Granite) or softly cap
-    (Gemma) their logits. Each way that the configuration suggests is compared with the model's own
-    logits on a few tokens, in fp32, so that a model that does anything more is never taken for one
-    of them.
+    A head is a linear layer, with or without bias. Some models also scale (Cohere, Granite) or
+    softly cap (Gemma) their logits. Each form that the configuration suggests is compared with the
+    model's logits of a few tokens, in fp32. So a model that does anything else is recognised.
     """
     linear, backbone = model.get_output_embeddings(), backbone_of(model)
     if type(linear) is not nn.Linear or backbone is None:
@@ -124,10 +123,10 @@ def projection_of(model: Any) -> Projection | None:
 
 
 def backbone_of(model: Any) -> Any:
-    """What makes the hidden states that a head is for; None where `model` does not tell.
+    """Return the part of `model` that computes the head's hidden states; None if unknown.
 
-    A few classes (Llama 4's for text) name as theirs what only a larger model has: there it is the
-    one transformer in them.
+    A few classes (Llama 4's for text) name a part that only a larger model has. Then it is their
+    only transformer.
     """
     if model.base_model is not model:
         return model.base_model
@@ -137,9 +136,9 @@ def backbone_of(model: Any) -> Any:
 
 @contextmanager
 def _in_any_precision(model: Any) -> Iterator[None]:
-    """Without flash attention, which refuses the fp32 of master weights: the trial is the head's.
+    """Replace flash attention in the block, because it refuses fp32 weights.
 
-    By `eager`, as some models with flash attention have no sdpa.
+    The replacement is `eager`, because some models with flash attention have no sdpa.
     """
     before: str = model.config._attn_implementation
     if "flash" not in before:
@@ -153,7 +152,7 @@ def _in_any_precision(model: Any) -> Iterator[None]:
 
 
 def _suggested(config: Any) -> Iterator[tuple[float, float | None]]:
-    """Scales and soft caps to try."""
+    """Yield scales and soft caps to try."""
     softcap = getattr(config, "final_logit_softcapping", None)
     multiplier = getattr(config, "logit_scale", None) or 1.0
     divisor = getattr(config, "logits_scaling", None) or 1.0
@@ -166,9 +165,9 @@ def _detached(bias: Tensor | None) -> Tensor | None:
 
 
 class LogitsAsStates(nn.Module):
-    """A model whose states are its own logits: for a head that is no Projection.
+    """A model whose states are its logits, for a head that is not a Projection.
 
-    Where that begins with a linear layer, logits are in fp32 from there on, as a Projection's are.
+    If the head begins with a linear layer, it computes in fp32, as a Projection does.
     """
 
     def __init__(self, model: Any) -> None:
@@ -187,7 +186,7 @@ class LogitsAsStates(nn.Module):
 
 
 def _in_fp32(linear: nn.Linear, states: Tensor) -> Tensor:
-    """What the layer does, in fp32 at least."""
+    """Return the layer's output, computed in fp32 at least."""
     kind = torch.promote_types(states.dtype, torch.float32)
     bias = None if linear.bias is None else linear.bias.to(kind)
     with torch.autocast(states.device.type, enabled=False):

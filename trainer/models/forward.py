@@ -1,8 +1,8 @@
-"""A model's forward pass, as far as the states in which actions were chosen.
+"""A model's forward pass, up to the hidden states in which actions were chosen.
 
-Packed, the samples lie end to end and no padding passes through the model: by flash attention's
-kernels for sequences of different lengths where there are such, by `attention.attend` elsewhere.
-Not packed, they lie side by side with padding on the right.
+Packed samples are end to end, so no padding passes through the model. Flash attention has kernels
+for that; `packed_attention.attend` replaces sdpa. Samples that are not packed are padded on the
+right.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PROBE = Sequences(
     np.array([5, 3, 4]),
     np.arange(5) < np.array([[5], [3], [4]]),
 )
-"""Sequences of different lengths, of tokens that every vocabulary has."""
+"""Sequences of different lengths, with tokens that every vocabulary has."""
 OTHER = replace(PROBE, tokens=np.array([[4, 2, 1, 1, 2], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]))
-"""The same, but for the first."""
+"""The same sequences, except the first."""
 
 
 class Forward:
@@ -36,16 +36,16 @@ class Forward:
     def __init__(
         self, backbone: Any, device: torch.device, *, mixed_precision: bool, packed: bool
     ) -> None:
-        """`packed`: where the model can be; it is padded where it cannot."""
+        """`packed`: pack samples if the model supports it; else pad them."""
         self._backbone = backbone
         self._device = device
         self._mixed_precision = mixed_precision
         self.packed = False
-        """Whether samples lie end to end."""
+        """Whether samples are end to end."""
         self.packed = packed and self._can_pack()
 
     def states(self, sequences: Sequences) -> Tensor:
-        """[N, H] the state in which each action was chosen, in the order of the actions.
+        """Return [N, H] the state in which each action was chosen, in the order of the actions.
 
         An action's logits and value are functions of what the model saw one token before it.
         """
@@ -66,7 +66,7 @@ class Forward:
         return self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
 
     def _padded(self, sequences: Sequences) -> Tensor:
-        width = sequences.tokens.shape[1] - 1  # nobody asks what comes after the last token
+        width = sequences.tokens.shape[1] - 1  # the state after the last token is not needed
         mask = np.arange(width) < sequences.lengths[:, None] - 1
         output = self._backbone(
             input_ids=self.tensor(sequences.tokens[:, :-1]),
@@ -87,7 +87,7 @@ class Forward:
         return states.index_select(0, self.tensor(packed.before_action))
 
     def _boundaries(self, packed: Pack) -> dict[str, Any]:
-        """What tells the attention where sequences end."""
+        """Return arguments that give the attention the ends of the sequences."""
         if self._attention == PACKED:
             return {"packed": PackedLayout.of(packed.lengths, self._device)}
         ends = np.concatenate([[0], np.cumsum(packed.lengths)]).astype(np.int32)
@@ -106,13 +106,13 @@ class Forward:
         return name
 
     def _can_pack(self) -> bool:
-        """Try it, and see whether the states are those of the padded pass.
+        """Return whether a packed pass gives the states of a padded pass, by a trial.
 
-        `attend` stands in for sdpa, and flash attention has kernels of its own; no other attention
-        is replaced, as it may be chosen for what these leave out. Models differ in more than that:
-        a trial is the only safe answer. It is in fp32, where what leaks from one sample into the
-        next is not lost in rounding. Flash attention has no fp32: `attend` takes its place there,
-        and the kernels have a trial of their own.
+        `attend` replaces sdpa, and flash attention has its own kernels. Any other attention stays,
+        because it may have features that these lack. Models differ in other ways, too, so only a
+        trial is safe. It runs in fp32, in which rounding does not hide a leak between samples.
+        Flash attention has no fp32: `attend` replaces it in that trial, and its kernels have a
+        second trial.
         """
         own = self._attention
         flash = "flash" in own
@@ -129,10 +129,10 @@ class Forward:
     def _agree(
         self, padded: str, packed: str, run: Callable[[Sequences], Tensor], tolerance: float
     ) -> bool:
-        """Whether states are the same with the attentions of these names, packed and padded.
+        """Return whether both attentions give the same states, padded and packed.
 
-        And whether the first sample changes none of another's: kernels give the same to the bit for
-        the same shapes, so that this is seen far below `tolerance`.
+        The first sample must not change the states of the others, either. Kernels repeat to the bit
+        for equal shapes, so a leak shows far below `tolerance`.
         """
         try:
             self._backbone.set_attn_implementation(padded)
@@ -151,10 +151,10 @@ class Forward:
 
 
 def longrope_limit(config: Any) -> int | None:
-    """Positions above which a sequence has other frequencies (longrope); None: all have the same.
+    """Return the positions above which longrope uses other frequencies; None: there are no others.
 
-    `config`: transformers' of a model. With --max_len within the positions of pretraining, no
-    sequence is that long.
+    `config`: a model's configuration in transformers. No sequence is that long if --max_len is
+    within the positions of pretraining.
     """
     given = getattr(config.get_text_config(), "rope_parameters", None) or {}
     of_layers = [one for one in given.values() if isinstance(one, dict)]  # by type of layer

@@ -1,4 +1,4 @@
-"""The most memory that a process takes in each phase of a step, as the kernel or CUDA counts it."""
+"""Measures the peak memory of a process in each phase of a step; tunes the C library's heap."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 CLEAR_PEAK = "5"
-"""proc(5): the peak of the resident set is what is resident now."""
+"""proc(5): set the peak of the resident set to its size now."""
 
 
 class Peaks:
-    """Of one process, on its GPU where it has one; else above what it held before its model."""
+    """Peaks of one process: of its GPU's memory, or of its memory beyond what it had at first."""
 
     def __init__(self) -> None:
-        """To be made before the model is loaded."""
+        """Create it before the model is loaded."""
         self._base = 0 if torch.cuda.is_available() else _status("VmRSS")
         self._held: dict[str, int] = {}
 
@@ -32,12 +32,12 @@ class Peaks:
             self._held[name] = max(self._held.get(name, 0), _peak() - self._base)
 
     def now(self, name: str) -> None:
-        """What is held at this moment is that of phase `name`."""
+        """Record the memory at this moment as phase `name`."""
         with self.phase(name):
             pass
 
     def taken(self) -> dict[str, int]:
-        """Phase → bytes, since it was last asked."""
+        """Return phase → bytes since the last call."""
         held, self._held = self._held, {}
         return held
 
@@ -46,7 +46,7 @@ def _reset() -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     else:
-        with contextlib.suppress(OSError):  # a read-only /proc: the peak is that of the whole life
+        with contextlib.suppress(OSError):  # a read-only /proc: the peak is of the whole life
             CLEAR.write_text(CLEAR_PEAK)
 
 
@@ -55,7 +55,7 @@ def _peak() -> int:
 
 
 def _status(name: str) -> int:
-    """Bytes"""
+    """Return a size of this process in bytes."""
     lines = STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
@@ -65,16 +65,16 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 KEPT_BYTES = 2**29
 GROWTH_BYTES = 64 * 2**20
 LARGEST_MMAP_THRESHOLD = 32 * 2**20
-"""glibc takes no larger one."""
+"""Largest threshold that glibc accepts."""
 
 
 def keep_freed_memory() -> None:
-    """Let tensors of the next step have the pages of the last one's; before the first tensor.
+    """Let tensors reuse the pages of freed tensors. Call it before the first tensor is made.
 
-    By default the C library gives a large tensor's pages back as it is freed, and the kernel clears
-    new ones for the next: here that is a twentieth of a step. Up to half a GiB of free memory stays
-    with the process instead, and large tensors lie in huge pages where the system has them. Does
-    nothing where the C library is not GNU's.
+    By default the C library returns a large tensor's pages to the kernel, which clears new pages
+    for the next tensor: a twentieth of a step. Now the process keeps up to half a GiB of free
+    memory, and large tensors use huge pages if the system has them. Does nothing unless the C
+    library is GNU's.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it at its first large tensor
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -86,7 +86,7 @@ def keep_freed_memory() -> None:
 
 
 def give_freed_memory_back() -> None:
-    """Once, to the system: what is kept of it then is what comes after."""
+    """Return free memory to the system once. Memory that is freed later is kept again."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

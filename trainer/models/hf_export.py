@@ -1,4 +1,4 @@
-"""Models as Hugging Face directories."""
+"""Writes models as Hugging Face directories."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def write(
     weights: dict[str, Any] | None = None,
     beside: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> None:
-    """Replace `directory` by model and tokeniser; a crash leaves the old one or the new one.
+    """Replace `directory` by model and tokeniser; a crash leaves the old or the new directory.
 
-    `weights` go in place of the model's own tensors. `beside` are further files of tensors, which
-    transformers has no place for.
+    `weights` replace the model's own tensors. `beside`: further files of tensors that transformers
+    does not write.
     """
     temporary = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -42,7 +42,7 @@ def write(
     for path in temporary.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        path.chmod(0o644)  # safetensors leaves its files to their owner alone
+        path.chmod(0o644)  # safetensors makes files that only their owner can read
     shutil.rmtree(directory, ignore_errors=True)
     temporary.rename(directory)
     sync_directory(directory.parent)
@@ -50,9 +50,9 @@ def write(
 
 @contextmanager
 def _any_generation_config(model: Any, directory: Path) -> Iterator[None]:
-    """What `model` is saved with within is written as the base model had it, valid or not.
+    """Save the generation config in the block as the base model had it, valid or not.
 
-    transformers loads fields of sampling without do_sample, and refuses to save them.
+    transformers loads sampling fields without do_sample, but refuses to save them.
     """
     own: Any = getattr(model, "generation_config", None)
     try:
@@ -70,7 +70,7 @@ def _any_generation_config(model: Any, directory: Path) -> Iterator[None]:
 
 
 def written(directory: Path) -> list[WrittenFile]:
-    """The files of what was exported there, with their checksums."""
+    """Return the files of an exported model, with their checksums."""
     return [
         WrittenFile(path.name, path.stat().st_size, sha256(path))
         for path in sorted(directory.iterdir())

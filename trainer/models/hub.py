@@ -1,7 +1,7 @@
-"""Models and data sets by their names on the hub: fetched whole into Hugging Face's cache, once.
+"""Fetches models and data sets of the hub into Hugging Face's cache.
 
-huggingface_hub's own lock makes two processes share one download, and a download that was cut off
-goes on where it was. A directory is used as it is, and asks nobody.
+huggingface_hub's lock makes two processes share one download, and an interrupted download
+continues. A directory is used as it is, without a request.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 EXOTIC = ("*.onnx", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.tflite", "original/*", "onnx/*")
-"""Weights in forms that nothing here reads."""
+"""Weights in formats that the trainer does not read."""
 PICKLED = ("*.bin", "*.pt", "*.pth")
-"""Weights of old; wanted only where there are no safetensors."""
+"""Pickled weights, needed only if there are no safetensors."""
 SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Configuration and tokeniser."""
+"""Files of configuration and tokeniser."""
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class HubError(Exception):
-    """A name that cannot be fetched; one sentence says why and what to do."""
+    """A name cannot be fetched; the message gives reason and remedy."""
 
 
 class HubUnreachableError(HubError):
-    """It is not here, and the hub does not answer."""
+    """A name is not in the cache, and the hub does not answer."""
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` names something on the hub, and nothing on this disk."""
+    """Return whether `text` can be a name on the hub, and is no path on this disk."""
     return bool(REPOSITORY.fullmatch(text)) and not Path(text).exists()
 
 
 def fetch_all(names: Sequence[str]) -> dict[str, str]:
-    """Model → its directory on this node. Raises HubError."""
+    """Return model → its directory on this node. Raises HubError."""
     return {name: fetch(name) for name in names}
 
 
 def fetch(name: str, kind: str = "model", only: Sequence[str] | None = None) -> str:
-    """The directory that holds repository `name` here, after a download where it is not whole.
+    """Return the directory of repository `name` here; download what is missing.
 
-    `kind`: model or dataset; `only`: patterns of the files that are wanted. Raises HubError.
+    `kind`: model or dataset; `only`: patterns of the files to fetch. Raises HubError.
     """
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
     from huggingface_hub.errors import LocalEntryNotFoundError as NotHere
@@ -120,13 +120,13 @@ def _offline(name: str, kind: str) -> str:
 
 
 def _lines(name: str) -> Any:
-    """A progress bar for logs: a line now and then instead of one that is drawn over."""
+    """Return a class of progress bars for logs, which print a line every few seconds."""
     from tqdm import tqdm
 
     class Lines(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             self._spoke_at = time.monotonic()
-            # huggingface_hub names its bars for itself; tqdm knows no such option.
+            # huggingface_hub passes a name, an option that tqdm does not have.
             options.pop("name", None)
             super().__init__(*args, **options | {"disable": False, "file": io.StringIO()})
 
@@ -141,14 +141,14 @@ def _lines(name: str) -> Any:
 
 
 MISSHAPEN = "ignore_mismatched_sizes"
-"""In transformers' error for weights of other shapes than config.json has."""
+"""Text of transformers' error for weights whose shapes differ from config.json."""
 
 
 @contextmanager
 def unfit_model_errors(model: str) -> Iterator[None]:
-    """Loads files of `model`. Raises UnfitModelError where they cannot be used.
+    """Raise UnfitModelError if loading files of `model` in the block shows a fault of the files.
 
-    An error of the disk or of the memory is none of the model's, and passes.
+    An error of the disk or of the memory is raised unchanged.
     """
     try:
         with with_errno(Path(model)):
@@ -166,9 +166,9 @@ def unfit_model_errors(model: str) -> Iterator[None]:
 
 def _is_of_the_files(error: Exception) -> bool:
     if isinstance(error, OSError):
-        return error.errno is None  # transformers' own word for a file that is not there
+        return error.errno is None  # transformers raises it without a number for a missing file
     if isinstance(error, RuntimeError):
         return MISSHAPEN in str(error)
-    # The libraries in Rust raise errors of their own, tokenizers bare ones.
+    # Rust libraries raise their own errors; tokenizers raises a plain Exception.
     from_rust = type(error) is Exception or type(error).__module__.startswith("safetensors")
     return from_rust or isinstance(error, ValueError | KeyError | TypeError | AttributeError)

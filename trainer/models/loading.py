@@ -1,4 +1,4 @@
-"""Loading a model, and running one over a whole batch without gradients."""
+"""Loads models, and runs them over whole batches without gradients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
 
 
 def prepare_process(*, deterministic: bool = False) -> torch.device:
-    """Settle what this process computes with. Returns its device.
+    """Set up torch in this process. Returns its device.
 
-    `deterministic` holds kernels of a GPU to what repeats to the bit.
+    `deterministic`: use GPU kernels whose results repeat to the bit.
     """
     if deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS' own condition for it
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS requires this setting
         torch.use_deterministic_algorithms(True)
     share_threads(1)
     keep_freed_memory()
@@ -36,23 +36,23 @@ def prepare_process(*, deterministic: bool = False) -> torch.device:
 
 
 def share_threads(concurrent_models: int) -> None:
-    """Compute from here on with this process's part of the threads that the models share.
+    """Limit this process to its part of the threads that `concurrent_models` models share.
 
-    One thread unless OMP_NUM_THREADS says otherwise: sums then have one order, and runs repeat to
-    the bit. More threads than CPUs would wait for each other at the end of every loop, which makes
-    a step many times slower.
+    The default is one thread: sums then have one order, and runs repeat to the bit. OMP_NUM_THREADS
+    sets another number. More threads than CPUs would wait for each other at the end of every loop,
+    which makes a step many times slower.
     """
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     torch.set_num_threads(max(1, threads // concurrent_models))
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
-    """Raises UnfitModelError for files that cannot be used, or that lack weights."""
+    """Return the model. Raises UnfitModelError for files that are unusable or lack weights."""
     return _loaded(AutoModelForCausalLM, model, dtype, attention)
 
 
 def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
-    """Without its head. Raises UnfitModelError as `load_causal_lm` does."""
+    """Return the model without its head. Raises UnfitModelError as `load_causal_lm` does."""
     return _loaded(AutoModel, model, dtype, attention)
 
 
@@ -89,16 +89,16 @@ def in_passes(
     limits: MicroBatchLimits,
     rank: Rank = ALONE,
 ) -> FloatArray:
-    """`compute`'s number for each action [N], pass by pass → [B, T], zero elsewhere.
+    """Return [B, T] the result of `compute` for each action [N], pass by pass; zero elsewhere.
 
-    B are the samples that the rank takes, in their order.
+    B are the samples of the rank, in order.
     """
     result = np.zeros(sequences.tokens.shape, dtype=np.float32)
-    for one in batching.rank_micro_batches(sequences, np.arange(len(sequences)), limits, rank):
-        part = sequences.rows(one.rows)
+    for micro in batching.rank_micro_batches(sequences, np.arange(len(sequences)), limits, rank):
+        part = sequences.rows(micro.rows)
         computed = compute(part)
-        if not one.idle:
+        if not micro.idle:
             spread = np.zeros(part.action_mask.shape, dtype=np.float32)
             spread[part.action_mask] = computed.float().cpu().numpy()
-            result[one.rows, : part.tokens.shape[1]] = spread
+            result[micro.rows, : part.tokens.shape[1]] = spread
     return result[batching.split_by_rank(sequences.lengths, rank.world)[rank.index]]

@@ -1,12 +1,12 @@
 """Log-probabilities and entropy of chosen tokens, without logits over the whole vocabulary.
 
-The plain way holds [N, V] float32 logits, their log-softmax and the gradients of both: gigabytes
-for a few thousand tokens. Here the head is applied to a block of the vocabulary at a time, with a
-running log-sum-exp (Milakov and Gimelshein 2018), and once more in the backward pass, as in cut
-cross-entropy (Wijmans et al. 2024). A block is read and written once; [N, V] never exists.
+The usual computation holds [N, V] float32 logits, their log-softmax and the gradients of both:
+gigabytes for a few thousand tokens. Here the head is applied to a block of the vocabulary at a
+time, with a running log-sum-exp (Milakov and Gimelshein 2018), and again in the backward pass, as
+in cut cross-entropy (Wijmans et al. 2024). A block is read and written once; [N, V] never exists.
 
-Whatever the model computes in, logits and all that is made of them are in float32 at least: so are
-the sums over blocks in the backward pass.
+Logits, and everything computed from them, are in float32 at least, whatever the model's precision.
+So are the sums over blocks in the backward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK_ELEMENTS = 2**23
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The way from hidden states to logits: softcap · tanh(scale · (h Wᵀ + b) / softcap)."""
+    """Maps hidden states to logits: softcap · tanh(scale · (h Wᵀ + b) / softcap)."""
 
     weight: Tensor
     """[V, H]"""
@@ -35,7 +35,7 @@ class Projection:
     softcap: float | None = None
 
     def logits(self, states: Tensor, start: int = 0, end: int | None = None) -> Tensor:
-        """[N, end − start] in float32 at least, for states [N, H]."""
+        """Return logits [N, end − start] in float32 at least, for states [N, H]."""
         logits = product(states, self.weight[start:end].to(states.dtype).T)
         if self.bias is not None:
             logits = logits + self.bias[start:end].to(logits.dtype)
@@ -43,7 +43,7 @@ class Projection:
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def slope(self, logits: Tensor) -> Tensor | float:
-        """∂ logits / ∂ (h Wᵀ + b)"""
+        """Return ∂ logits / ∂ (h Wᵀ + b)."""
         if self.softcap is None:
             return self.scale
         return self.scale * (1 - (logits / self.softcap) ** 2)
@@ -58,11 +58,11 @@ def token_log_probs(
     entropy: bool = False,
     block_elements: int = BLOCK_ELEMENTS,
 ) -> tuple[Tensor, Tensor | None]:
-    """[N] log-probability of each of `tokens` [N] after `states` [N, H]; [N] entropy if wanted.
+    """Return [N] log-probabilities of `tokens` [N] after `states` [N, H], and [N] entropy or None.
 
-    Both under the logits divided by `temperature`: the distribution that the sampler drew from.
+    The logits are divided by `temperature`: this is the distribution that the engine sampled from.
     """
-    # Rows of a head in half precision may be widened: they are to be no more than the logits.
+    # The head's rows may be widened to float32: they must not need more memory than the logits.
     height = max(1, len(tokens), states.shape[1] if is_half(states) else 0)
     if height * len(projection.weight) <= block_elements and not _is_multiplied_as_it_is(states):
         return of_logits(projection.logits(states), tokens, temperature, entropy=entropy)
@@ -74,10 +74,10 @@ def token_log_probs(
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, of [N, K] and [K, M], added up in float32 at least and not rounded after.
+    """Return left @ right, of [N, K] and [K, M], with sums in float32 at least, not rounded after.
 
-    Two numbers in half precision have a product that is exact in float32. CUDA multiplies them as
-    they are, with sums in float32, which autograd does not know of; elsewhere they are widened.
+    The product of two numbers in half precision is exact in float32. CUDA multiplies them with
+    sums in float32, which autograd does not support; elsewhere they are widened first.
     """
     if _is_multiplied_as_it_is(right):
         return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
@@ -92,10 +92,10 @@ def _is_multiplied_as_it_is(tensor: Tensor) -> bool:
 
 
 def _gives_wide_products(rocm: str | None, capability: tuple[int, int]) -> bool:
-    """Whether a GPU multiplies numbers in half precision to float32 without widening them first.
+    """Return whether a GPU multiplies half precision to float32 without widening first.
 
-    `rocm`: torch.version.hip. torch calls AMD's GPUs `cuda` too, but refuses such products there;
-    NVIDIA's have no bf16 before Ampere, which has compute capability 8.0.
+    `rocm`: torch.version.hip. torch also calls AMD's GPUs `cuda`, but refuses such products there.
+    NVIDIA's GPUs have bf16 since Ampere, which has compute capability 8.0.
     """
     return rocm is None and capability >= (8, 0)
 
@@ -103,7 +103,7 @@ def _gives_wide_products(rocm: str | None, capability: tuple[int, int]) -> bool:
 def of_logits(
     logits: Tensor, tokens: Tensor, temperature: float, *, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The same from logits [N, V] that are there already."""
+    """Return the same as `token_log_probs`, from logits [N, V]."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, tokens[:, None]).squeeze(-1)
@@ -185,7 +185,7 @@ class _Running:
         )
 
     def add(self, z: Tensor, place: Tensor) -> None:
-        """A block of logits [N, block], and where in it the chosen tokens are [N]."""
+        """Add a block of logits [N, block]. `place` [N]: index of the chosen token in the block."""
         inside = (place >= 0) & (place < z.shape[1])
         at = place.clamp(0, z.shape[1] - 1)[:, None]
         self.chosen = torch.where(inside, z.gather(-1, at).squeeze(-1), self.chosen)
@@ -204,13 +204,13 @@ class _Running:
 
     @property
     def entropy(self) -> Tensor:
-        """log Σ exp z − Σ p z; zero where it was not asked for."""
+        """log Σ exp z − Σ p z; zero if no entropy was wanted."""
         if self.moment is None:
             return torch.zeros_like(self.total)
         return self.log_total - self.moment / self.total
 
 
 def _add_at(gradient: Tensor, place: Tensor, amount: Tensor) -> None:
-    """Add `amount` [N] to the chosen token's entry, in the rows whose token is in this block."""
+    """Add `amount` [N] to the entry of each chosen token that is in this block."""
     rows = ((place >= 0) & (place < gradient.shape[1])).nonzero().squeeze(-1)
     gradient[rows, place[rows]] += amount[rows]

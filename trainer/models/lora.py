@@ -17,7 +17,7 @@ ALL_LINEAR = "all-linear"
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with its adapter; as if it were not there until the first update."""
+    """A frozen linear layer with its adapter, whose output is zero until the first update."""
 
     def __init__(self, base: nn.Linear, settings: LoRASettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -37,16 +37,16 @@ class Adapted(nn.Module):
         return plain + self.scale * functional.linear(narrow, self.lora_b)
 
     def merged(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
-        """The one weight that does what these do together, rounded once."""
+        """Return the weight that has the effect of weight and adapter together, rounded once."""
         kind = torch.promote_types(weight.dtype, torch.float32)
         together = weight.to(kind) + self.scale * (lora_b.to(kind) @ lora_a.to(kind))
         return together.detach().to(weight.dtype)
 
 
 def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
-    """Freeze `model` and give adapters to its linear layers, but never to its head.
+    """Freeze `model`, and add adapters to its linear layers except its head.
 
-    Raises UnfitModelError where none of --target_modules is in the model.
+    Raises UnfitModelError if the model has none of --target_modules.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -71,9 +71,9 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
 
 
 def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:
-    """Name of each tensor of `model` as if it had never had adapters → those it is made of.
+    """Return the name of each tensor without adapters → the names of the tensors it is made of.
 
-    A tensor with several names is there once.
+    A tensor with several names occurs once.
     """
     found: dict[str, tuple[str, ...]] = {}
     seen: set[int] = set()
@@ -88,22 +88,22 @@ def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[
 
 
 def merged(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` of `model` as if it had never had adapters: their products added to the weights.
+    """Return `tensors` of `model` with the adapters merged into the weights.
 
-    Without adapters, they are what they were.
+    Without adapters they are unchanged.
     """
     state: dict[str, Tensor] = {}
     for plain, (name, *adapters) in sources(model, tensors).items():
         value = tensors[name]
         if adapters:
             layer = model.get_submodule(name.removesuffix(".base.weight"))
-            value = layer.merged(value, *(tensors[one] for one in adapters))
+            value = layer.merged(value, *(tensors[adapter] for adapter in adapters))
         state[plain] = value.detach()
     return state
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
-    """What training changes: everything, or the parameters that are not frozen."""
+    """Return the tensors that training changes: all but frozen parameters."""
     named = model.named_parameters(remove_duplicate=False)  # a tied head has two names
     frozen = {name for name, parameter in named if not parameter.requires_grad}
     state = model.state_dict(keep_vars=True)
@@ -111,6 +111,6 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _plain(model: nn.Module, name: str) -> str:
-    """The name that a tensor has where there are no adapters."""
+    """Return the name of a tensor in the model without adapters."""
     owner, found, own = name.rpartition(".base.")
     return f"{owner}.{own}" if found and isinstance(model.get_submodule(owner), Adapted) else name

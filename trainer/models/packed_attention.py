@@ -1,9 +1,9 @@
-"""Attention over sequences that lie end to end, where there is no kernel made for it.
+"""Attention over sequences that lie end to end, without a special kernel.
 
-Everything else in a model treats tokens one by one; only attention must know where a sequence
-ends. Here queries, keys and values are laid side by side for the time of the attention alone, so
-padding costs neither matrix products nor memory outside of it. Two tokens of different sequences
-never meet: the block-diagonal mask is the layout itself.
+Only attention must know where a sequence ends; the rest of a model treats each token alone. Here
+queries, keys and values are padded during the attention only, so padding costs neither matrix
+products nor memory elsewhere. Each sequence has its own row, so tokens of different sequences
+never attend to each other.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainer.algorithms.batching import grid
 from trainer.types import IntArray
 
 PACKED = "packed_sdpa"
-"""The name under which transformers' models find `attend`."""
+"""Name of `attend` in transformers' registry of attentions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """How M tokens end to end become B rows of equal width; both None where they already are."""
+    """Maps M tokens end to end to B rows of equal width. Without padding both maps are None."""
 
     rows: int
     width: int
@@ -75,9 +75,9 @@ def attend(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: causal within each sequence of `packed`.
+    """Compute attention for transformers: causal within each sequence of `packed`.
 
-    Without it the sequences are side by side already, padded on the right if at all.
+    Without `packed` each row is one sequence, padded on the right.
     """
     states: tuple[Tensor, ...] = (query, key, value)
     if packed is not None:
@@ -93,7 +93,7 @@ def attend(
 
 
 def _window(width: int, size: int, device: torch.device) -> Tensor:
-    """[1, 1, width, width] true where a token sees another: itself and the size − 1 before it."""
+    """Return [1, 1, width, width] true if a token attends: to itself and size − 1 tokens before."""
     at = torch.arange(width, device=device)
     distance = at[:, None] - at
     return ((distance >= 0) & (distance < size))[None, None]

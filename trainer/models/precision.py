@@ -1,7 +1,7 @@
-"""A model that computes with weights in bf16, and is updated in fp32 (Micikevicius et al. 2018).
+"""Mixed precision: compute with bf16 weights, update in fp32 (Micikevicius et al. 2018).
 
-DeepSpeed does so at its stages; here is what it does not do. Buffers, such as the frequencies of
-rotary embeddings, stay as they are: rounded to bf16 they would place far tokens wrongly.
+DeepSpeed does so under ZeRO; this module does the rest. Buffers, such as the frequencies of rotary
+embeddings, keep their precision: bf16 would misplace distant tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 
 def to_bf16(model: nn.Module) -> None:
-    """Round every weight, also those that transformers keeps in fp32 and DeepSpeed does not.
+    """Round every weight to bf16, also weights that transformers keeps in fp32.
 
-    So that a policy and its reference are the same function, whatever holds them.
+    DeepSpeed rounds those, too, so a policy and its reference are always the same function.
     """
     for parameter in model.parameters():
         held = (getattr(parameter, name, None) for name in ("ds_tensor", "ds_secondary_tensor"))
@@ -27,17 +27,17 @@ def to_bf16(model: nn.Module) -> None:
 
 
 class Masters:
-    """The weights of a model in fp32, as they are updated; the model computes with them in bf16."""
+    """The fp32 weights of a model, which the optimiser updates; the model computes in bf16."""
 
     def __init__(self, model: nn.Module) -> None:
-        """`model` is in fp32 until now. What is frozen has no master."""
-        trained = [one for one in model.parameters() if one.requires_grad]
-        as_they_are = [one for one in model.parameters() if not one.requires_grad]
-        known: dict[int, Any] = {id(one): one for one in (*as_they_are, *model.buffers())}
-        known |= {id(one): nn.Parameter(one.detach()) for one in trained}
+        """`model` is in fp32 before. Frozen parameters have no master."""
+        trained = [each for each in model.parameters() if each.requires_grad]
+        frozen = [each for each in model.parameters() if not each.requires_grad]
+        known: dict[int, Any] = {id(tensor): tensor for tensor in (*frozen, *model.buffers())}
+        known |= {id(weight): nn.Parameter(weight.detach()) for weight in trained}
         self.model = copy.deepcopy(model, known)
-        """The same modules and names, around the masters."""
-        self._pairs = [(one, known[id(one)]) for one in trained]
+        """The same modules and names, with the masters as parameters."""
+        self._pairs = [(weight, known[id(weight)]) for weight in trained]
         to_bf16(model)
         for working, master in self._pairs:
             hook = partial(_hand_over, master)
@@ -45,13 +45,13 @@ class Masters:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """The model computes with the masters as they are now."""
+        """Copy the masters to the weights that the model computes with."""
         for working, master in self._pairs:
             working.copy_(master)
 
 
 def _hand_over(master: nn.Parameter, working: Tensor) -> None:
-    """Gradients of all passes of an update are added up in fp32."""
+    """Add the gradient of one pass to the master's gradient, in fp32."""
     assert working.grad is not None
     gradient, working.grad = working.grad.float(), None
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)

@@ -1,4 +1,4 @@
-"""A reward model: a score for a text, from a transformer with one output."""
+"""A reward model: a transformer with one output, which scores a text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.types import TrainingError
 
 
 class ScalarRewardModel:
-    """One reward model, which reads a sample with its own tokeniser and its own chat template."""
+    """A reward model with its own tokeniser and its own chat template."""
 
     def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
         self._name, self._settings, self._device = name, settings, device
@@ -62,10 +62,10 @@ class ScalarRewardModel:
         return [scores[row] for row in range(len(requests))]
 
     def _tokens(self, request: RewardRequest) -> list[int] | Score:
-        """The sample in this model's own tokens; a failed Score where it cannot read it.
+        """Return the sample in this model's tokens; a failed Score if the model cannot read it.
 
-        A chat ends as its template ends it, any other text with the end-of-sequence token: so were
-        the texts that TRL and OpenRLHF train reward models on.
+        A chat ends as its template ends it. Any other text ends with the end-of-sequence token, as
+        in the training data of TRL's and OpenRLHF's reward models.
         """
         if request.messages is not None:
             chat = [*request.messages, {"role": "assistant", "content": request.response}]
@@ -82,10 +82,10 @@ class ScalarRewardModel:
         return tokens
 
     def _forward(self, batch: Sequence[list[int]]) -> list[float]:
-        """The model's number for each text, padded on the right.
+        """Return the model's output for each text.
 
-        transformers takes the last token that is no padding: what pads is one that occurs nowhere
-        here, so that a text's own end is never taken for it.
+        transformers scores the last token that is not padding. The padding token must not occur in
+        a text, because a text's own end would count as padding.
         """
         present = {token for tokens in batch for token in tokens}
         padding = next(token for token in range(len(present) + 1) if token not in present)
@@ -106,9 +106,10 @@ class ScalarRewardModel:
 
 
 def _loaded(name: str, settings: RewardSettings) -> Any:
-    """As transformers' model for sequence classification, which OpenRLHF's are by another name.
+    """Return the model as transformers' model for sequence classification.
 
-    Raises TrainingError where it has no head.
+    OpenRLHF's reward models are such models with another name of the head. Raises TrainingError if
+    the model has no head.
     """
     config = AutoConfig.from_pretrained(name)
     if HEAD not in " ".join(config.architectures or []):
@@ -123,6 +124,6 @@ def _loaded(name: str, settings: RewardSettings) -> Any:
         output_loading_info=True,
     )
     if fresh := sorted(loading["missing_keys"]):
-        # transformers would draw them at random: rewards of nothing.
+        # transformers would initialise them at random, so rewards would mean nothing.
         raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
     return model

@@ -1,4 +1,4 @@
-"""How a model is loaded, sharded and adapted."""
+"""How models are loaded and run forward."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class ModelSettings:
     micro_batch_size: int
     """Samples of one forward pass without gradients."""
     deterministic: bool = False
-    """Kernels that repeat to the bit."""
+    """Use kernels whose results repeat to the bit."""
     offload: bool = False
-    """In the CPU's memory between two passes."""
+    """Keep the model in the CPU's memory between passes."""
     temperature: float
-    """Log-probabilities are those of the distribution that was sampled from."""
+    """Temperature of the rollouts, which log-probabilities include."""
     max_tokens: int | None = None
-    """Tokens of one forward pass without gradients, in place of samples."""
+    """Tokens of one forward pass without gradients; None: `micro_batch_size` is the limit."""
     packing: bool = True
-    """Samples end to end, where the model's attention can tell them apart."""
+    """Put samples end to end, if the model's attention can separate them."""
     attention: str | None = None
-    """transformers' name for an attention; what fits the machine where None."""
+    """transformers' name of an attention; None: its own choice."""
     concurrent_models: int = 1
     """Models that run forward at the same time; on a CPU they share its threads."""
 
@@ -39,7 +39,7 @@ class RewardSettings:
     """Samples of one forward pass."""
     deterministic: bool = False
     offload: bool = False
-    """In the CPU's memory between two passes."""
+    """Keep the model in the CPU's memory between passes."""
     attention: str | None = None
     value_head_prefix: str = "score"
-    """The head's name in the files of a model of OpenRLHF's that does not say it."""
+    """Name of the head in files of OpenRLHF's models whose config.json does not give it."""

@@ -18,11 +18,11 @@ from trainer.models.forward import Forward
 from trainer.types import Sequences, UnfitModelError
 
 HEAD_FILE = "value_head.safetensors"
-"""Where an exported critic has it: transformers' models of the backbone have no place for one."""
+"""File of the value head in an exported critic: the backbone's files have no place for it."""
 
 
 class ValueHead(nn.Linear):
-    """Computes in fp32 at least, whatever its weights are in."""
+    """A linear head that computes in fp32 at least."""
 
     def forward(self, states: Tensor) -> Tensor:
         kind = torch.promote_types(states.dtype, torch.float32)
@@ -35,7 +35,7 @@ class ValueModel(nn.Module):
     def __init__(
         self, backbone: Any, forward: Forward, seed: int, head: Tensor | None = None
     ) -> None:
-        """`forward`: the way through `backbone`; `head` [1, H]: a trained one, fresh where None."""
+        """`forward`: the pass through `backbone`. `head` [1, H]: a trained head; None: new."""
         super().__init__()
         self.backbone = backbone
         self._forward = forward
@@ -48,7 +48,7 @@ class ValueModel(nn.Module):
         nn.init.normal_(self.value_head.weight, std=1 / (hidden + 1), generator=generator)
 
     def forward(self, sequences: Sequences) -> Tensor:
-        """[N] value of the state in which each action was chosen; in fp32 at least."""
+        """Return [N] value of the state in which each action was chosen; in fp32 at least."""
         values: Tensor = self.value_head(self._forward.states(sequences))
         return values
 
@@ -59,20 +59,20 @@ def hidden_size(backbone: Any) -> int:
 
 
 def head_prefix(config: Any, given: str) -> str:
-    """What a head is called: as a reward model of OpenRLHF's says in its config.json, else `given`.
+    """Return the name of the head: from an OpenRLHF reward model's config.json, else `given`.
 
-    `config`: transformers' of the model.
+    `config`: the model's configuration in transformers.
     """
     prefix: str = getattr(config, "value_head_prefix", given)
     return prefix
 
 
 def load_head(source: str, prefix: str, hidden: int) -> Tensor | None:
-    """[1, hidden] of a model directory, or of a model on the hub that was loaded before.
+    """Return the head [1, hidden] of a model; None if it has none, as a language model.
 
-    `prefix`.weight is the name under which OpenRLHF's models and transformers' ones for sequence
-    classification have it. None where the model has no such head: a critic that starts from a
-    language model. Raises UnfitModelError for a head of another shape.
+    `source`: a model directory, or a model of the hub that is in the cache. OpenRLHF's models and
+    transformers' models for sequence classification name it `prefix`.weight. Raises
+    UnfitModelError for a head of another shape.
     """
     directory = Path(source)
     if not directory.is_dir():
@@ -89,7 +89,7 @@ def load_head(source: str, prefix: str, hidden: int) -> Tensor | None:
 
 
 def _called(name: str, directory: Path) -> Iterator[tuple[Path, Tensor]]:
-    """Tensors of that name among a model's weights and beside them, each with its file."""
+    """Yield tensors of that name in all files of a model, each with its file."""
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             if name in file.keys():  # noqa: SIM118 - it is no dict

@@ -1,8 +1,6 @@
-"""Weights of which each rank holds a part (ZeRO-3): what they are as a whole, and how to run them.
+"""ZeRO-3: split weights over ranks, gather them, and run a sharded model before DeepSpeed wraps it.
 
-And how to try a model in fp32, whatever it is kept in.
-
-Imported where DeepSpeed may be absent.
+Also runs a model in fp32 for a trial. Processes without DeepSpeed import this module, too.
 """
 
 from __future__ import annotations
@@ -28,21 +26,21 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def shape_of(tensor: Tensor) -> torch.Size:
-    """As a whole: a rank's own tensor is empty while it is sharded."""
+    """Return the shape of the whole tensor. A rank's own tensor is empty while it is sharded."""
     shape: torch.Size = getattr(tensor, "ds_shape", tensor.shape)
     return shape
 
 
 @contextmanager
 def readable(model: nn.Module) -> Iterator[None]:
-    """Within, `model` runs before anything is wrapped around it, and in fp32 at least.
+    """Make `model` run in the block without a wrapper, in fp32 at least, without gradients.
 
-    A layer is whole, and in fp32, in its turn alone. On all ranks at once, and without gradients.
+    A layer is gathered, and in fp32, only while it computes. All ranks must enter the block.
     """
     hooks = []
     try:
         for module, parameters in _in_turn(model):
-            if any(is_sharded(one) or is_half(one) for one in parameters):
+            if any(is_sharded(weight) or is_half(weight) for weight in parameters):
                 turn = _Turn(parameters)
                 hooks.append(module.register_forward_pre_hook(turn.begin))
                 hooks.append(module.register_forward_hook(turn.end, always_call=True))
@@ -53,9 +51,9 @@ def readable(model: nn.Module) -> Iterator[None]:
 
 
 def _in_turn(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """The layers of the model with all that is in them, and what is around them, one by one.
+    """Yield each layer with all its parameters, and each other module with its own.
 
-    Layers as a whole, as some of them read the weights of a module that they do not call.
+    A layer is one unit, because some layers read the weights of a module that they do not call.
     """
     if isinstance(module, nn.ModuleList):
         for layer in module:
@@ -67,7 +65,7 @@ def _in_turn(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]
 
 
 class _Turn:
-    """While a module computes, its weights are whole on every rank, and in fp32 at least."""
+    """Gathers a module's weights on every rank, in fp32 at least, while the module computes."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
@@ -79,7 +77,7 @@ class _Turn:
 
     def end(self, *_: object) -> None:
         self._held.close()
-        give_freed_memory_back()  # else that of several layers would stay
+        give_freed_memory_back()  # else the memory of several layers would stay
 
 
 def is_half(tensor: Tensor) -> bool:
@@ -88,8 +86,8 @@ def is_half(tensor: Tensor) -> bool:
 
 @contextmanager
 def _widened(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Within, those in half precision are in fp32."""
-    held = [(one, one.data) for one in parameters if is_half(one)]
+    """Convert parameters in half precision to fp32 in the block."""
+    held = [(weight, weight.data) for weight in parameters if is_half(weight)]
     for parameter, data in held:
         parameter.data = data.float()
     try:
@@ -101,8 +99,8 @@ def _widened(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def whole(parameters: Iterable[Any]) -> Iterator[None]:
-    """To be entered by all ranks: within, these are there as a whole, on each rank's device."""
-    if not (sharded := [one for one in parameters if is_sharded(one)]):
+    """Gather the parameters on each rank's device in the block. All ranks must enter it."""
+    if not (sharded := [weight for weight in parameters if is_sharded(weight)]):
         yield
         return
     import deepspeed
@@ -112,33 +110,33 @@ def whole(parameters: Iterable[Any]) -> Iterator[None]:
 
 
 def prepare_deepspeed(rank: Rank) -> None:
-    """To be called before any module that drives DeepSpeed is imported; again does no harm."""
+    """Set up DeepSpeed. Call it before a module that uses DeepSpeed is imported."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["LOCAL_RANK"] = "0"  # a process sees its own GPU only
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     import deepspeed
 
-    # Its all-reduce over shared memory would be compiled now; gloo needs no compiler.
+    # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if rank.world == 1:
         rendezvous.alone()
 
 
 READ_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
-"""transformers' switch for its threads, which read on, to the whole model, while one is split."""
+"""transformers' switch of its loading threads, which would load the whole model meanwhile."""
 
 
 def splits(sharding: Sharding, rank: Rank) -> bool:
-    """Whether weights are split among ranks."""
+    """Return whether weights are split over ranks."""
     return sharding.zero_stage >= 3 and rank.world > 1
 
 
 @contextmanager
 def split(sharding: Sharding, rank: Rank, *, offload: bool = False) -> Iterator[None]:
-    """What transformers loads within is split among the ranks, if `sharding` splits weights.
+    """Split the weights that transformers loads in the block over ranks, if `sharding` says so.
 
-    On all ranks at once. `offload`: the parts stay in the CPU's memory.
+    All ranks must enter the block. `offload`: the parts stay in the CPU's memory.
     """
     if not splits(sharding, rank):
         yield
@@ -157,7 +155,7 @@ def split(sharding: Sharding, rank: Rank, *, offload: bool = False) -> Iterator[
 
 
 class _Split:
-    """Called by torch for each parameter that is set on a module."""
+    """A hook that torch calls for each parameter that is set on a module."""
 
     def __init__(self, sharding: Sharding, *, offload: bool) -> None:
         import deepspeed
@@ -173,15 +171,15 @@ class _Split:
         )
 
     def __call__(self, module: nn.Module, name: str, parameter: Any) -> None:
-        # transformers marks what it has read; what a checkpoint lacks is drawn at random later.
+        # transformers marks parameters that it has read, and initialises the others later.
         if getattr(parameter, "_is_hf_initialized", False) and not is_sharded(parameter):
-            # Not sent by the first rank, as DeepSpeed would: each reads its part of the file alone.
-            # What arrives in the memory that a file is mapped to would stay there, too.
+            # Each rank reads its own part of the file; DeepSpeed would send it from the first rank,
+            # and the received copy would stay in the memory that the file is mapped to.
             self._init._convert_to_deepspeed_param(parameter)
             parameter.partition()
 
 
 def weight_settings(sharding: Sharding, *, offload: bool) -> dict[str, Any]:
-    """DeepSpeed's settings of how weights lie on the ranks."""
+    """Return DeepSpeed's settings for the weights of ZeRO-3."""
     device = {"offload_param": {"device": "cpu"}} if offload else {}
     return {"stage": 3, "zero_hpz_partition_size": sharding.zpg, **device}

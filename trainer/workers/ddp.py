@@ -1,6 +1,6 @@
-"""Every rank holds the whole model; gradients are added up before an update.
+"""Data parallel training: every rank holds the whole model, and gradients are summed over ranks.
 
-In bf16 the weights that are updated are not those that the model computes with.
+In bf16 the optimiser updates fp32 master weights, not the weights that the model computes with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.workers.settings import LearnerSettings
 
 
 class Replicated:
-    """A Strategy. On one rank there is nothing to it."""
+    """A Strategy. On one rank it sends nothing."""
 
     def __init__(
         self, module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
@@ -33,9 +33,9 @@ class Replicated:
         self._rank = rank
         self._masters = Masters(model) if settings.model.mixed_precision else None
         self._updated = self._masters.model if self._masters else model
-        """Has the weights in fp32, with their gradients."""
+        """Has the weights that the optimiser updates, in fp32, with their gradients."""
         self._optimiser = Optimiser(self._updated, settings.optimizer, settings.updates)
-        # Each rank's loss is its share of one sum, so their gradients are added, not averaged.
+        # The losses of the ranks are parts of one sum, so gradients are summed, not averaged.
         self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
         self._device = next(model.parameters()).device
         self._sleeps = settings.sharding.sleep and self._device.type == "cuda"
@@ -107,38 +107,38 @@ class Replicated:
 
 
 BYTES = 25 * 2**20
-"""DistributedDataParallel's own default."""
+"""Default of DistributedDataParallel."""
 
 
 class Buckets:
-    """A model's gradients, as many together as fill a message."""
+    """Sums a model's gradients over ranks, in messages of several gradients."""
 
     def __init__(self, model: nn.Module, updated: nn.Module, size: int = BYTES) -> None:
-        """`model` goes backward; `updated`, the same or its masters, is given the gradients.
+        """`updated` gets the gradients of `model`: it is the same model, or its masters.
 
-        `size`: bytes of a message, at the most, if no single gradient is larger.
+        `size`: limit of a message in bytes, unless one gradient is larger.
         """
-        self._buckets = cut(reversed(_trained(updated)), size)  # as backward passes find them
+        self._buckets = cut(reversed(_trained(updated)), size)  # in the order of a backward pass
         self._missing: list[int] = []
-        """Gradients of each bucket that are still to come; empty in other passes than the last."""
+        """Number of missing gradients of each bucket; empty in all passes but the last."""
         self._sent: list[distributed.Work] = []
         numbers = [number for number, bucket in enumerate(self._buckets) for _ in bucket]
         for number, parameter in zip(numbers, reversed(_trained(model)), strict=True):
-            hook = partial(self._came, number)
+            hook = partial(self._on_gradient, number)
             parameter.register_post_accumulate_grad_hook(hook)
 
     def expect(self) -> None:
-        """The next backward pass is the last."""
+        """Prepare for the last backward pass of the update."""
         self._missing = [len(bucket) for bucket in self._buckets]
 
-    def _came(self, bucket: int, _: nn.Parameter) -> None:
+    def _on_gradient(self, bucket: int, _: nn.Parameter) -> None:
         if self._missing:
             self._missing[bucket] -= 1
             while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
                 self._send()
 
     def _send(self) -> None:
-        """The next bucket: every rank sends them in one order."""
+        """Send the next bucket. Every rank sends the buckets in the same order."""
         bucket = self._buckets[len(self._sent)]
         flat = torch.cat([_flat(parameter) for parameter in bucket])
         start = 0
@@ -149,7 +149,7 @@ class Buckets:
         self._sent.append(distributed.all_reduce(flat, async_op=True))
 
     def finish(self) -> None:
-        """Wait until every gradient is the sum."""
+        """Wait until every gradient is the sum over ranks."""
         while len(self._sent) < len(self._buckets):
             self._send()
         for pending in self._sent:
@@ -158,11 +158,11 @@ class Buckets:
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
-    return [one for one in model.parameters() if one.requires_grad]
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def cut(parameters: Iterable[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
-    """In their order, those of one type in messages of `size` bytes at the most."""
+    """Return the parameters in order, in buckets of one type and at most `size` bytes."""
     buckets: list[list[nn.Parameter]] = []
     held = 0
     for parameter in parameters:
@@ -175,7 +175,7 @@ def cut(parameters: Iterable[nn.Parameter], size: int) -> list[list[nn.Parameter
 
 
 def _flat(parameter: nn.Parameter) -> Tensor:
-    """Zeros for a part of the model that this rank's samples left out."""
+    """Return the gradient; zeros if this rank's samples did not use the parameter."""
     if parameter.grad is None:
         return torch.zeros_like(parameter).flatten()
     return parameter.grad.flatten()

@@ -1,4 +1,4 @@
-"""Training with DeepSpeed: the optimiser's state, the gradients, the weights sharded over ranks."""
+"""Training with DeepSpeed: optimiser state, gradients and weights are sharded over ranks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from trainer.workers.optimizer import adamw, restore_schedule, scheduler_of
 from trainer.workers.settings import LearnerSettings
 
 MASTERS = (States.hp_params, States.optim_states)
-"""Of what DeepSpeed can move: weights in fp32, and what Adam holds of them."""
+"""States that DeepSpeed can offload: fp32 weights, and Adam's moments."""
 BUCKET = 500_000_000
-"""Elements that are reduced at a time, at most: DeepSpeed's own default."""
+"""Limit of elements that are reduced at a time: DeepSpeed's default."""
 
 
 class ZeRO:
@@ -38,11 +38,11 @@ class ZeRO:
     ) -> None:
         self._model = model
         self._rank = rank
-        # torch's own fused AdamW: quick on every device, and nothing is compiled at run time.
+        # torch's fused AdamW is fast on every device, and compiles nothing at run time.
         self._adam = adamw(model, settings.optimizer, fused=True)
         self._scheduler = scheduler_of(self._adam, settings.optimizer, settings.updates)
         if settings.model.mixed_precision and any(map(is_sharded, model.parameters())):
-            to_bf16(model)  # DeepSpeed takes weights that were split before it came for cast
+            to_bf16(model)  # DeepSpeed does not cast weights that were split before
         self._engine = deepspeed.initialize(
             model=module, optimizer=self._adam, config=configuration(model, settings)
         )[0]
@@ -56,7 +56,7 @@ class ZeRO:
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)
-        # DeepSpeed takes the mean of the ranks; each one's loss is its share of a sum.
+        # DeepSpeed averages over ranks, but the losses of the ranks are parts of one sum.
         self._engine.backward(loss * self._rank.world)
 
     def step(self) -> float:
@@ -80,8 +80,9 @@ class ZeRO:
         return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
     def updated(self) -> Iterator[Tensor]:
-        for one in self._model.parameters():
-            yield deepspeed_state.weights(one) if one.requires_grad and is_half(one) else one
+        for parameter in self._model.parameters():
+            has_master = parameter.requires_grad and is_half(parameter)
+            yield deepspeed_state.weights(parameter) if has_master else parameter
 
     def state(self, keep: CopyOut) -> State:
         tensors = trained(self._model)
@@ -122,14 +123,14 @@ class ZeRO:
         restore_schedule(self._scheduler, self._adam, state.scheduler)
 
     def _steps(self) -> list[Tensor]:
-        """How many updates Adam has made, as it counts them of each of its tensors."""
+        """Return Adam's counters of updates, one for each of its tensors."""
         return [held["step"] for held in self._adam.state.values()]
 
     def sleep(self) -> None:
         if not self._sleeps:
             return
         self._engine.offload_states(
-            include=[one for one in States if not (self._moves_masters and one in MASTERS)]
+            include=[kind for kind in States if not (self._moves_masters and kind in MASTERS)]
         )
         if self._moves_masters:
             deepspeed_state.move(self._engine.optimizer, self._adam, "cpu")
@@ -145,11 +146,11 @@ class ZeRO:
 
 
 def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]:
-    """DeepSpeed's own settings. Batches are cut here, so it is told of single samples."""
+    """Return DeepSpeed's configuration. The trainer itself splits batches."""
     sharding, bf16 = settings.sharding, settings.model.mixed_precision
     accumulated = sharding.grad_accum_dtype
-    # For bf16 weights with fp32 gradients, stage 1 has an optimiser of its own in DeepSpeed, which
-    # fails where all gradients are zero; stage 2 computes the same.
+    # For bf16 weights with fp32 gradients, stage 1 uses another optimiser in DeepSpeed, which
+    # fails if all gradients are zero; stage 2 computes the same.
     stage = max(2, sharding.zero_stage) if bf16 and accumulated == "fp32" else sharding.zero_stage
     elements = sum(shape_of(p).numel() for p in model.parameters() if p.requires_grad)
     return {
@@ -175,7 +176,7 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
 
 
 def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
-    """The way through `module`, whose weights are split among the ranks and never trained."""
+    """Return a DeepSpeed engine for `module`, whose weights are sharded and never trained."""
     return deepspeed.initialize(
         model=module,
         config={
@@ -189,6 +190,6 @@ def frozen(module: nn.Module, sharding: Sharding, *, offload: bool) -> Any:
 
 
 def _small(model: nn.Module) -> int:
-    """Elements of a parameter that is not worth sharding: a few vectors, as of norms and biases."""
+    """Return the size below which a parameter is not sharded: twice the longest vector."""
     shapes = (shape_of(parameter) for parameter in model.parameters())
     return 2 * max((shape.numel() for shape in shapes if len(shape) == 1), default=0)

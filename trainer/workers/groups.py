@@ -1,4 +1,4 @@
-"""The actors of one run, built from its flags."""
+"""The worker groups of a run, started from its flags."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ ENGINES = {
 class WorkerGroups:
     policy: WorkerGroup[Policy]
     critic: WorkerGroup[Critic] | None
-    """None where the advantages need no values."""
+    """None if the advantages need no values."""
     reference: WorkerGroup[Reference] | None
-    """None where no KL is wanted."""
+    """None if --init_kl_coef is 0."""
     engines: EnginePool
     restarts: RestartBudget
     """Restarts of processes of any role."""
     reward: WorkerGroup[RewardModel] | None = None
-    """None where the rewards come from elsewhere."""
+    """None if no reward model gives the rewards."""
 
     @property
     def learners(self) -> dict[str, WorkerGroup[Learner]]:
-        """Role → what a checkpoint holds."""
+        """Role → group of the models that a checkpoint has."""
         critic: dict[str, WorkerGroup[Learner]] = {Role.CRITIC: self.critic} if self.critic else {}
         return {Role.POLICY: self.policy, **critic}
 
@@ -79,7 +79,7 @@ def _engine(config: Config) -> EngineSettings:
 
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGroups:
-    """Start every actor; they load their models at the same time, while this returns."""
+    """Start all workers. They load their models in parallel, after this returns."""
     updates = total_steps * config.updates_per_step
     restarts = RestartBudget(config.max_repairs)
     policy = _policy(config, updates)
@@ -176,16 +176,16 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
 
 
 PEAKS_SECONDS = 0.2
-"""Seconds for an answer: who is at work is not waited for, and left out."""
+"""Longest wait for an answer, in seconds; a busy process is left out."""
 
 
 def peak_memory(workers: WorkerGroups) -> Metrics:
-    """The fullest process of each role and phase, in GB; learners tell theirs with an update."""
+    """Returns the peak memory of each role and phase, in GB. Learners report theirs in `update`."""
     models: Sequence[WorkerGroup[Measured] | None] = (workers.reference, workers.reward)
-    asked = [one for group in models if group for one in group.call_each(Measured.peaks)]
-    asked += workers.engines.ask(Measured.peaks).values()
-    told = []
-    for one in asked:
-        with suppress(LostWorkerError):  # the next to need it sees to that
-            told += [one.result()] if one.ready(PEAKS_SECONDS) else []
-    return batching.combine_metrics(told)
+    pending = [call for group in models if group for call in group.call_each(Measured.peaks)]
+    pending += workers.engines.ask(Measured.peaks).values()
+    peaks = []
+    for call in pending:
+        with suppress(LostWorkerError):  # the next call to the process recovers from its loss
+            peaks += [call.result()] if call.ready(PEAKS_SECONDS) else []
+    return batching.combine_metrics(peaks)

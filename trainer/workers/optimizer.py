@@ -1,4 +1,4 @@
-"""AdamW and its learning rate over the run."""
+"""AdamW, and its learning rate over the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers.optimization import get_scheduler
 
+from trainer.checkpoint.state import MOMENTS
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.models.zero3 import shape_of
 from trainer.types import TrainingError
@@ -32,7 +33,7 @@ class Optimiser:
     def step(self) -> float:
         """Update the model and forget the gradients. Returns their norm before clipping.
 
-        Raises TrainingError, with the model untouched, where the norm is not finite.
+        Raises TrainingError, with the model unchanged, if the norm is not finite.
         """
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         if not torch.isfinite(norm):
@@ -44,30 +45,30 @@ class Optimiser:
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """Where the learning rate is on its way."""
+        """The state of the learning rate's schedule."""
         state: dict[str, Any] = self._scheduler.state_dict()
         return state
 
     def moments(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """What Adam holds of each parameter of `model`, by name."""
+        """Returns Adam's state of each parameter of `model`, by name."""
         state = self._adam.state
         return {name: dict(state[p]) for name, p in model.named_parameters() if p in state}
 
     def to(self, device: torch.device) -> None:
-        """Move what Adam holds."""
+        """Move Adam's moments to `device`."""
         for held in self._adam.state.values():
-            for key in ("exp_avg", "exp_avg_sq"):
+            for key in MOMENTS:
                 held[key] = held[key].to(device)
 
     def restore(
         self, model: nn.Module, moments: Mapping[str, Mapping[str, Any]], schedule: dict[str, Any]
     ) -> None:
-        """Go on where `moments` and `schedule` were."""
+        """Continue from these moments and this schedule."""
         names = {parameter: name for name, parameter in model.named_parameters()}
         content = self._adam.state_dict()
         in_order = [p for group in self._adam.param_groups for p in group["params"]]
         content["state"] = {
-            # Copies, as what they are read from may be a file or another process's memory.
+            # Copy: the source may be a file or another process's memory.
             index: {key: value.clone() for key, value in moments[names[parameter]].items()}
             for index, parameter in enumerate(in_order)
             if names[parameter] in moments
@@ -79,7 +80,7 @@ class Optimiser:
 def adamw(
     model: nn.Module, settings: OptimizerSettings, *, fused: bool | None = None
 ) -> torch.optim.AdamW:
-    """Weight decay on matrices only: biases and the scales of norms are vectors."""
+    """Returns AdamW with weight decay on matrices only, not on biases and scales of norms."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if len(shape_of(p)) > 1], "weight_decay": settings.l2},
@@ -108,12 +109,12 @@ def scheduler_of(adam: torch.optim.AdamW, settings: OptimizerSettings, updates: 
 
 
 def restore_schedule(scheduler: Any, adam: torch.optim.AdamW, state: dict[str, Any]) -> None:
-    """Go on where `state` was, a scheduler's own or another trainer's: it says how far that is.
+    """Continue at the update of `state`, which may come from another trainer.
 
-    Peak and shape are those of `scheduler`, which was made from the flags.
+    Peak and shape of the schedule stay those of `scheduler`, which the flags determine.
     """
     scheduler.last_epoch = made = state["last_epoch"]
-    scheduler._step_count = made + 1  # as torch counts: the first was at its making
+    scheduler._step_count = made + 1  # torch counts the construction, too
     shapes = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
     scheduler._last_lr = [base * shape(made) for base, shape in shapes]
     for group, rate in zip(adam.param_groups, scheduler.get_last_lr(), strict=True):

@@ -15,7 +15,7 @@ from trainer.types import Metrics
 
 
 class RewardActor:
-    """Holds every reward model whole; several processes share the samples."""
+    """Holds all reward models. Several such processes share the samples."""
 
     def __init__(self, settings: RewardSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)

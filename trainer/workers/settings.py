@@ -1,4 +1,4 @@
-"""What the workers of a role are told once, as they are made."""
+"""Settings that a learner gets when it starts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class LearnerSettings:
     train_batch_size: int
     micro_train_batch_size: int
     max_tokens: int | None = None
-    """Tokens of one forward and backward pass, in place of samples."""
+    """Tokens of one forward and backward pass; None: `micro_train_batch_size` is the limit."""
     loss_aggregation: str
     """token, sequence or constant"""
     longest: int
-    """Tokens of the longest completion there can be."""
+    """Limit of a completion in tokens."""
     max_epochs: int
     seed: int
     gradient_checkpointing: bool
     concurrent_models: int = 1
-    """Models that are trained at the same time; on a CPU they share its threads."""
+    """Models that train at the same time; on a CPU they share its threads."""
     ema_beta: float | None = None
-    """Weight of the old average in a moving average of the weights; None: none is kept."""
+    """Weight of the old average in the moving average of the weights; None: no average."""
     lora: LoRASettings = field(default_factory=LoRASettings)
     """Rank 0: every parameter is trained."""
     sharding: Sharding = field(default_factory=Sharding)
     sync_port: int = 0
-    """Of the policy's first node, where other nodes read its weights; 0 for any."""
+    """TCP port on the policy's first node, where other nodes read its weights; 0: any free port."""

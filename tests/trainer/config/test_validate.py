@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.config import Config
-from trainer.config.no_effect import IDLE
+from trainer.config.no_effect import NO_EFFECT
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError, flags_of
 
@@ -155,8 +155,8 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"num_episodes": 2}, "--num_episodes", "--max_steps"),
     ({"eval_steps": 2}, "--eval_steps", "--eval_dataset"),
     ({"wandb_project": "mine"}, "--wandb_project", "--use_wandb"),
-    ({"use_wandb": "sesame"}, "--use_wandb", "in plain sight"),
-    ({"deepcompile": True}, "--deepcompile", "as they are"),
+    ({"use_wandb": "sesame"}, "--use_wandb", "shows its key"),
+    ({"deepcompile": True}, "--deepcompile", "uncompiled"),
     ({"adam_offload": True}, "--adam_offload", "--zero_stage"),
     ({"zero_stage": 2, "zpg": 2}, "--zpg", "only --zero_stage 3"),
     ({"actor_num_gpus_per_node": 8}, "--train_batch_size 4", "the 8 ranks of the policy"),
@@ -176,7 +176,7 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     (
         {"async_train": True, "max_staleness": 0, "partial_rollout": True},
         "--partial_rollout",
-        "no completion under way",
+        "no completion is unfinished",
     ),
     ({"micro_rollout_batch_size": 64}, "--micro_rollout_batch_size 64", "8 samples"),
 ]
@@ -215,4 +215,4 @@ def test_a_shared_spelling_warns_for_no_critic(tiny: Tiny, run_dir: Path) -> Non
 
 def test_conditions_name_flags_of_the_table() -> None:
     flags = flags_of(Config)
-    assert [name for idle in IDLE for name in idle.flags if name not in flags] == []
+    assert [name for rule in NO_EFFECT for name in rule.flags if name not in flags] == []

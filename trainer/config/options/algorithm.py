@@ -49,7 +49,7 @@ class AdvantageSettings:
         name="no_advantage_std_norm",
         group=ADVANTAGE,
         dotted="algo.advantage.no_std_norm",
-        help="centre advantages without dividing by their deviation",
+        help="subtract the mean of advantages, but do not divide by their deviation",
     )
     reward_clip_range: tuple[float, float] = flag(
         (-10.0, 10.0),
@@ -84,7 +84,7 @@ class LossSettings:
         group=LOSS,
         dotted="actor.eps_clip_low_high",
         above=0,
-        help="clip range below and above 1; --eps_clip for both where absent",
+        help="clip range below and above 1; default: --eps_clip for both",
     )
     dual_clip: float | None = flag(
         None,
@@ -103,14 +103,14 @@ class LossSettings:
         aliases=("loss_agg_mode",),
         choices=("token", "sequence", "constant"),
         synonyms={"token-mean": "token", "seq-mean-token-mean": "sequence"},
-        help="mean over tokens, mean of sequences' means, or sum over tokens by a constant",
+        help="mean over tokens, mean of sequences' means, or sum over tokens divided by a constant",
     )
     entropy_loss_coef: float | None = flag(
         None,
         group=LOSS,
         dotted="actor.entropy_coef",
         at_least=0,
-        help="weight of the entropy bonus; 0: only its metric",
+        help="weight of the entropy bonus; 0: log the metric only",
     )
     aux_loss_coef: float = flag(
         0.0,
@@ -153,23 +153,27 @@ class KLSettings:
         dotted="horizon",
         unit="samples",
         at_least=1,
-        help="how slowly the weight adapts",
+        help="samples over which the weight adapts; more is slower",
     )
     estimator: str = flag(
-        "k1", group=KL, dotted="estimator", choices=("k1", "k2", "k3"), help="see docs"
+        "k1",
+        group=KL,
+        dotted="estimator",
+        choices=("k1", "k2", "k3"),
+        help="see docs/algorithms.md",
     )
     use_loss: bool = flag(
         False,
         name="use_kl_loss",
         group=KL,
         dotted="use_loss",
-        help="KL in the loss, not in the reward",
+        help="put the KL in the loss, not in the reward",
     )
     unbiased_gradient: bool = flag(
         False,
         group=KL,
         dotted="unbiased_gradient",
-        help="the true reverse KL's gradient, whatever the estimator",
+        help="use the gradient of the reverse KL itself with every estimator",
     )
 
     @property
@@ -209,7 +213,7 @@ class ShapingSettings:
         False,
         group=SHAPING,
         dotted="reward.normalize_enable",
-        help="rewards by their running mean and deviation",
+        help="normalise rewards by their running mean and deviation",
     )
     overlong_buffer_len: float | None = flag(
         None,
@@ -217,21 +221,21 @@ class ShapingSettings:
         dotted="reward.overlong_buffer_len",
         unit="tokens",
         above=0,
-        help="the last so many tokens of a completion cost reward (DAPO)",
+        help="tokens before the length limit that cost reward (DAPO)",
     )
     overlong_penalty_factor: float = flag(
         1.0,
         group=SHAPING,
         dotted="reward.overlong_penalty_factor",
         at_least=0,
-        help="the most that they cost",
+        help="largest penalty of those tokens",
     )
     stop_properly_penalty_coef: float | None = flag(
         None,
         group=SHAPING,
         dotted="reward.stop_properly_penalty_coef",
         at_most=1,
-        help="a truncated completion's reward is scaled by this; below 0: replaced by it",
+        help="factor of a truncated completion's reward; below 0: its new reward",
     )
 
 
@@ -264,21 +268,21 @@ class CorrectionSettings:
         group=CORRECTION,
         dotted="level",
         choices=("off", "token", "seq"),
-        help="what is compared between trainer and engine: nothing, tokens, sequences",
+        help="compare trainer and engine not at all, by token, or by sequence",
     )
     mode: str = flag(
         "mask",
         group=CORRECTION,
         dotted="mode",
         choices=("mask", "clip"),
-        help="outside the bounds: dropped, or the weight clamped",
+        help="outside the bounds: drop it (mask), or clamp its weight (clip)",
     )
     gating: str = flag(
         "ratio",
         group=CORRECTION,
         dotted="gating",
         choices=("ratio", "binary_kl", "tv"),
-        help="the statistic that the bounds are on",
+        help="statistic that the bounds apply to",
     )
     threshold: tuple[float, ...] = flag(
         (0.5, 5.0),
@@ -286,5 +290,5 @@ class CorrectionSettings:
         endless=True,
         dotted="threshold",
         at_least=0,
-        help="LOW HIGH, or HIGH alone",
+        help="bounds: LOW HIGH, or HIGH alone",
     )

@@ -1,4 +1,4 @@
-"""Flags: the models, the rewards and the data that a run starts from."""
+"""Flags: the models, rewards and data of a run."""
 
 # ruff: noqa: RUF009 - `flag` makes a dataclass field
 from __future__ import annotations
@@ -22,13 +22,13 @@ class ModelFlags:
         "",
         group=MODELS,
         dotted="critic.model_name_or_path",
-        help="critic's start; --pretrain where absent",
+        help="first weights of the critic; default: --pretrain",
     )
     reward_pretrain: str = flag(
         "",
         group=MODELS,
         dotted="reward.model_name_or_path",
-        help="reward models with one output each, with commas between",
+        help="reward models with one output each, separated by commas",
     )
     reward_combine: str = flag(
         "mean",
@@ -42,14 +42,14 @@ class ModelFlags:
         help="reward: URL (several with commas), a .py file with reward_func, or a registered name",
     )
     remote_rm_deadline: float = flag(
-        600.0, group=MODELS, unit="seconds", above=0, help="wait so long for a reward server"
+        600.0, group=MODELS, unit="seconds", above=0, help="longest wait for a reward server"
     )
     value_head_prefix: str = flag(
         "score",
         group=MODELS,
         dotted="ds.value_head_prefix",
         help="name of the head in --critic_pretrain and in OpenRLHF's reward models, unless their "
-        "config.json says it; a critic without one starts afresh",
+        "config.json names it; a critic without a head starts with a new one",
     )
     agent_func_path: str = flag(
         "",
@@ -94,7 +94,7 @@ class DataFlags:
         group=DATA,
         dotted="data.prompt_split",
         help="split of the data set",
-        unsupported="--prompt_data names one file or directory; give that of the split",
+        unsupported="--prompt_data names one file or directory; give the split's",
     )
     input_key: str = flag("input", group=DATA, dotted="data.input_key", help="column of the prompt")
     label_key: str | None = flag(
@@ -113,7 +113,11 @@ class DataFlags:
         help="use the tokeniser's chat template",
     )
     max_samples: int | None = flag(
-        None, group=DATA, dotted="data.max_samples", at_least=1, help="use only the first so many"
+        None,
+        group=DATA,
+        dotted="data.max_samples",
+        at_least=1,
+        help="prompts to use, from the beginning",
     )
     max_len: int | None = flag(
         None,
@@ -130,7 +134,7 @@ class DataFlags:
         "truncate",
         group=DATA,
         choices=("truncate", "drop"),
-        help="a prompt over the limit loses its beginning, or is left out and counted",
+        help="a prompt over the limit loses its beginning, or is dropped and counted",
     )
     image_key: str = flag(
         "",
@@ -166,7 +170,7 @@ class DataFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceFlags:
-    """Flags of DPO and reward models, so that a command of theirs is told where it is wrong."""
+    """Flags of DPO and reward model training: errors here, each with a remedy."""
 
     dataset: str = flag(
         "",

@@ -1,4 +1,4 @@
-"""Flags: what a run writes and shows: checkpoints, evaluation, metrics."""
+"""Flags: checkpoints, evaluation and metrics."""
 
 # ruff: noqa: RUF009 - `flag` makes a dataclass field
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.config.schema import CHECKPOINTS, EVALUATION, LOGGER, flag
 
 MOST_REPAIRS = 3
-"""What breaks one thing again and again is still there."""
+"""Default of --max_repairs: a cause that strikes more often persists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class CheckpointFlags:
         dotted="ckpt.save_steps",
         unit="steps",
         at_least=-1,
-        help="between checkpoints; -1: at the end",
+        help="steps between checkpoints; -1: only at the end",
     )
     max_ckpt_num: int = flag(
-        3, group=CHECKPOINTS, dotted="ckpt.max_num", at_least=1, help="whole checkpoints kept"
+        3, group=CHECKPOINTS, dotted="ckpt.max_num", at_least=1, help="complete checkpoints to keep"
     )
     max_ckpt_mem: float = flag(
         math.inf,
@@ -42,58 +42,57 @@ class CheckpointFlags:
         unit="GB",
         above=0,
         endless=True,
-        help="the oldest go where all take more; the newest stays in any case",
+        help="limit of all checkpoints: the oldest are deleted, the newest always stays",
     )
     save_hf_ckpt: bool = flag(
         False,
         group=CHECKPOINTS,
         dotted="ckpt.save_hf",
-        help="a Hugging Face model in each checkpoint too",
+        help="write a Hugging Face model in each checkpoint, too",
     )
     disable_ds_ckpt: bool = flag(
         False,
         group=CHECKPOINTS,
         dotted="ckpt.disable_ds",
-        help="no state to resume from, only the models",
+        help="write the models only, and no state to resume from",
     )
     save_value_network: bool = flag(
         False,
         group=CHECKPOINTS,
         dotted="critic.save_value_network",
-        help="the critic beside the final model",
+        help="export the critic beside the final model",
     )
     load_checkpoint: bool = flag(
         True,
         group=CHECKPOINTS,
         dotted="ckpt.load_enable",
-        help="go on from the newest whole checkpoint, if there is one; "
-        "false: begin anew, which a run directory with steps refuses",
+        help="resume from the newest complete checkpoint, if there is one; "
+        "false: start a new run, which a run directory with steps refuses",
     )
     load_step: int = flag(
         0,
         group=CHECKPOINTS,
         at_least=0,
-        help="go on from the checkpoint of this step instead, and put later ones aside; 0: the "
-        "newest",
+        help="resume from the checkpoint of this step, and put later ones aside; 0: the newest",
     )
     peer_snapshot: str = flag(
         "auto",
         group=CHECKPOINTS,
         choices=("auto", "off"),
-        help="after each step its state is held in the memory of two nodes too; auto: if it fits",
+        help="keep each step's state in the memory of two nodes, too; auto: if it fits",
     )
     peer_snapshot_memory: float | None = flag(
         None,
         group=CHECKPOINTS,
         unit="GB",
         above=0,
-        help="the most that a node holds of them; default: half of its memory",
+        help="limit of these snapshots on a node; default: half of its memory",
     )
     max_repairs: int = flag(
         MOST_REPAIRS,
         group=CHECKPOINTS,
         at_least=0,
-        help="losses of one thing that are repaired without a new step; 0: each ends the attempt",
+        help="restarts of one role without a new step in between; 0: each loss ends the attempt",
     )
 
 
@@ -107,7 +106,7 @@ class EvaluationFlags:
         group=EVALUATION,
         dotted="eval.split",
         help="split of the data set",
-        unsupported="--eval_dataset names one file or directory; give that of the split",
+        unsupported="--eval_dataset names one file or directory; give the split's",
     )
     eval_steps: int = flag(
         -1,
@@ -115,7 +114,7 @@ class EvaluationFlags:
         dotted="eval.steps",
         unit="steps",
         at_least=-1,
-        help="between evaluations; before the first step and at the end in any case",
+        help="steps between evaluations; the first and last state are always evaluated",
     )
     eval_n_samples_per_prompt: int = flag(
         1,
@@ -129,13 +128,13 @@ class EvaluationFlags:
         group=EVALUATION,
         dotted="eval.temperature",
         at_least=0,
-        help="sampling temperature on held-out prompts; 0: the likeliest completion",
+        help="sampling temperature on held-out prompts; 0: greedy decoding",
     )
     best_metric_key: str = flag(
         "",
         group=EVALUATION,
         dotted="ckpt.best_metric_key",
-        help="keep the checkpoint that is best by this; pass@1 where absent; none: keep none",
+        help="metric of the best checkpoint, which is kept; default: pass@1; none: keep none",
     )
 
 
@@ -147,7 +146,7 @@ class LoggerFlags:
         dotted="logger.logging_steps",
         unit="steps",
         at_least=1,
-        help="between metric rows",
+        help="steps between metric rows",
     )
     use_wandb: str = flag(
         "",
@@ -155,7 +154,7 @@ class LoggerFlags:
         dotted="logger.wandb.key",
         bare="yes",
         secret=True,
-        help="log to W&B, with this key or WANDB_API_KEY; on where that is set",
+        help="log to W&B, with this key or WANDB_API_KEY, which alone turns it on, too",
     )
     wandb_project: str = flag(
         "rollcall", group=LOGGER, dotted="logger.wandb.project", help="W&B project"
@@ -171,5 +170,5 @@ class LoggerFlags:
         None,
         group=LOGGER,
         dotted="logger.tensorboard_dir",
-        help="TensorBoard's event files go to this directory",
+        help="directory for TensorBoard's event files",
     )

@@ -1,7 +1,7 @@
-"""Flags: the optimisers of policy and critic.
+"""Settings of the optimisers of policy and critic.
 
-A flag that both have sets both under its flat spelling. Its dotted spelling, which begins with
-`actor.` or `critic.`, sets that model's alone.
+The flat spelling of a flag that both have sets both. Its dotted spellings, which begin with
+`actor.` or `critic.`, each set one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OptimizerSettings:
         group=OPTIMISER,
         dotted="adam.lr",
         above=0,
-        help="peak, policy",
+        help="peak learning rate of the policy",
     )
     lr_scheduler: str = flag(
         "cosine_with_min_lr",
@@ -40,7 +40,7 @@ class OptimizerSettings:
         dotted="lr_warmup_ratio",
         at_least=0,
         at_most=1,
-        help="share of the run with a rising rate",
+        help="fraction of the run with a rising rate",
     )
     min_lr_ratio: float = flag(
         0.1,
@@ -48,7 +48,7 @@ class OptimizerSettings:
         dotted="min_lr_ratio",
         at_least=0,
         at_most=1,
-        help="where cosine_with_min_lr ends, as a share of the peak",
+        help="last rate of cosine_with_min_lr, as a fraction of the peak",
     )
     l2: float = flag(
         0.0,
@@ -75,7 +75,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticOptimizerSettings(OptimizerSettings):
-    """The critic's, whose learning rate has a flat spelling and a default of its own."""
+    """The critic's optimiser: its learning rate has its own flat spelling and default."""
 
     learning_rate: float = flag(
         9e-6,
@@ -83,7 +83,7 @@ class CriticOptimizerSettings(OptimizerSettings):
         group=OPTIMISER,
         dotted="adam.lr",
         above=0,
-        help="peak, critic",
+        help="peak learning rate of the critic",
     )
 
 
@@ -103,7 +103,7 @@ class OptimiserFlags:
         None,
         group=OPTIMISER,
         dotted=("actor.muon.lr", "critic.muon.lr"),
-        help="Muon's peak",
+        help="peak learning rate of Muon",
         no_effect=NO_MUON,
     )
     muon_momentum: float | None = flag(
@@ -124,13 +124,13 @@ class OptimiserFlags:
         False,
         group=OPTIMISER,
         dotted=("actor.muon.nesterov", "critic.muon.nesterov"),
-        help="Muon's look-ahead",
+        help="use Nesterov momentum in Muon",
         no_effect=NO_MUON,
     )
     muon_no_nesterov: bool = flag(
         False,
         group=OPTIMISER,
         dotted=("actor.muon.no_nesterov", "critic.muon.no_nesterov"),
-        help="Muon without it",
+        help="do not use Nesterov momentum in Muon",
         no_effect=NO_MUON,
     )

@@ -1,4 +1,4 @@
-"""Flags: how models lie on GPUs; each that has no effect says what is done instead."""
+"""Flags: the layout of models on GPUs, vLLM and DeepSpeed."""
 
 # ruff: noqa: RUF009 - `flag` makes a dataclass field
 from __future__ import annotations
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trainer.config.schema import DEEPSPEED, LAYOUT, VLLM, Resources, flag
 
-ONE_GPU_A_LAYER = "a layer lies on one GPU or, by ZeRO-3, on all"
-NOT_COMPILED = "models run as they are"
+ONE_GPU_A_LAYER = "a layer is on one GPU or, with ZeRO-3, on all"
+NOT_COMPILED = "models run uncompiled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="actor.num_gpus_per_node",
         at_least=0,
-        help="its GPUs on each",
+        help="GPUs on each of its nodes",
     )
     critic_num_nodes: int = flag(
         1,
@@ -39,7 +39,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="critic.num_gpus_per_node",
         at_least=0,
-        help="its GPUs on each",
+        help="GPUs on each of its nodes",
     )
     ref_num_nodes: int = flag(
         1,
@@ -53,7 +53,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="ref.num_gpus_per_node",
         at_least=0,
-        help="its GPUs on each",
+        help="GPUs on each of its nodes",
     )
     reward_num_nodes: int = flag(
         1,
@@ -67,7 +67,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="reward.num_gpus_per_node",
         at_least=0,
-        help="its GPUs on each",
+        help="GPUs on each of its nodes",
     )
     colocate_actor_ref: bool = flag(
         False,
@@ -90,19 +90,19 @@ class LayoutFlags:
     actor_resources: Resources = flag(
         Resources(), group=LAYOUT, help='custom Ray resources of each of its ranks: {"a100": 1}'
     )
-    critic_resources: Resources = flag(Resources(), group=LAYOUT, help="the same of the critic")
-    ref_resources: Resources = flag(Resources(), group=LAYOUT, help="the same of the reference")
+    critic_resources: Resources = flag(Resources(), group=LAYOUT, help="the same for the critic")
+    ref_resources: Resources = flag(Resources(), group=LAYOUT, help="the same for the reference")
     reward_resources: Resources = flag(
-        Resources(), group=LAYOUT, help="the same of the reward model"
+        Resources(), group=LAYOUT, help="the same for the reward model"
     )
     vllm_resources: Resources = flag(
-        Resources(), group=LAYOUT, help="the same of each GPU of an engine"
+        Resources(), group=LAYOUT, help="the same for each GPU of an engine"
     )
     async_train: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.async_enable",
-        help="rollouts while the last ones are trained on",
+        help="generate rollouts while earlier ones are trained on",
     )
     max_staleness: int = flag(
         1,
@@ -111,13 +111,13 @@ class LayoutFlags:
         aliases=("async_queue_size",),
         at_least=0,
         unit="steps",
-        help="the most versions of the policy between a sample's first token and its training",
+        help="limit of policy versions between a sample's first token and its training",
     )
     partial_rollout: bool = flag(
         False,
         group=LAYOUT,
         dotted="train.partial_rollout_enable",
-        help="new weights in the middle of a completion, not only between two",
+        help="load new weights also in the middle of a completion",
     )
     ring_attn_size: int = flag(
         1,
@@ -132,7 +132,7 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="ds.ring_attn_head_stride",
         at_least=1,
-        help="heads sent around at a time",
+        help="heads that are exchanged at a time",
         no_effect="a sequence lies on one GPU",
     )
     local_rank: int = flag(
@@ -157,7 +157,7 @@ class VLLMSettings:
         dotted="gpu_memory_utilization",
         above=0,
         at_most=1,
-        help="share of a GPU's memory that an engine takes",
+        help="fraction of a GPU's memory for one engine",
     )
     sync_backend: str = flag(
         "auto",
@@ -174,15 +174,15 @@ class VLLMSettings:
         group=VLLM,
         at_least=0,
         at_most=65_535,
-        help="TCP port of the policy's first node where its weights' group meets, or other nodes "
-        "read them; 0: any free one",
+        help="TCP port on the policy's first node, where engines on other nodes get its weights; "
+        "0: any free port",
     )
     sync_with_ray: bool = flag(
         False,
         group=VLLM,
         dotted="sync_with_ray",
-        help="weights through Ray's collectives",
-        no_effect="weights go over in vLLM's own way",
+        help="send weights by Ray's collectives",
+        no_effect="weights are sent by vLLM's own transfer engines",
     )
     enable_sleep: bool = flag(
         False,
@@ -195,7 +195,7 @@ class VLLMSettings:
         name="enable_prefix_caching",
         group=VLLM,
         dotted="enable_prefix_caching",
-        help="keep the caches of shared beginnings",
+        help="keep the caches of prefixes that prompts share",
     )
     enforce_eager: bool = flag(
         False,
@@ -208,7 +208,7 @@ class VLLMSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """What the ranks of a model share among themselves (Rajbhandari et al. 2020, section 5)."""
+    """Sharding of a model over its ranks (Rajbhandari et al. 2020, section 5)."""
 
     zero_stage: int = flag(
         0,
@@ -216,7 +216,7 @@ class Sharding:
         dotted="zero_stage",
         at_least=0,
         at_most=3,
-        help="what is sharded over ranks: 1 Adam's state, 2 gradients too, 3 weights too",
+        help="shard over ranks: 1 Adam's state, 2 also gradients, 3 also weights",
     )
     zpg: int = flag(
         1,
@@ -229,7 +229,7 @@ class Sharding:
         False,
         group=DEEPSPEED,
         dotted="adam_offload",
-        help="the optimiser in the CPU's memory, under ZeRO",
+        help="keep the optimiser in the CPU's memory, under ZeRO",
     )
     overlap_comm: bool = flag(
         False,
@@ -241,7 +241,7 @@ class Sharding:
         "",
         group=DEEPSPEED,
         dotted="grad_accum_dtype",
-        help="type of accumulated gradients, under ZeRO; the weights' own where empty",
+        help="type of accumulated gradients, under ZeRO; default: the weights' type",
         choices=("", "fp32", "bf16"),
     )
     sleep: bool = flag(
@@ -249,7 +249,7 @@ class Sharding:
         name="deepspeed_enable_sleep",
         group=DEEPSPEED,
         dotted="enable_sleep",
-        help="models leave the GPU while others compute",
+        help="move models off the GPU while others compute",
     )
 
 
@@ -277,12 +277,12 @@ class DeepSpeedFlags:
         group=DEEPSPEED,
         dotted="ds.use_universal_ckpt",
         help="checkpoints for any ZeRO stage",
-        no_effect="checkpoints are of no layout, so that any reads them",
+        no_effect="checkpoints do not depend on the layout",
     )
     dist_timeout: int = flag(
         1800,
         group=DEEPSPEED,
         unit="seconds",
         at_least=10,
-        help="the longest that ranks wait for one another; who does not answer is named",
+        help="longest wait of ranks for one another; the error names the silent rank",
     )

@@ -1,4 +1,4 @@
-"""Flags: rollouts and passes, the optimiser, precision, memory, LoRA."""
+"""Flags: rollouts, training passes, precision, memory, LoRA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RolloutFlags:
         group=ROLLOUT,
         dotted="rollout.n_samples_per_prompt",
         at_least=1,
-        help="completions of a prompt",
+        help="completions of each prompt",
     )
     micro_rollout_batch_size: int = flag(
         64,
@@ -30,7 +30,7 @@ class RolloutFlags:
         dotted="rollout.micro_batch_size",
         unit="samples",
         at_least=1,
-        help="samples decoded or scored at a time",
+        help="samples that are decoded or scored at a time",
     )
     rollout_max_tokens_per_gpu: int | None = flag(
         None,
@@ -38,7 +38,7 @@ class RolloutFlags:
         dotted="rollout.max_tokens_per_gpu",
         unit="tokens",
         at_least=1,
-        help="budget of a scoring pass; --train_max_tokens_per_gpu where absent",
+        help="tokens of a scoring pass; default: --train_max_tokens_per_gpu",
     )
     generate_max_len: int = flag(
         1024,
@@ -60,7 +60,7 @@ class RolloutFlags:
         group=ROLLOUT,
         dotted="vllm.num_engines",
         at_least=1,
-        help="rollout engines, whatever their kind",
+        help="number of rollout engines of any kind",
     )
     vllm_generate_batch_size: int | None = flag(
         None,
@@ -69,13 +69,13 @@ class RolloutFlags:
         unit="prompts",
         at_least=1,
         help="prompts sent out at a time",
-        no_effect="engines get all prompts of a step at once and take them in as others end",
+        no_effect="engines get all prompts of a step, and start each as soon as they have room",
     )
     rollout_engine: str = flag(
         "auto",
         group=ROLLOUT,
         choices=("auto", "hf", "vllm"),
-        help="kind of the engines: vLLM, transformers; auto is vLLM on GPUs where it is installed",
+        help="kind of the engines: vLLM or transformers; auto: vLLM on GPUs if it is installed",
     )
 
 
@@ -101,7 +101,7 @@ class TrainFlags:
         False,
         group=TRAIN,
         dotted="train.dynamic_batch_enable",
-        help="cut passes by tokens instead of samples",
+        help="limit passes by tokens instead of samples",
     )
     train_max_tokens_per_gpu: int = flag(
         16_192,
@@ -109,7 +109,7 @@ class TrainFlags:
         dotted="train.max_tokens_per_gpu",
         unit="tokens",
         at_least=1,
-        help="budget of a training pass",
+        help="tokens of a training pass",
     )
     max_epochs: int = flag(
         1,
@@ -121,14 +121,14 @@ class TrainFlags:
     num_episodes: int = flag(
         1, group=TRAIN, dotted="train.num_episodes", at_least=1, help="passes over the prompts"
     )
-    max_steps: int | None = flag(None, group=TRAIN, at_least=1, help="stop after so many steps")
+    max_steps: int | None = flag(None, group=TRAIN, at_least=1, help="last step of the run")
     freezing_actor_steps: int = flag(
         0,
         group=TRAIN,
         dotted="critic.freezing_steps",
         unit="steps",
         at_least=-1,
-        help="only the critic learns so long",
+        help="first steps in which only the critic learns",
     )
     enable_ema: bool = flag(
         False, group=TRAIN, dotted="train.enable_ema", help="keep a moving average of the policy"
@@ -148,7 +148,7 @@ class TrainFlags:
         False,
         group=TRAIN,
         dotted="train.full_determinism_enable",
-        help="deterministic kernels, slower",
+        help="use deterministic kernels, which are slower",
     )
 
 
@@ -159,14 +159,14 @@ class MemoryFlags:
         group=MEMORY,
         dotted="ds.param_dtype",
         choices=("fp32", "bf16"),
-        help="bf16 computes with fp32 master weights",
+        help="bf16: compute in bf16, with fp32 master weights",
     )
     bf16: bool = flag(False, group=MEMORY, help="the same as --param_dtype bf16")
     gradient_checkpointing: bool = flag(
         False,
         group=MEMORY,
         dotted="actor.gradient_checkpointing_enable",
-        help="recompute activations",
+        help="recompute activations in the backward pass",
     )
     gradient_checkpointing_use_reentrant: bool = flag(
         False,
@@ -179,13 +179,13 @@ class MemoryFlags:
         False,
         group=MEMORY,
         dotted="ds.packing_samples",
-        help="sequences end to end, no padding through the model",
+        help="put sequences end to end, so that no padding passes through the model",
     )
     attn_implementation: str | None = flag(
         None,
         group=MEMORY,
         dotted="ds.attn_implementation",
-        help="transformers' attention: eager, sdpa, flash_attention_2 …; what fits where absent",
+        help="transformers' attention: eager, sdpa, flash_attention_2 …; default: its own choice",
     )
     flash_attn: bool = flag(
         False, group=MEMORY, help="the same as --attn_implementation flash_attention_2"
@@ -208,7 +208,7 @@ class MemoryFlags:
         False,
         group=MEMORY,
         dotted=("ref.offload", "reward.offload"),
-        help="the reference in the CPU's memory between its passes",
+        help="keep reference and reward models in the CPU's memory between passes",
     )
     load_in_4bit: bool = flag(
         False,
@@ -221,20 +221,20 @@ class MemoryFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoRASettings:
-    """Low-rank adapters, which are trained in place of the weights."""
+    """Low-rank adapters, which are trained instead of the weights."""
 
     rank: int = flag(0, group=LORA, dotted="rank", at_least=0, help="rank of the adapters; 0: none")
     alpha: int = flag(
-        16, group=LORA, dotted="alpha", at_least=1, help="their scale, times the rank"
+        16, group=LORA, dotted="alpha", at_least=1, help="scale of the adapters, times the rank"
     )
     dropout: float = flag(
-        0.0, group=LORA, dotted="dropout", at_least=0, at_most=1, help="dropout before them"
+        0.0, group=LORA, dotted="dropout", at_least=0, at_most=1, help="dropout before the adapters"
     )
     target_modules: tuple[str, ...] = flag(
         ("all-linear",),
         name="target_modules",
         group=LORA,
         dotted="target_modules",
-        help="modules that get one",
+        help="modules that get an adapter",
     )
-    """Last parts of modules' names, or all-linear."""
+    """Last parts of the names of modules, or all-linear."""
