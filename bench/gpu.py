@@ -149,7 +149,7 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
         mixed_precision=torch.cuda.is_available(),
         gradient_checkpointing=checkpointing,
     )
-    settings = replace(settings, micro_train_batch_size=load.micro)
+    settings = replace(settings, train=replace(settings.train, micro_train_batch_size=load.micro))
     actor = PolicyActor(settings, PolicyObjective())
     random = np.random.default_rng(0)
     shape = (load.samples, load.length)

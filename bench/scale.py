@@ -248,7 +248,8 @@ def bare(model: Path, rank: int, ranks: int) -> None:
 
     whole = experience(COMPARED)
     own = whole.rows(batching.split_by_rank(whole.sequences.lengths, ranks)[rank])
-    settings = replace(settings_for(model, COMPARED), train_batch_size=len(own.sequences))
+    settings = settings_for(model, COMPARED)
+    settings = replace(settings, train=replace(settings.train, train_batch_size=len(own.sequences)))
     actor = PolicyActor(settings, PolicyObjective())
     print("ready", flush=True)
     for line in sys.stdin:
@@ -279,7 +280,7 @@ def settings_for(model: Path, case: Case) -> Any:
 
     sharding = Sharding(zero_stage=case.stage)
     settings = models.learner(model, samples=case.samples, longest=case.length, sharding=sharding)
-    return replace(settings, micro_train_batch_size=MICRO)
+    return replace(settings, train=replace(settings.train, micro_train_batch_size=MICRO))
 
 
 def model_for(root: Path, case: Case) -> Path:

@@ -73,7 +73,7 @@ def convert(source: Path, config: Config) -> Path:
     directory = writer.begin(config.checkpoints, position.step)
     files = [state.save(directory, role, held, ALONE) for role, (held, _) in states.items()]
     after = RunState(
-        step=position.step, seed=config.seed, prompts=openrlhf.cursor_at(position, cursor)
+        step=position.step, seed=config.train.seed, prompts=openrlhf.cursor_at(position, cursor)
     )
     writer.commit(directory, DriverState(after), files)
     return directory

@@ -23,6 +23,7 @@ def write(directory: Path, **shape: Any) -> Path:
 
 def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
     """LearnerSettings in which nothing is chosen that a benchmark is about."""
+    from tests.support.train_settings import take_train_settings
     from trainer.config.options.optimizer import OptimizerSettings
     from trainer.models.settings import ModelSettings
     from trainer.workers.settings import LearnerSettings
@@ -51,6 +52,7 @@ def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
             l2=0.0,
             max_norm=1.0,
         ),
+        train=take_train_settings(settings),
         updates=1,
         **settings,
     )

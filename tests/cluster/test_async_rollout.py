@@ -55,7 +55,7 @@ def test_a_run_that_was_told_to_stop_goes_on_with_all_that_was_under_way(
     said, _ = finished.communicate(timeout=200)
     assert finished.returncode == ExitCode.FINISHED, said
     oldest = [row["train/staleness_max"] for row in metric_rows(config)]
-    assert len(oldest) == config.max_steps
+    assert len(oldest) == config.train.max_steps
     assert max(oldest) == 2
 
 

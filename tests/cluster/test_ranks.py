@@ -166,8 +166,8 @@ WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     ),
     "adapters, stage 1": (2, Sharding(zero_stage=1), {"lora": ADAPTERS}),
     "adapters, stage 3": (2, Sharding(zero_stage=3), {"lora": ADAPTERS}),
-    "moving average, whole": (2, Sharding(), {"ema_beta": 0.9}),
-    "moving average, stage 2": (2, Sharding(zero_stage=2), {"ema_beta": 0.9}),
+    "moving average, whole": (2, Sharding(), {"enable_ema": True, "ema_beta": 0.9}),
+    "moving average, stage 2": (2, Sharding(zero_stage=2), {"enable_ema": True, "ema_beta": 0.9}),
 }
 
 
@@ -259,7 +259,8 @@ def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
 ) -> None:
     bench, made = benches[2], settings(model, Sharding(zero_stage=stage), **changes)
     taught(bench, "policy", tmp_path / "saved", made)
-    bench.call_ranks(Workbench.build, "policy", replace(made, ema_beta=0.9)).result()
+    keeping = replace(made, train=replace(made.train, enable_ema=True, ema_beta=0.9))
+    bench.call_ranks(Workbench.build, "policy", keeping).result()
     bench.call_ranks(Workbench.restore, tmp_path / "saved").result()
     trained = bench.call_ranks(Workbench.weights).result()[0]
     bench.call_ranks(Workbench.export, tmp_path / "exported").result()

@@ -202,8 +202,8 @@ def test_the_job_is_given_the_largest_layout_that_fits_and_its_batches_stay(
     commands = (RECIPE.command(one, None).argv for one in (settings, fitted))
     asked, given = (parse(argv[argv.index("trainer") + 1 :]) for argv in commands)
     assert (given.actor_num_nodes, given.vllm_num_engines) == (policy, engines)
-    assert given.train_batch_size == asked.train_batch_size
-    assert given.micro_train_batch_size == asked.micro_train_batch_size
+    assert given.train.train_batch_size == asked.train.train_batch_size
+    assert given.train.micro_train_batch_size == asked.train.micro_train_batch_size
     assert given.policy_ranks == 8 * policy
 
 

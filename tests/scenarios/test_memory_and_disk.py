@@ -43,8 +43,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
 
 def lose_the_last_checkpoint(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the disk were full, once."""
-    assert config.max_steps is not None
-    save, lost = state.save, checkpoint_path(config.checkpoints, config.max_steps)
+    assert config.train.max_steps is not None
+    save, lost = state.save, checkpoint_path(config.checkpoints, config.train.max_steps)
 
     def fails_once(directory: Path, *rest: Any) -> WrittenFile:
         if directory == lost:

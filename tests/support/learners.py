@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from tests.support.objectives import policy_objective
 from tests.support.tiny_run import Tiny
+from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
@@ -24,13 +24,23 @@ from trainer.workers.policy import PolicyActor
 from trainer.workers.settings import LearnerSettings
 
 Weights = dict[str, NDArray[np.generic]]
-"""Parameter name → array; bfloat16 as int16, for numpy has no such type."""
+"""Parameter name → array. bfloat16 is sent as int16, because numpy has no such type."""
 
 Build = Callable[..., PolicyActor | CriticActor]
 """`policy` or `critic`"""
 
 
 def settings(tiny: Tiny, **changes: Any) -> LearnerSettings:
+    values: dict[str, Any] = {
+        "train_batch_size": 4,
+        "micro_train_batch_size": 4,
+        "loss_aggregation": "token",
+        "longest": 6,
+        "max_epochs": 1,
+        "seed": 0,
+        "gradient_checkpointing": False,
+        **changes,
+    }
     optimizer = OptimizerSettings(
         learning_rate=1e-2,
         lr_scheduler="linear",
@@ -41,19 +51,8 @@ def settings(tiny: Tiny, **changes: Any) -> LearnerSettings:
     model = ModelSettings(
         model=str(tiny.model), mixed_precision=False, micro_batch_size=3, temperature=0.7
     )
-    plain = LearnerSettings(
-        model=model,
-        optimizer=optimizer,
-        updates=10,
-        train_batch_size=4,
-        micro_train_batch_size=4,
-        loss_aggregation="token",
-        longest=6,
-        max_epochs=1,
-        seed=0,
-        gradient_checkpointing=False,
-    )
-    return replace(plain, **changes)
+    train = take_train_settings(values)
+    return LearnerSettings(model=model, optimizer=optimizer, train=train, updates=10, **values)
 
 
 def policy(tiny: Tiny, **changes: Any) -> PolicyActor:

@@ -14,6 +14,7 @@ import torch
 
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
+from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
@@ -149,6 +150,16 @@ def _held() -> int:
 
 def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:
     precision = {"mixed_precision": changes.pop("mixed_precision", False)}
+    values: dict[str, Any] = {
+        "train_batch_size": 6,
+        "micro_train_batch_size": 1,
+        "loss_aggregation": "token",
+        "longest": 8,
+        "max_epochs": 1,
+        "seed": 3,
+        "gradient_checkpointing": False,
+        **changes,
+    }
     return LearnerSettings(
         model=ModelSettings(model=str(model), micro_batch_size=2, temperature=0.7, **precision),
         updates=12,
@@ -160,16 +171,8 @@ def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings
             max_norm=0.3,
         ),
         sharding=sharding,
-        **{
-            "train_batch_size": 6,
-            "micro_train_batch_size": 1,
-            "loss_aggregation": "token",
-            "longest": 8,
-            "max_epochs": 1,
-            "seed": 3,
-            "gradient_checkpointing": False,
-            **changes,
-        },
+        train=take_train_settings(values),
+        **values,
     )
 
 

@@ -47,7 +47,7 @@ def begin(
     ResumeError if there are checkpoints and --load_checkpoint is false, or if the named checkpoint
     is incomplete; PromptError if the prompts have changed.
     """
-    fresh = DriverState(RunState(step=0, seed=config.seed, prompts=stream.state_dict()))
+    fresh = DriverState(RunState(step=0, seed=config.train.seed, prompts=stream.state_dict()))
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         return fresh

@@ -260,9 +260,9 @@ def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMe
 
 def _activations(config: Config, size: ModelSize) -> int:
     longest = config.prompt_max_len + config.generate_max_len
-    tokens = config.train_max_tokens_per_gpu
-    if not config.use_dynamic_batch:
-        tokens = config.micro_train_batch_size * longest
+    tokens = config.train.train_max_tokens_per_gpu
+    if not config.train.use_dynamic_batch:
+        tokens = config.train.micro_train_batch_size * longest
     layer = _layer(config, size, tokens)
     if not config.gradient_checkpointing:
         return size.layers * layer
@@ -274,7 +274,7 @@ def _layer(config: Config, size: ModelSize, tokens: int) -> int:
 
 
 def _scoring_tokens(config: Config) -> int:
-    if config.use_dynamic_batch:
+    if config.train.use_dynamic_batch:
         return config.scoring_tokens
     return config.micro_rollout_batch_size * (config.prompt_max_len + config.generate_max_len)
 

@@ -33,7 +33,7 @@ from trainer.config.options.parallelism import (
     Sharding,
     VLLMSettings,
 )
-from trainer.config.options.training import LoRASettings, MemoryFlags, RolloutFlags, TrainFlags
+from trainer.config.options.training import LoRASettings, MemoryFlags, RolloutFlags, TrainSettings
 from trainer.config.schema import composed, flags_of
 
 
@@ -47,13 +47,13 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     CheckpointFlags,
     MemoryFlags,
     OptimiserFlags,
-    TrainFlags,
     RolloutFlags,
     DataFlags,
     ModelFlags,
 ):
     """Every flag of `python -m trainer`; valid in itself once `parse` has returned it."""
 
+    train: TrainSettings = composed(TrainSettings)
     advantage: AdvantageSettings = composed(AdvantageSettings)
     loss: LossSettings = composed(LossSettings)
     kl: KLSettings = composed(KLSettings, prefix="kl_", dotted="algo.kl.")
@@ -98,7 +98,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     @property
     def updates_per_step(self) -> int:
         """Optimiser steps of one training step."""
-        return self.samples_per_step // self.train_batch_size * self.max_epochs
+        return self.samples_per_step // self.train.train_batch_size * self.train.max_epochs
 
     @property
     def runs_ahead(self) -> bool:
@@ -160,7 +160,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     @property
     def scoring_tokens(self) -> int:
         """Tokens of a pass without gradients, if batches are dynamic."""
-        return self.rollout_max_tokens_per_gpu or self.train_max_tokens_per_gpu
+        return self.rollout_max_tokens_per_gpu or self.train.train_max_tokens_per_gpu
 
     @property
     def mixed_precision(self) -> bool:
@@ -177,8 +177,8 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     def total_steps(self, prompts: int) -> int:
         """Steps of the run on a data set of so many prompts."""
-        by_data = max(1, self.num_episodes * prompts // self.rollout_batch_size)
-        return self.max_steps or by_data
+        by_data = max(1, self.train.num_episodes * prompts // self.rollout_batch_size)
+        return self.train.max_steps or by_data
 
     def public(self) -> dict[str, str]:
         """Return every flag's value as text, without secrets."""

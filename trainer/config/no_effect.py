@@ -44,7 +44,7 @@ NO_EFFECT = (
     ),
     NoEffect(
         ("freezing_actor_steps",),
-        lambda c: not c.has_critic and c.freezing_actor_steps <= 0,
+        lambda c: not c.has_critic and c.train.freezing_actor_steps <= 0,
         "there is no critic without --advantage_estimator gae",
     ),
     NoEffect(
@@ -135,10 +135,10 @@ NO_EFFECT = (
         lambda c: c.lora.rank == 0,
         "it needs --lora_rank",
     ),
-    NoEffect(("ema_beta",), lambda c: not c.enable_ema, "it needs --enable_ema"),
+    NoEffect(("ema_beta",), lambda c: not c.train.enable_ema, "it needs --enable_ema"),
     NoEffect(
         ("train_max_tokens_per_gpu", "rollout_max_tokens_per_gpu"),
-        lambda c: not c.use_dynamic_batch,
+        lambda c: not c.train.use_dynamic_batch,
         "it needs --use_dynamic_batch",
     ),
     NoEffect(
@@ -148,7 +148,7 @@ NO_EFFECT = (
     ),
     NoEffect(
         ("micro_train_batch_size",),
-        lambda c: c.use_dynamic_batch,
+        lambda c: c.train.use_dynamic_batch,
         "--use_dynamic_batch cuts passes by tokens",
     ),
     NoEffect(
@@ -179,7 +179,7 @@ NO_EFFECT = (
     ),
     NoEffect(
         ("num_episodes",),
-        lambda c: c.max_steps is not None,
+        lambda c: c.train.max_steps is not None,
         "--max_steps limits the run",
     ),
     NoEffect(
@@ -232,15 +232,15 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         size, samples = config.micro_rollout_batch_size, config.samples_per_step
         if size > samples:
             yield f"--micro_rollout_batch_size {size} is more than the {samples} samples of a step"
-    if config.freezing_actor_steps > 0 and not config.has_critic:
+    if config.train.freezing_actor_steps > 0 and not config.has_critic:
         yield (
             "--freezing_actor_steps without a critic: nothing learns in the first "
-            f"{config.freezing_actor_steps} steps"
+            f"{config.train.freezing_actor_steps} steps"
         )
-    if config.train_batch_size < config.policy_ranks:
+    if config.train.train_batch_size < config.policy_ranks:
         yield (
-            f"--train_batch_size {config.train_batch_size} is less than the {config.policy_ranks} "
-            "ranks of the policy: some have nothing to learn from"
+            f"--train_batch_size {config.train.train_batch_size} is less than the "
+            f"{config.policy_ranks} ranks of the policy: some have nothing to learn from"
         )
     if config.runs_ahead and "is_correction_level" not in given:
         yield (

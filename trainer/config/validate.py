@@ -74,7 +74,7 @@ def _missing_model(flag: str, model: str) -> Iterator[Fault]:
 
 
 def _batch_faults(config: Config) -> Iterator[Fault]:
-    samples, batch = config.samples_per_step, config.train_batch_size
+    samples, batch = config.samples_per_step, config.train.train_batch_size
     if samples % batch:
         yield Fault(
             "--train_batch_size",
@@ -84,12 +84,12 @@ def _batch_faults(config: Config) -> Iterator[Fault]:
             f"n_samples_per_prompt {config.n_samples_per_prompt})",
             f"{_nearest_divisors(samples, batch)} would",
         )
-    if batch % config.micro_train_batch_size and not config.use_dynamic_batch:
+    if batch % config.train.micro_train_batch_size and not config.train.use_dynamic_batch:
         yield Fault(
             "--micro_train_batch_size",
-            str(config.micro_train_batch_size),
+            str(config.train.micro_train_batch_size),
             f"does not divide train_batch_size {batch}",
-            f"{_nearest_divisors(batch, config.micro_train_batch_size)} would",
+            f"{_nearest_divisors(batch, config.train.micro_train_batch_size)} would",
         )
     generated = config.vllm_generate_batch_size
     if generated is not None and generated > config.rollout_batch_size:
@@ -247,7 +247,7 @@ def _beginning_faults(config: Config) -> Iterator[Fault]:
 def _sharding_faults(config: Config) -> Iterator[Fault]:
     if config.sharding.zero_stage < 3:
         return
-    if config.enable_ema:
+    if config.train.enable_ema:
         yield Fault(
             "--enable_ema",
             "",

@@ -30,7 +30,7 @@ class Generator:
             temperature=config.temperature,
             top_p=config.top_p,
         )
-        return cls(engines, sampling, config.n_samples_per_prompt, config.seed)
+        return cls(engines, sampling, config.n_samples_per_prompt, config.train.seed)
 
     def generate(
         self, prompts: Sequence[Prompt], step: int, place: int = 0

@@ -27,7 +27,7 @@ def load(config: Config) -> Data:
     assert config.prompt_data is not None
     columns = (config.input_key, config.label_key, config.input_template)
     stream = PromptStream(
-        config.prompt_data, *columns, config.max_samples, seed=config.seed, render=render
+        config.prompt_data, *columns, config.max_samples, seed=config.train.seed, render=render
     )
     _refuse_tokenless(config, config.prompt_data, stream.prompts)
     if config.prompt_overlong == "drop":

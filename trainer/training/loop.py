@@ -286,7 +286,7 @@ class _Run:
         pending = []
         if self.workers.critic:
             pending.append(self.workers.critic.call_ranks(Critic.update, experience, step))
-        if step > self.config.freezing_actor_steps:
+        if step > self.config.train.freezing_actor_steps:
             pending.append(self.workers.policy.call_ranks(Policy.update, experience, step))
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}

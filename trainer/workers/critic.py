@@ -34,7 +34,7 @@ def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
     if settings.gradient_checkpointing:
         backbone.gradient_checkpointing_enable()
     if settings.lora.rank:
-        lora.adapt(backbone, settings.lora, derive(settings.seed, "critic-lora"))
+        lora.adapt(backbone, settings.lora, derive(settings.train.seed, "critic-lora"))
     return backbone
 
 
@@ -55,9 +55,13 @@ class CriticActor(LearnerActor):
             )
         self._prefix = value_model.head_prefix(backbone.config, objective.value_head_prefix)
         head = value_model.load_head(self._source, self._prefix, hidden_size(backbone))
-        self._model = ValueModel(backbone, self._forward, settings.seed, head).to(device).eval()
+        self._model = (
+            ValueModel(backbone, self._forward, settings.train.seed, head).to(device).eval()
+        )
         made = settings.model
-        limits = self._forward.limits(settings.micro_train_batch_size, settings.max_tokens)
+        limits = self._forward.limits(
+            settings.train.micro_train_batch_size, settings.train.max_tokens
+        )
         trained = LearnerModel(
             role=Role.CRITIC, module=self._model, model=self._model, limits=limits
         )

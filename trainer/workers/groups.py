@@ -53,7 +53,6 @@ class WorkerGroups:
 def _policy(config: Config, updates: int) -> LearnerSettings:
     return replace(
         _learner(config, config.pretrain, updates),
-        ema_beta=config.ema_beta if config.enable_ema else None,
         loss_aggregation=config.loss.policy_aggregation,
         sync_port=config.vllm.sync_port,
     )
@@ -61,7 +60,8 @@ def _policy(config: Config, updates: int) -> LearnerSettings:
 
 def _critic(config: Config, updates: int) -> LearnerSettings:
     learner = _learner(config, config.critic_pretrain or config.pretrain, updates)
-    return replace(learner, optimizer=config.critic_optimizer)
+    train = replace(config.train, enable_ema=False)  # the average is of the policy alone
+    return replace(learner, optimizer=config.critic_optimizer, train=train)
 
 
 def _engine(config: Config) -> EngineSettings:
@@ -71,7 +71,7 @@ def _engine(config: Config) -> EngineSettings:
         prompt_max_len=config.prompt_max_len,
         generate_max_len=config.generate_max_len,
         mixed_precision=config.mixed_precision,
-        deterministic=config.full_determinism,
+        deterministic=config.train.full_determinism,
         slots=config.micro_rollout_batch_size,
         top_p=config.top_p,
         vllm=config.vllm,
@@ -137,7 +137,7 @@ def _reward(config: Config, launcher: Launcher) -> WorkerGroup[RewardModel] | No
         models=reward_models.names(config),
         mixed_precision=config.mixed_precision,
         micro_batch_size=config.micro_rollout_batch_size,
-        deterministic=config.full_determinism,
+        deterministic=config.train.full_determinism,
         offload=config.ref_reward_offload,
         attention=config.attn_implementation,
         value_head_prefix=config.value_head_prefix,
@@ -151,23 +151,19 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
         model=ModelSettings(
             model=model,
             mixed_precision=config.mixed_precision,
-            deterministic=config.full_determinism,
+            deterministic=config.train.full_determinism,
             micro_batch_size=config.micro_rollout_batch_size,
             temperature=config.temperature,
-            max_tokens=config.scoring_tokens if config.use_dynamic_batch else None,
+            max_tokens=config.scoring_tokens if config.train.use_dynamic_batch else None,
             packing=config.packing_samples,
             attention=config.attn_implementation,
             concurrent_models=config.concurrent_scoring,
         ),
         optimizer=config.policy_optimizer,
+        train=config.train,
         updates=updates,
-        train_batch_size=config.train_batch_size,
-        micro_train_batch_size=config.micro_train_batch_size,
-        max_tokens=config.train_max_tokens_per_gpu if config.use_dynamic_batch else None,
         loss_aggregation="token",
         longest=config.generate_max_len,
-        max_epochs=config.max_epochs,
-        seed=config.seed,
         gradient_checkpointing=config.gradient_checkpointing,
         concurrent_models=config.concurrent_training,
         lora=config.lora,

@@ -78,7 +78,7 @@ class LearnerEngine:
         self._model = trained.model
         self._settings = settings
         self._rank = rank
-        beta = settings.ema_beta
+        beta = settings.train.ema_beta if settings.train.enable_ema else None
         self._average = None if beta is None else MovingAverage(trained.model, beta)
         self._strategy = strategy_of(trained.module, trained.model, settings, rank)
         self._staging = StagingBuffers()
@@ -115,7 +115,7 @@ class LearnerEngine:
         """
         index = self._rank.index
         torch.manual_seed(
-            derive(self._settings.seed, self._role, step, *([index] if index else []))
+            derive(self._settings.train.seed, self._role, step, *([index] if index else []))
         )
         share_threads(self._settings.concurrent_models)
         self._model.train()
@@ -168,10 +168,10 @@ class LearnerEngine:
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
         """Returns the rows of each optimiser step: every sample once an epoch, shuffled by seed."""
         batches: list[IntArray] = []
-        for epoch in range(self._settings.max_epochs):
-            seed = derive(self._settings.seed, "mini-batches", step, epoch)
+        for epoch in range(self._settings.train.max_epochs):
+            seed = derive(self._settings.train.seed, "mini-batches", step, epoch)
             order = np.random.default_rng(seed).permutation(samples)
-            batches += np.split(order, samples // self._settings.train_batch_size)
+            batches += np.split(order, samples // self._settings.train.train_batch_size)
         return batches
 
     def weights(self) -> dict[str, Tensor]:

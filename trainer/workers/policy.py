@@ -47,10 +47,12 @@ class PolicyActor(LearnerActor):
             if settings.gradient_checkpointing:
                 self._model.gradient_checkpointing_enable()
             if settings.lora.rank:
-                lora.adapt(self._model, settings.lora, derive(settings.seed, "lora"))
+                lora.adapt(self._model, settings.lora, derive(settings.train.seed, "lora"))
             self._model.eval()  # also the new adapters, which have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
-        limits = self._scorer.limits(settings.micro_train_batch_size, settings.max_tokens)
+        limits = self._scorer.limits(
+            settings.train.micro_train_batch_size, settings.train.max_tokens
+        )
         trained = LearnerModel(
             role=Role.POLICY, module=self._scorer, model=self._model, limits=limits
         )

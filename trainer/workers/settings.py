@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
-from trainer.config.options.training import LoRASettings
+from trainer.config.options.training import LoRASettings, TrainSettings
 from trainer.models.settings import ModelSettings
 
 
@@ -16,23 +16,16 @@ class LearnerSettings:
 
     model: ModelSettings
     optimizer: OptimizerSettings
+    train: TrainSettings
     updates: int
     """Optimiser steps of the whole run."""
-    train_batch_size: int
-    micro_train_batch_size: int
-    max_tokens: int | None = None
-    """Tokens of one forward and backward pass; None: `micro_train_batch_size` is the limit."""
     loss_aggregation: str
     """token, sequence or constant"""
     longest: int
     """Limit of a completion in tokens."""
-    max_epochs: int
-    seed: int
     gradient_checkpointing: bool
     concurrent_models: int = 1
     """Models that train at the same time; on a CPU they share its threads."""
-    ema_beta: float | None = None
-    """Weight of the old average in the moving average of the weights; None: no average."""
     lora: LoRASettings = field(default_factory=LoRASettings)
     """Rank 0: every parameter is trained."""
     sharding: Sharding = field(default_factory=Sharding)

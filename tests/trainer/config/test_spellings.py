@@ -155,5 +155,5 @@ def test_a_flag_given_in_two_files_has_the_later_ones_value(tmp_path: Path) -> N
 
 def test_what_a_launcher_adds_counts_whatever_was_given() -> None:
     told = reading(["--gamma", "0.5", "--train.seed", "1", "--", "--gamma", "0.9", "--seed", "2"])
-    assert (told.config.advantage.gamma, told.config.seed) == (0.9, 2)
+    assert (told.config.advantage.gamma, told.config.train.seed) == (0.9, 2)
     assert (faults_of(told), told.warnings) == ([], ())

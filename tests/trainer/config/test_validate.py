@@ -97,7 +97,7 @@ def test_an_empty_range_is_a_fault(bounds: tuple[str, str]) -> None:
 
 
 def test_whole_weights_on_every_rank_do_not_go_with_sharded_ones(tiny: Tiny, run_dir: Path) -> None:
-    assert tiny.config(run_dir, zero_stage=2, enable_ema=True).enable_ema
+    assert tiny.config(run_dir, zero_stage=2, enable_ema=True).train.enable_ema
     with pytest.raises(ConfigError, match=r"--enable_ema: keeps whole weights.*--zero_stage 2"):
         tiny.config(run_dir, zero_stage=3, enable_ema=True)
 

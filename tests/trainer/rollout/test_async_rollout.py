@@ -69,8 +69,10 @@ def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
 
 def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
     """Both completions of each of the first prompts, in whatever order, and of no other."""
-    assert config.max_steps is not None
-    dealt = prompts.load(config).stream.next_batch(config.max_steps * config.rollout_batch_size)
+    assert config.train.max_steps is not None
+    dealt = prompts.load(config).stream.next_batch(
+        config.train.max_steps * config.rollout_batch_size
+    )
     return sorted(s.prompt.index for s in samples) == sorted([p.index for p in dealt] * 2)
 
 

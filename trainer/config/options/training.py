@@ -79,8 +79,10 @@ class RolloutFlags:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainFlags:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """Training passes, and the length of the run."""
+
     train_batch_size: int = flag(
         128,
         group=TRAIN,
@@ -150,6 +152,11 @@ class TrainFlags:
         dotted="train.full_determinism_enable",
         help="use deterministic kernels, which are slower",
     )
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of one training pass; None: `micro_train_batch_size` is the limit."""
+        return self.train_max_tokens_per_gpu if self.use_dynamic_batch else None
 
 
 @dataclass(frozen=True, kw_only=True)
