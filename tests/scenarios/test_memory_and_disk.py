@@ -17,6 +17,7 @@ from contract.journal import append_event
 from contract.manifest import WrittenFile, checkpoint_path, newest_checkpoint
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from tests.support import local_workers
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import flip_a_bit, leaves_of
@@ -25,7 +26,7 @@ from trainer.checkpoint import replica_client, replication, state
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
-from trainer.cluster import worker_group as group_module
+from trainer.cluster.worker_group import build
 from trainer.config.config import Config
 from trainer.training.recovery import ReplicasInMemory
 from trainer.types import NoSeatError, SnapshotLostError
@@ -157,7 +158,6 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
         group._workers = [type(worker)(*made[type(worker).__name__])]
 
     made: dict[str, Any] = {}
-    build = group_module.build
 
     def remember(actor: str, args: Any) -> Any:
         made[actor.partition(":")[2]] = args
@@ -170,7 +170,7 @@ def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
         train(config, dying_at(4), peers=memory)
     monkeypatch.setattr(replica_client, "load", in_part)
     monkeypatch.setattr(LocalWorkerGroup, "restart", restart)
-    monkeypatch.setattr(group_module, "build", remember)
+    monkeypatch.setattr(local_workers, "build", remember)
     train(config, peers=memory)
     assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
     assert not events(config, "restore")
