@@ -257,10 +257,13 @@ class Settings:
     fork_server: bool = variable(
         "ROLLCALL_FORK_SERVER",
         parse.boolean,
-        "Fork Ray's workers and the driver from one process that has imported what they need "
-        "(`builtin` only).",
-        default=True,
-        shown="on",
+        "With `1`, a process on each node imports what Ray's workers and the driver need, and "
+        "forks them (`builtin` only). A killed driver is back after 0.18 of the time of a shell "
+        "loop that submits the job again; without this process after 0.75. The costs: numpy has "
+        "one thread in your reward functions, and a new version of Ray may change the private "
+        "names that this process relies on.",
+        default=False,
+        shown="off",
     )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",

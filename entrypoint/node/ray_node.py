@@ -34,9 +34,11 @@ STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Interval between checks for the files that Ray needs."""
 HEALTH_THRESHOLD = 3
-FORKED_WITHIN_SECONDS = 30
-"""How long Ray waits for a worker that was killed before it registered. Ray's own 60 s allow for
-imports, which a fork need not do."""
+REGISTER_SECONDS = 30
+"""Seconds after which Ray gives up on a worker that was killed before it registered.
+
+Ray's default is 60. A worker of `builtin` imports nothing but Ray before it registers.
+"""
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 """Start of a traceback's line that names the error."""
 LONGEST_WORDS = 600
@@ -222,8 +224,8 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
-    if fork_server.wanted(settings):
-        defaults["RAY_worker_register_timeout_seconds"] = str(FORKED_WITHIN_SECONDS)
+    if settings.recipe == "builtin":
+        defaults["RAY_worker_register_timeout_seconds"] = str(REGISTER_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,

@@ -1,4 +1,4 @@
-"""On a node, the driver and Ray's workers are forks of one process, or start without it."""
+"""By default each process of the job imports for itself; with the setting they are forks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,52 @@ import psutil
 import pytest
 
 from entrypoint.processes.process import find_marked, kill
-from tests.support.node_cluster import HEAD, Cluster, command_line, parent_of
+from tests.support.fork_server import DEFAULT, FORK_SERVER
+from tests.support.node_cluster import HEAD, Cluster, command_line, parent_of, result
 from tests.support.tiny_job import tiny_job
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
-
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 STEPS = 100_000
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_by_default_a_killed_driver_resumes_and_the_run_ends_without_a_fork_server(
+    tmp_path: Path,
+) -> None:
+    job = [*tiny_job(tmp_path, 60), "--save_steps", "5", "--max_ckpt_num", "2"]
+    cluster = Cluster(tmp_path / "run", workers=0, job=job, ROLLCALL_RECIPE="builtin", **DEFAULT)
+    try:
+        cluster.start(HEAD)
+        cluster.until(lambda: cluster.step >= 4, "step 4", within=120)
+        assert shims(cluster) == []
+        kill(cluster.named(HEAD, "trainer"))
+        cluster.resumes(1, within=90)
+        assert shims(cluster) == []
+        assert cluster.exit_codes(within=90) == {HEAD: 0}, cluster.consoles()
+        assert "fork server" not in cluster.said(HEAD)
+        assert list(cluster.run.logs.glob("fork-server-*")) == []
+        assert (result(cluster)["outcome"], result(cluster)["steps"]) == ("finished", 60)
+    finally:
+        cluster.close()
+    assert_no_step_is_lost_or_done_twice(cluster.run)
+
+
+def shims(cluster: Cluster) -> list[list[str]]:
+    """Command lines of shims and of the fork server."""
+    lines = map(command_line, cluster.processes(HEAD))
+    return [line for line in lines if "-IS" in line[1:2] or "fork_server" in " ".join(line)]
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
 def test_a_new_attempt_is_made_of_forks_also_once_the_server_or_a_starting_worker_was_killed(
     tmp_path: Path,
 ) -> None:
     # Each attempt goes on from near where the last one was, whatever that had the time for.
     job = [*tiny_job(tmp_path, STEPS), "--save_steps", "5", "--max_ckpt_num", "2"]
-    cluster = Cluster(tmp_path / "run", workers=0, job=job, ROLLCALL_RECIPE="builtin")
+    env = {"ROLLCALL_RECIPE": "builtin", **FORK_SERVER}
+    cluster = Cluster(tmp_path / "run", workers=0, job=job, **env)
     try:
         cluster.start(HEAD)
         cluster.until(lambda: cluster.step >= 4, "step 4", within=120)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.container.cluster import ENDLESS, REWARD_URL, SHORT, Cluster
+from tests.container.cluster import ENDLESS, JOB, REWARD_URL, SHORT, Cluster
+from tests.support.fork_server import DEFAULT
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(450)]
 
@@ -45,6 +49,25 @@ def test_head_two_workers_and_a_reward_server_finish_a_run_and_exit_0_within_120
         assert (result["outcome"], result["attempts"], result["steps"]) == ("finished", 1, 10)
         logs = {path.name for path in cluster.run.logs.iterdir()}
         assert {"head.log", "worker-1.log", "worker-2.log", "attempt-1.log"} <= logs
+
+
+def test_by_default_a_killed_driver_resumes_and_the_run_ends_without_a_fork_server(
+    tmp_path: Path, data: Path
+) -> None:
+    with Cluster(tmp_path / "cluster", data) as cluster:
+        job = (*JOB, "--max_steps", "150", "--save_steps", "5", "--remote_rm_url", "arithmetic")
+        head = cluster.head(*job, workers=1, **DEFAULT)
+        worker = cluster.worker(1, **DEFAULT)
+        cluster.watch.event("checkpoint", within=120)
+        for node in (head, worker):
+            assert node.pids("fork_server") == node.pids(" -IS ") == []
+        (driver,) = head.pids("-P -m trainer")
+        os.kill(driver, signal.SIGKILL)
+        cluster.watch.resumes(1, within=90)
+        assert cluster.exit_codes(within=120) == {"head": 0, "worker-1": 0}
+        result = json.loads(cluster.run.result.read_text())
+        assert (result["outcome"], result["attempts"], result["steps"]) == ("finished", 2, 150)
+    assert_no_step_is_lost_or_done_twice(cluster.run)
 
 
 def test_a_worker_with_another_ray_is_refused_on_both_sides_within_60_seconds(

@@ -21,6 +21,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
 from entrypoint.processes.fork_server import client
+from tests.support.fork_server import FORK_SERVER
 from tests.support.other_user import as_nobody
 
 
@@ -35,13 +36,25 @@ def rays() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
-    read = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"})
-    settings = replace(read, ray_temp_dir=rays)
+    given = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"}
+    settings = replace(read_settings(given | FORK_SERVER), ray_temp_dir=rays)
     yield settings
     for directory in (client.home_of(settings), ray_node.fd_store_path(settings).parent):
         shutil.rmtree(directory, ignore_errors=True)
         if directory.parent != rays:
             shutil.rmtree(directory.parent, ignore_errors=True)
+
+
+def test_the_fork_server_s_files_are_this_user_s_alone_and_outside_ray_s_directory(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(settings.ray_dir))  # as TMPDIR would set it
+    home = client.home_of(settings)
+    client.write_shim(home)
+    for directory in (home, home.parent):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert not directory.is_relative_to(settings.ray_dir)
+    private_dir.remove(home)
 
 
 def replace_directory(directory: Path) -> None:

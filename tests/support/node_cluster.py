@@ -19,6 +19,7 @@ from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, find_marked, kill
 from entrypoint.processes.programs import program
+from tests.support.fork_server import FORK_SERVER
 from tests.support.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("node_cluster_job.py")
@@ -42,7 +43,8 @@ class Cluster(Watch):
         self.layout = Layout(root, self._ports.first)
         super().__init__(self.layout.run, self.consoles)
         self.run.root.mkdir(parents=True)
-        self._env = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers), **env}
+        common = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers)}
+        self._env = {**common, **FORK_SERVER, **env}
         self._job = job
         self.nodes: dict[int, Process] = {}
 

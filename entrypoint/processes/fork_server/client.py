@@ -1,4 +1,7 @@
-"""The node's side of its fork server: the files, the start, the end, a word on its state."""
+"""The node's side of its fork server, which ROLLCALL_FORK_SERVER turns on.
+
+This module writes the server's files, starts and ends the server, and logs its state.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ BESIDE = Path(__file__).parent
 
 
 class ForkServer:
-    """The node's fork server, which lives as long as the `with` block, if the settings want it.
+    """The node's fork server, which lives as long as the `with` block; nothing if it is off.
 
-    A failure of the server is logged, and then processes start without it. A server that was
-    killed, as by the kernel when memory runs out, is started again a few times. The server
-    outlives the node's Ray, and serves the next Ray too.
+    A failure of the server is logged, and then processes start without the server. A server that
+    was killed, for example by the kernel if memory runs out, is started again a few times. The
+    server outlives the node's Ray, and serves the next Ray too.
     """
 
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
@@ -53,7 +56,7 @@ class ForkServer:
         self._stopping = threading.Event()
 
     def __enter__(self) -> ForkServer:
-        if not wanted(self._settings):
+        if not is_on(self._settings):
             return self
         of_earlier_life = process.find_ours_or_orphaned(mark(self._settings))
         process.end(of_earlier_life, grace=0.5)
@@ -141,15 +144,15 @@ class ForkServer:
                 self._start()
 
 
-def wanted(settings: Settings) -> bool:
+def is_on(settings: Settings) -> bool:
     return settings.fork_server and settings.recipe == "builtin"
 
 
 def python(settings: Settings) -> str:
-    """The program that starts the job's processes on this node: the shim, if it can run."""
-    shim = home_of(settings) / "python"
-    if not wanted(settings):
+    """Return the program that starts the job's processes on this node: the shim, if it can run."""
+    if not is_on(settings):
         return sys.executable
+    shim = home_of(settings) / "python"
     if not os.access(shim, os.X_OK):
         if not shim.parent.exists():
             log.warning("the fork server is not used: %s is gone", shim.parent)
@@ -163,7 +166,7 @@ def python(settings: Settings) -> str:
 
 
 def with_python(settings: Settings, ray: str) -> list[str]:
-    """The command that starts the program `ray`, which starts its workers so."""
+    """Return the command that starts the program `ray`, which starts its workers with `python`."""
     shim = python(settings)
     if shim == sys.executable:
         return [ray]

@@ -1,10 +1,10 @@
 """Stands in for Python in this node's Ray: it asks the node's fork server for a process.
 
-The node writes this file where Ray finds it. Its first line runs it with `-I -S`, so that it starts
-in a few milliseconds. If the server forks the process, the shim forwards signals to it, and ends as
-the process ends. Otherwise, and for all that Ray starts beside workers and drivers, the shim
-becomes Python. It also does so if a worker is killed while it starts, as by the kernel when memory
-runs out: Ray would wait a minute for it, and takes no second worker for one that it knows.
+The node writes this file to its private directory. The first line runs it with `-I -S`, so that it
+starts in a few milliseconds. If the server forks the process, the shim forwards signals to the
+process, and ends as the process ends. Otherwise, and for all programs except workers and drivers,
+the shim becomes Python. It also becomes Python if a worker is killed while it starts, for example
+by the kernel if memory runs out. Ray would wait for that worker until its register timeout.
 """
 
 # ruff: noqa: PTH109, PTH118, PTH120 - pathlib takes as long to import as all the rest
@@ -23,8 +23,9 @@ from typing import NamedTuple, NoReturn
 
 WORKER = "/ray/_private/workers/default_worker.py"
 PROGRAM = ["-P", "-m", "trainer"]
-PATIENCE_SECONDS = 30.0
-"""Seconds for a server that is still importing: a plain start on a slow disk takes as long."""
+REGISTER_TIMEOUT = "RAY_worker_register_timeout_seconds"
+"""Ray kills a worker that has not registered after so many seconds; RAYS_DEFAULT if not set."""
+RAYS_DEFAULT = "60"
 START_SECONDS = 10.0
 """Within which a worker of Ray is surely known to its raylet."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -50,8 +51,16 @@ def is_worker(arguments: list[str]) -> bool:
     return any(word.endswith(WORKER) for word in arguments[:2])
 
 
+def patience() -> float:
+    """Return the seconds to wait for a server that is still importing.
+
+    The other half of Ray's register timeout is for the plain start that then follows.
+    """
+    return float(os.environ.get(REGISTER_TIMEOUT, RAYS_DEFAULT)) / 2
+
+
 def agreed(arguments: list[str]) -> socket.socket | None:
-    """A connection to the server that will fork this process; None if it refuses."""
+    """Return a connection to the server that will fork this process; None without its consent."""
     umask = os.umask(0)
     os.umask(umask)
     request = {
@@ -63,11 +72,18 @@ def agreed(arguments: list[str]) -> socket.socket | None:
     }
     text = json.dumps(request).encode()
     server = socket.socket(socket.AF_UNIX)
+    deadline = time.monotonic() + patience()
+
+    def wait_until_deadline() -> None:
+        server.settimeout(max(0.001, deadline - time.monotonic()))
+
     try:
-        server.settimeout(PATIENCE_SECONDS)
+        wait_until_deadline()
         server.connect(os.path.join(os.path.dirname(__file__), "socket"))
         socket.send_fds(server, [LENGTH.pack(len(text))], [0, 1, 2])
+        wait_until_deadline()
         server.sendall(text)
+        wait_until_deadline()
         return server if server.recv(3) == b"yes" else None
     except OSError:
         return None

@@ -20,6 +20,7 @@ from entrypoint.commands.demo import WORKERS
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
 from tests.container.faults.reward import RewardServer
+from tests.support.fork_server import FORK_SERVER
 from tests.support.node_cluster import HEAD, Cluster, command_line, signalled
 
 BOOT_SECONDS = 120
@@ -70,6 +71,7 @@ class Stage(Cluster):
             "WANDB_API_KEY": SECRET,
             "WANDB_MODE": "disabled",
             "OMP_NUM_THREADS": "1",
+            **FORK_SERVER,  # a row kills the fork servers
         }
 
     def environment(self, number: int) -> dict[str, str]:

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim
 from entrypoint.processes.process import NODE_MARK, find_marked
+from tests.support.fork_server import DEFAULT, FORK_SERVER
 from tests.support.waiting import eventually
 
 WORKER = "ray/_private/workers/default_worker.py"
@@ -241,6 +244,22 @@ def test_all_else_becomes_python_itself(home: Home) -> None:
     assert shim.communicate(timeout=10)[0].split() == [str(shim.pid), sys.executable]
 
 
+def test_a_server_that_does_not_answer_in_time_is_not_waited_for(
+    home: Home, tmp_path: Path
+) -> None:
+    client.write_shim(tmp_path)
+    (tmp_path / WORKER).parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()  # a server that is still importing
+        began = time.monotonic()
+        impatient = Home(tmp_path, home.env | {shim.REGISTER_TIMEOUT: "1"})
+        with impatient.begin("print('started', flush=True)") as started:
+            assert started.stdout is not None
+            assert started.stdout.readline() == "started\n"
+    assert 0.5 < time.monotonic() - began < 30
+
+
 def test_without_a_server_a_process_is_started(home: Home, tmp_path: Path) -> None:
     client.write_shim(tmp_path)
     (tmp_path / WORKER).parent.mkdir(parents=True)
@@ -323,22 +342,31 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def of(root: Path, **environ: str) -> Settings:
     told = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_NODE_NAME": "n"}
-    settings = read_settings(told | environ)
+    settings = read_settings(told | FORK_SERVER | environ)
     return replace(settings, ray_temp_dir=root)
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [{"ROLLCALL_FORK_SERVER": "off"}, {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"}],
-)
-def test_the_shim_is_used_where_it_is_wanted_and_can_run(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    assert client.with_python(of(tmp_path), "ray") == ["ray"]  # it is not there
+def test_the_shim_is_used_if_it_is_there(tmp_path: Path) -> None:
+    assert client.with_python(of(tmp_path), "ray") == ["ray"]
     client.write_shim(client.home_of(of(tmp_path)))
     shim = str(client.home_of(of(tmp_path)) / "python")
     assert shim in client.with_python(of(tmp_path), "ray")
-    assert client.python(of(tmp_path, **environ)) == sys.executable
+
+
+@pytest.mark.parametrize(
+    "environ", [DEFAULT, {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"}]
+)
+def test_by_default_and_for_other_recipes_there_is_no_fork_server_nor_a_word_of_one(
+    tmp_path: Path, environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = of(tmp_path, **environ)
+    with client.ForkServer(settings, os.environ):
+        assert find_marked(client.mark(settings)) == []
+        assert not client.home_of(settings).parent.exists()
+        assert client.with_python(settings, "ray") == ["ray"]
+        assert client.python(settings) == sys.executable
+    assert caplog.records == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("python", ["/opt/my python", f"/opt/{'x' * 120}/python"])
