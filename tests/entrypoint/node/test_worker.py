@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from entrypoint.config.read import read_settings
@@ -9,6 +13,7 @@ from entrypoint.net import wait
 from entrypoint.node import worker
 from entrypoint.processes.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
 from entrypoint.processes.services import Services
+from tests.support.control import TOKEN, VERSIONS, Head
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = False) -> int:
@@ -63,3 +68,36 @@ def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
 ) -> None:
     endings = [RayEnded(1)] * (2 * worker.TRIES)
     assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0
+
+
+def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_address(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    head: Head,
+) -> None:
+    asked, resolve = [], socket.getaddrinfo
+
+    def moving(host: str, *rest: Any, **more: Any) -> Any:
+        if host != "the-head.invalid":
+            return resolve(host, *rest, **more)
+        asked.append(host)
+        moved = len(asked) > 3  # nobody listens at the first address
+        return resolve("127.0.0.1" if moved else "127.0.0.6", None, type=socket.SOCK_STREAM)
+
+    monkeypatch.setattr(socket, "getaddrinfo", moving)
+    monkeypatch.setattr(worker, "versions", lambda _: VERSIONS)
+    environ = {
+        "RAY_WORKER": "1",
+        "ROLLCALL_HEAD_ADDRESS": "the-head.invalid",
+        "ROLLCALL_CONTROL_PORT": str(head.port),
+        "ROLLCALL_NODE_NAME": "w1",
+        "ROLLCALL_HEAD_TIMEOUT": "20s",
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+    }
+    settings, inbox = read_settings(environ), Inbox()
+    services = Services(settings, is_head=False, env={}, tell=print)
+    membership = worker._Membership(settings, (), TOKEN, inbox, services)
+    assert membership._join_once() == HeadLost("it is elsewhere now")
+    monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
+    assert membership._join_once() == StopAsked("SIGTERM")
+    assert head.heard.check_ins[0][0] == "w1"
