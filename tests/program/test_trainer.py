@@ -148,7 +148,7 @@ def test_a_flag_without_effect_is_said_at_the_start(
     broken = tmp_path / "broken.jsonl"
     broken.write_text("\n")
     assert end_of(tiny, run_dir, prompt_data=broken, deepcompile=True) == ExitCode.USAGE
-    assert "warning: --deepcompile has no effect: models run as they are" in (
+    assert "warning: --deepcompile has no effect: models run uncompiled" in (
         capsys.readouterr().err
     )
 
