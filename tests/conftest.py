@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -26,6 +27,9 @@ __all__ = ["closed_port", "free_port", "port_block"]
 # The same examples in every run, and no limit that a busy machine could break.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.load_profile("fixed")
+
+# Torch and its like make a million objects that stay: collections would only walk through them.
+gc.disable()
 
 # Under nohup SIGHUP is ignored, and the nodes that tests start would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -76,6 +80,12 @@ def run_dir(tmp_path: Path) -> Path:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two attempts of a head."""
     monkeypatch.setattr(wait, "backoff", lambda failures: 0.01 * failures)
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made stays: tests collect their own garbage alone."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
