@@ -16,6 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.processes import process, stacks
 from entrypoint.processes.process import Process
 from entrypoint.processes.programs import beside_interpreter
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -75,10 +76,12 @@ def test_a_worker_of_rays_is_asked_even_without_a_title_and_a_helper_is_not(
     settings, _ = stuck
     path = tmp_path / "site-packages" / "ray" / program
     path.parent.mkdir(parents=True)
-    path.write_text("import time\ntime.sleep(60)")
+    path.write_text("import time\nprint('runs', flush=True)\ntime.sleep(60)")
     env = {**os.environ, process.NODE_MARK: settings.node_mark}
-    child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=tmp_path / "said too")
+    said = tmp_path / "said too"
+    child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=said)
     try:
+        eventually(lambda: "runs" in said.read_text())
         assert (child.pid in [one.pid for one in stacks._of_the_job(settings)]) is asked
     finally:
         child.stop(grace=0.1)
