@@ -1,27 +1,12 @@
-"""Exit codes, the files of a run directory, and how they are replaced."""
+"""The files of a run directory, and how they are replaced."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 from contract.os_errors import replacing_path, with_path
-
-
-class ExitCode(IntEnum):
-    """Exit codes of this product's processes; a platform's restart rule can use them."""
-
-    FINISHED = 0
-    USAGE = 64
-    UNREACHABLE = 69
-    JOB_FAILED = 70
-    RUN_DIR = 73
-    RETRY = 75
-    UNFIT = 76
-    NOT_ALLOWED = 77
-    STOPPED = 143
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 
 
 class Stopped(Exception):  # noqa: N818 - it names a state, as the exit code does

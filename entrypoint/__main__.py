@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from contract.exit_codes import ExitCode
 from contract.os_errors import to_a_reader
-from contract.run_dir import ExitCode
 from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError

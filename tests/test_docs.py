@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from tests.support.doc_pages import with_variables
 from tests.support.repository import ROOT
 

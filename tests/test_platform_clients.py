@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from tests.support.repository import ROOT
 
 COMPOSE = ROOT / "compose"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.commands.plan import plan
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings

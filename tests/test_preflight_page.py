@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from contract.collective import SLOW_PAIR
 from entrypoint.cluster import differences, roll
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
@@ -18,6 +17,7 @@ from entrypoint.preflight import fabric, gpu_driver, gpu_health, host, network, 
 from entrypoint.preflight.run import CHECKS
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 from tests.support.doc_pages import PREFLIGHT, with_models
+from trainer.cluster.diagnostics.bisect import SLOW_PAIR
 
 PAGE = PREFLIGHT.read_text()
 HEADING = re.compile(r"^### `([^`]+)`: (.+)$", re.MULTILINE)

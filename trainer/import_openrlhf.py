@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from contract.exit_codes import ExitCode
 from contract.manifest import newest_checkpoint
-from contract.run_dir import ExitCode
 from env.prompts import PromptError
 from trainer.checkpoint import openrlhf, state, writer
 from trainer.checkpoint.writer import DriverState, RunState

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from trainer.config.parse import read
 from trainer.config.schema import ConfigError, Fault, flag
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import psutil
 
 from contract import private_dir
+from contract.exit_codes import ExitCode
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.commands import demo_plot
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.commands import remote
 from entrypoint.config import role
 from entrypoint.config.settings import PreflightMode, Settings

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from contract.exit_codes import ExitCode
 from contract.redaction import MASK, redact
-from contract.run_dir import ExitCode
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker

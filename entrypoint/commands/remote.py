@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from contract.exit_codes import ExitCode
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.cluster.client import ControlClient, NoHeadError, WrongTokenError
 from entrypoint.config.role import host_to_ask

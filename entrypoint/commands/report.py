@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from contract.exit_codes import ExitCode
 from contract.journal import read_events
-from contract.run_dir import ExitCode, RunFiles, write_atomically
+from contract.run_dir import RunFiles, write_atomically
 from entrypoint.run.flight_record import html, text
 from entrypoint.run.flight_record.record import NothingToReportError, from_journal
 

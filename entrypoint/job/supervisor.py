@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contract import lease
-from contract.run_dir import ExitCode, write_atomically
+from contract.exit_codes import ExitCode
+from contract.run_dir import write_atomically
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, FailureClass

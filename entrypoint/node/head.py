@@ -7,8 +7,9 @@ import time
 from functools import partial
 
 from contract import lease as contract_lease
+from contract.exit_codes import ExitCode
 from contract.fd_store import FdStore
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry

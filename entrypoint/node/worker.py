@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from contract.exit_codes import ExitCode
 from contract.fd_store import FdStore
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof

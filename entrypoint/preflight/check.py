@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from contract.background import in_background
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.gpus import discover

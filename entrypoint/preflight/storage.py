@@ -8,7 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from contract.run_dir import ExitCode, sync_directory
+from contract.exit_codes import ExitCode
+from contract.run_dir import sync_directory
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import Check, Context

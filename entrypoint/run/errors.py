@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 
 OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Limits of the node, whatever path the call named."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path
-from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, events, metric_rows, to_argv
 from tests.support.trainer_program import Begin, flags_of, process_of, wait_until
 from trainer.checkpoint.writer import IN_FLIGHT

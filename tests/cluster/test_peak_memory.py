@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, metric_rows, to_argv

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.processes.process import kill
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.tiny_job import tiny_job

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from tests.support.ray_nodes import cluster_of, land
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.cluster import placement

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.journal import read_events
-from contract.run_dir import ExitCode
 from contract.stop import StopRequest
 from entrypoint.processes.process import kill
 from env.registry import reward_function

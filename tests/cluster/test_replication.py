@@ -18,8 +18,8 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
+from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path
-from contract.run_dir import ExitCode
 from tests.support.ray_nodes import cluster_at, workers_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from trainer.checkpoint.replication import LOOK_SECONDS, Replicator

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, newest_checkpoint
-from contract.run_dir import ExitCode
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import STEPS, flags_of, process_of, start, wait_until

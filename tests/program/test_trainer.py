@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from contract.stop import Stopped
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract.exit_codes import ExitCode
 from contract.journal import event_of, line_of
 from contract.progress import Phase, Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.cluster import metrics
 from entrypoint.commands import report as report_command

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract.exit_codes import ExitCode
 from contract.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from tests.support.damage import damaged
 from tests.support.tiny_run import Tiny
 from trainer.__main__ import main

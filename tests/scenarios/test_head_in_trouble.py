@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job import attempt

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from contract.run_dir import ExitCode, RunFiles
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.ray_jobs import JobInfo

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
 from entrypoint.job.ray_jobs import JobInfo

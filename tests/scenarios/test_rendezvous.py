@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.resources import NodeResources
-from contract.run_dir import ExitCode
 from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.command import AnyCommand

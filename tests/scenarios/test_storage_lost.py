@@ -15,8 +15,9 @@ from typing import NoReturn
 import pytest
 
 from contract import lease as contract_lease
+from contract.exit_codes import ExitCode
 from contract.lease import SupersededError
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.command import RECIPE

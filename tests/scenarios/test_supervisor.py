@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode, RunFiles
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError

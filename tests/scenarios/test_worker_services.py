@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings

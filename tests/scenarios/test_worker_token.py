@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode, RunFiles
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait

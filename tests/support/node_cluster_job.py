@@ -16,9 +16,10 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from contract.exit_codes import ExitCode
 from contract.journal import EventSource, append_event
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 
 SAVE_EVERY = 5
 STEP_SECONDS = 0.1

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from contract.exit_codes import ExitCode
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry

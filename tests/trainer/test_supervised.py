@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine

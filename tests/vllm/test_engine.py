@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from env.prepare.model import TinyModel, write_model
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
-from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
 from trainer.algorithms import batching
 from trainer.checkpoint import resume

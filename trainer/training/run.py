@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
+from contract.exit_codes import ExitCode
 from contract.journal import append_event, journal_writer
 from contract.lease import SupersededError
 from contract.progress import Progress
-from contract.run_dir import ExitCode
 from contract.stop import Stopped, StopRequest
 from env.prompts import PromptError
 from env.registry import (

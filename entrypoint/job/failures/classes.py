@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 
 
 class FailureClass(StrEnum):

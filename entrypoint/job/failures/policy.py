@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.job import collective
 from entrypoint.job.failures.classes import FailureClass
 

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from contract.exit_codes import ExitCode
 from contract.manifest import MANIFEST
 from contract.progress import Progress
-from contract.run_dir import ExitCode, write_atomically
+from contract.run_dir import write_atomically
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
 from tests.support.node_cluster import HEAD

@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.progress import Progress
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import remote
 from entrypoint.config.read import read_settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.commands import demo
 from entrypoint.net import port_block
 from entrypoint.net.port_block import SLOT_PORTS, PortBlock

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from contract import lease as contract_lease
+from contract.exit_codes import ExitCode
 from contract.journal import read_events
-from contract.run_dir import ExitCode, RunFiles
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.supervisor import Outcome, Supervisor

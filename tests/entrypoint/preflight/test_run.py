@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, SettingsError

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, get_scheduler
 
+from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, newest_checkpoint
-from contract.run_dir import ExitCode
 from tests.support.tiny_run import Tiny, events, train
 from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError

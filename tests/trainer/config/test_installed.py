@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config.installed import engine_faults

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from env.prompts import PromptError
 from tests.support.tiny_run import Tiny, train
 from trainer.models.hub import unfit_model_errors

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from trainer.cluster.diagnostics import bisect
 from trainer.cluster.diagnostics.allreduce_rank import AllReduceRank
 from trainer.cluster.placement import job_config

@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from contract.collective import SLOW_PAIR
-
 Pair = tuple[str, str]
 Probe = Callable[[Sequence[Pair]], Sequence[float | None]]
 """Tries all pairs in parallel. Returns the GB/s of each; None if it failed."""
 
+SLOW_PAIR = 0.25
+"""A pair of nodes is slow below this fraction of the bandwidth of good pairs.
+
+Two processes on one busy machine can halve each other's bandwidth; the fraction is lower.
+"""
 GOOD = 0.75
 """The quantile of all pairs that counts as good. A few bad pairs, or a few on a much better link,
 do not change it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.job.failures.classes import (
     BESIDE_THE_DRIVER,
     AttemptResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.run_dir import ExitCode
+from contract.exit_codes import ExitCode
 from entrypoint.job.failures.classes import FailureClass as F
 from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.journal import append_event, read_events
-from contract.run_dir import ExitCode
 from entrypoint.commands import report as report_command
 from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
