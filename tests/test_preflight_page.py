@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from entrypoint.cluster import differences, roll
+from entrypoint.cluster import differences, refusal
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
 from entrypoint.machine import infiniband
@@ -88,9 +88,12 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
         f"within {fabric.WATCH_SECONDS:g} s",
     ),
     CheckName.FABRIC_RUNPOD: (network.RUNPOD_NETWORK,),
-    CheckName.NODES_VERSIONS: (", ".join(roll.MUST_AGREE),),
+    CheckName.NODES_VERSIONS: (", ".join(refusal.MUST_AGREE),),
     CheckName.NODES_STORAGE: (f"{STORAGE_GRACE_SECONDS:g} s",),
-    CheckName.NODES_CLOCK: (f"from {roll.CLOCK_FAILS:g} s", f"from {roll.CLOCK_WARNS:g} s"),
+    CheckName.NODES_CLOCK: (
+        f"from {refusal.CLOCK_FAILS:g} s",
+        f"from {differences.CLOCK_WARNS:g} s",
+    ),
     CheckName.NODES_SOFTWARE: (", ".join(differences.SOFTWARE),),
     CheckName.NODES_COLLECTIVE: (
         f"below {collective.FAILS:.0%}",

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from entrypoint.cluster.roll import CLOCK_WARNS, RegisteredNode
+from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 
+CLOCK_WARNS = 2.0
+"""Limit for the difference between two clocks, in seconds, above which it is reported."""
 MOST_NAMED = 5
 """Nodes that a sentence names before it only counts them."""
 SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl", "rccl", "driver")

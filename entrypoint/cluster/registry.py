@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoint.cluster import differences, roll
+from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.net.sockets import peer_address
@@ -24,12 +25,12 @@ class CheckInResult:
     """How the head answers a check-in."""
 
     refusal: str | None = None
-    ask_again: str | None = None
+    retry_because: str | None = None
     """Why the head cannot answer yet; the node retries."""
     is_new: bool = True
     """The check-in says something that the head did not know."""
-    again: bool = False
-    """The node had joined before; by asking again it says that its earlier Ray is gone."""
+    had_joined: bool = False
+    """The node had joined Ray before; by asking again it says that its earlier Ray is gone."""
 
 
 class NodeRegistry:
@@ -71,15 +72,16 @@ class NodeRegistry:
             known = self._entries.get(info.node)
             is_new = known is None or known.info.joined != info.joined or not known.present(now)
             if wait := self._not_yet(info, now):
-                return CheckInResult(ask_again=wait, is_new=is_new)
+                return CheckInResult(retry_because=wait, is_new=is_new)
             self._count(info.node, info.oom_kills)
             joined = info.node in self._renewed or (known is not None and known.info.joined)
-            again = joined and not info.joined
+            had_joined = joined and not info.joined
             if info.unfit and known is not None and known.present(now):
-                again = False  # a second node of this name, which does not start
-            if again:
+                had_joined = False  # a second node of this name, which does not start
+            if had_joined:
                 self._renewed.discard(info.node)
-            return CheckInResult(refusal=self._take(info, source, now), is_new=is_new, again=again)
+            refusal = self._take(info, source, now)
+            return CheckInResult(refusal=refusal, is_new=is_new, had_joined=had_joined)
 
     def new_differences(self) -> list[str]:
         """Return sentences on how the nodes differ, each once, when all workers have joined."""
@@ -221,9 +223,9 @@ class NodeRegistry:
 
     def _not_yet(self, info: NodeInfo, now: float) -> str | None:
         """Return why this node has to retry; with the lock held."""
-        if taken := roll.name_taken(info, self._entries, now):
+        if taken := refusals.name_taken(info, self._entries, now):
             return taken
-        blind = roll.other_storage(info, self.me, self._skipped_checks)
+        blind = refusals.other_storage(info, self.me, self._skipped_checks)
         if blind is None:
             self._blind_since.pop(info.node, None)
         elif now - self._blind_since.setdefault(info.node, now) < reads.STORAGE_GRACE_SECONDS:
@@ -233,8 +235,8 @@ class NodeRegistry:
     def _take(self, info: NodeInfo, source: str, now: float) -> str | None:
         """Put a node on the roll, or return why not; with the lock held."""
         skew = 0.0 if info.clock is None else info.clock - time.time()
-        reason = roll.refusal(info, self.me, skew, self._skipped_checks)
-        reason = reason or roll.other_storage(info, self.me, self._skipped_checks)
+        reason = refusals.refusal(info, self.me, skew, self._skipped_checks)
+        reason = reason or refusals.other_storage(info, self.me, self._skipped_checks)
         reason = reason or self._still_evicted(info)
         if reason:
             self._refused[info.node] = reason

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from contract import lease
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import connections, metrics, storage_proof
+from entrypoint.cluster import connections, prometheus, storage_proof
 from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.event_stream import follow
 from entrypoint.cluster.node_info import NodeInfo
@@ -179,7 +179,7 @@ class ControlServer:
             connection.transport.abort()
 
     def _serve(self) -> None:
-        import_module("entrypoint.cluster.check_in")  # pydantic takes 0.2 s: here, while Ray starts
+        import_module("entrypoint.cluster.request_format")  # 0.2 s for pydantic, while Ray starts
         asyncio.run(self._run_server())
 
     async def _run_server(self) -> None:
@@ -226,10 +226,10 @@ class ControlServer:
 
     async def _leave(self, request: Request) -> Response:
         """A worker whose machine is about to go asks to be released."""
-        from entrypoint.cluster import check_in
+        from entrypoint.cluster import request_format
 
         try:
-            asked = check_in.query(check_in.Departure, request.query_params)
+            asked = request_format.query(request_format.Departure, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         if not self._registry.leaves(asked.node):
@@ -238,10 +238,10 @@ class ControlServer:
         return JSONResponse({"leaving": True}, status_code=202)
 
     async def _check_in(self, request: Request) -> Response:
-        from entrypoint.cluster import check_in
+        from entrypoint.cluster import request_format
 
         try:
-            info = check_in.node_info(await body_of(request, check_in.MOST_BYTES))
+            info = request_format.node_info(await body_of(request, request_format.MOST_BYTES))
         except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
         if info.storage:
@@ -249,9 +249,9 @@ class ControlServer:
             seen = await self._reads.ask(look)
             info = replace(info, storage=self._registry.me.storage if seen else "")
         answer = self._registry.check_in(info, request.client.host if request.client else "")
-        if answer.ask_again:
-            return JSONResponse({"error": answer.ask_again}, status_code=503)
-        if answer.again:  # before it starts another Ray
+        if answer.retry_because:
+            return JSONResponse({"error": answer.retry_because}, status_code=503)
+        if answer.had_joined:  # before it starts another Ray
             await asyncio.to_thread(self._observer.rejoined, info)
         if answer.refusal:
             await asyncio.to_thread(self._observer.refused, info, answer.refusal)
@@ -271,10 +271,10 @@ class ControlServer:
 
         An open poll is the worker's sign of life, so it ends as soon as the connection does.
         """
-        from entrypoint.cluster import check_in
+        from entrypoint.cluster import request_format
 
         try:
-            asked = check_in.query(check_in.Question, request.query_params)
+            asked = request_format.query(request_format.Question, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         entry = self._registry.poll_opened(asked.node, asked.oom_kills)
@@ -296,4 +296,4 @@ class ControlServer:
         return EventSourceResponse(follow(self._run.journal, self._reads, self._closing))
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(metrics.text(await self._reads.ask(self.state)))
+        return PlainTextResponse(prometheus.text(await self._reads.ask(self.state)))

@@ -15,7 +15,7 @@ from contract.redaction import redact
 from entrypoint.console import ProgressLine
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import (
-    BESIDE_THE_DRIVER,
+    BEFORE_THE_DRIVER,
     AttemptResult,
     Cause,
     Hung,
@@ -113,7 +113,7 @@ class Attempt:
         if info.status != "SUCCEEDED":
             run.control.hear_all(HEAR_SECONDS)
             self._look_for_kills()
-        if info.error_type in BESIDE_THE_DRIVER:
+        if info.error_type in BEFORE_THE_DRIVER:
             self._evidence.read_ray_message(redact(info.message, run.settings.secrets))
         return AttemptResult(
             status=info.status,

@@ -183,8 +183,8 @@ class _Membership:
             client.watch(
                 info.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
             )
-            # Before Ray starts here: a head that goes on with fewer workers takes a Ray node that
-            # has not joined for a lost one.
+            # Services start before Ray: if the head continues with fewer workers, it counts a Ray
+            # node that has not joined as lost.
             self.services.wait_ready(self.inbox.stop, self._raise_if_over)
             self._wait_for(
                 "the head's Ray",

@@ -17,7 +17,7 @@ def describe(error: OSError) -> str:
 
 
 def exit_code(error: OSError, run_dir: Path) -> ExitCode:
-    """73 for a file of the run directory; 75 for anything else that this node tripped over."""
+    """73 for a file of the run directory; 75 for any other error of this node."""
     name = error.filename
     of_the_run = isinstance(name, str) and Path(name).is_relative_to(run_dir)
     return ExitCode.RUN_DIR if of_the_run and error.errno not in OF_THE_NODE else ExitCode.RETRY

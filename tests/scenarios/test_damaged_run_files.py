@@ -18,7 +18,7 @@ from contract.journal import event_of, line_of
 from contract.progress import Phase, Progress
 from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.cluster import metrics
+from entrypoint.cluster import prometheus
 from entrypoint.commands import report as report_command
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -131,7 +131,7 @@ def test_a_progress_file_that_is_damaged_is_shown_as_far_as_it_is_whole(
         assert json.dumps(progress.as_dict(), allow_nan=False).encode()
         assert console.sentence(progress).encode()
         state = {"progress": progress.as_dict(), "expected_workers": 0, "present": 0}
-        assert metrics.text({**state, "outcome": None, "phase": "training", "nodes": []})
+        assert prometheus.text({**state, "outcome": None, "phase": "training", "nodes": []})
         assert progress.step + (progress.checkpoint or 0) + (progress.in_memory or 0) >= 0
 
 

@@ -113,9 +113,9 @@ EXIT_CODES: dict[int, FailureClass] = {
     ExitCode.STOPPED: FailureClass.PREEMPTED,
 }
 
-BESIDE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
+BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
 """Errors that Ray reports before the driver ran, such as of a log file, a fork or a call to GCS.
-They are never the command's fault: a shell runs it, without a runtime environment."""
+The user's command did not cause them: a shell runs it, without a runtime environment."""
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
 NEAREST_THE_CAUSE = (

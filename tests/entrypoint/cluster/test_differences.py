@@ -9,7 +9,8 @@ import pytest
 
 from entrypoint.cluster import differences
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.roll import RegisteredNode, other_storage, refusal
+from entrypoint.cluster.refusal import other_storage, refusal
+from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.config.read import read_settings
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}

@@ -6,14 +6,9 @@ from typing import Any
 import pytest
 
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.refusal import name_taken, refusal
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import (
-    SILENT_SECONDS,
-    RegisteredNode,
-    name_taken,
-    refusal,
-    roll_state,
-)
+from entrypoint.cluster.roll import SILENT_SECONDS, RegisteredNode, roll_state
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
@@ -94,7 +89,7 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
     registry = NodeRegistry(node_info("head", storage="lease"), expected=1, incarnation="first")
 
     def again(joined: bool) -> bool:
-        return registry.check_in(node_info(joined=joined, storage="lease"), "").again
+        return registry.check_in(node_info(joined=joined, storage="lease"), "").had_joined
 
     assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
     assert again(False)
@@ -108,7 +103,7 @@ def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_f
         assert answer.refusal == (
             "n1 is the head's own name: give this worker another ROLLCALL_NODE_NAME"
         )
-        assert not answer.again
+        assert not answer.had_joined
     assert registry.roll_state().present == ()
 
 
@@ -120,5 +115,5 @@ def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_tha
     )
     answer = registry.check_in(unfit, "")
     assert answer.refusal
-    assert not answer.again
+    assert not answer.had_joined
     assert registry.roll_state().present == ("worker-1",)

@@ -12,7 +12,7 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.job.failures.classes import (
-    BESIDE_THE_DRIVER,
+    BEFORE_THE_DRIVER,
     AttemptResult,
     Evidence,
     FailureClass,
@@ -47,7 +47,7 @@ def result_of(case: dict[str, Any]) -> AttemptResult:
     for node, kills in case.get("oom_kills", {}).items():
         evidence.add_oom_kills(node, kills)
     message = case.get("message", case["log"])
-    if case.get("error_type") in BESIDE_THE_DRIVER:
+    if case.get("error_type") in BEFORE_THE_DRIVER:
         evidence.read_ray_message(message)
     return AttemptResult(
         status="FAILED",

@@ -1,4 +1,8 @@
-"""The head's state for Prometheus."""
+"""The head's state for Prometheus.
+
+A run's own numbers, such as its reward, are fields of `contract.progress.Progress`; each becomes a
+gauge. `trainer.metrics.recorder` fills them.
+"""
 
 from __future__ import annotations
 

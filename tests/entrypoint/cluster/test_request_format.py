@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from entrypoint.cluster.check_in import MOST_BYTES, CheckIn
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.request_format import MOST_BYTES, CheckIn
 from entrypoint.machine.inventory import collective_variables
 from tests.support.control import Head, node_info
 
