@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,10 @@ def pytest_collection_finish() -> None:
     """What the imports made stays: tests collect their own garbage alone."""
     gc.freeze()
     gc.enable()
+    # Several processes compute at a time, and a loop of two threads ends with the slower one: on a
+    # busy machine a test of seconds took a minute.
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
