@@ -17,6 +17,7 @@ from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from trainer.cluster import memory_estimate
 from trainer.config import layout
 from trainer.config.config import Config
+from trainer.config.schema import flags_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -44,7 +45,7 @@ def ran(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
     names = ("pretrain", "prompt_data", "run_dir", "input_key", "label_key", "remote_rm_url")
     sizes = ("rollout_batch_size", "n_samples_per_prompt", "train_batch_size", "generate_max_len")
     passes = ("micro_train_batch_size", "micro_rollout_batch_size")
-    told = {name: getattr(config, name) for name in (*names, *sizes, *passes)}
+    told = {name: flags_of(Config)[name].value_in(config) for name in (*names, *sizes, *passes)}
     with short_directory() as ray:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
         ended = subprocess.run(

@@ -153,7 +153,11 @@ WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     "communication while computing, stage 3": (2, Sharding(zero_stage=3, overlap_comm=True), {}),
     "weights in groups of two ranks": (4, Sharding(zero_stage=3, zpg=2), {}),
     "several samples in a pass": (2, Sharding(zero_stage=3), {"micro_train_batch_size": 3}),
-    "passes under a budget of tokens": (4, Sharding(zero_stage=3), {"max_tokens": 14}),
+    "passes under a budget of tokens": (
+        4,
+        Sharding(zero_stage=3),
+        {"use_dynamic_batch": True, "train_max_tokens_per_gpu": 14},
+    ),
     "gradient checkpointing, stage 2": (
         2,
         Sharding(zero_stage=2),

@@ -21,6 +21,8 @@ from env.prepare.model import TinyModel, write_model
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from tests.support.vllm import LONG, SAMPLING, requests, settings, worst
+from trainer.config.config import Config
+from trainer.config.schema import flags_of
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
@@ -258,9 +260,9 @@ def test_a_run_with_two_engines_learns_on_policy(model: Tiny, run_dir: Path) -> 
         "max_steps": 15,
         "remote_rm_url": write_bandit(run_dir.parent),
     }
-    config = model.config(run_dir, **flags)
+    config, table = model.config(run_dir, **flags), flags_of(Config)
     names = ("pretrain", "prompt_data", "run_dir", "input_key", "label_key", "generate_max_len")
-    argv = to_argv({name: getattr(config, name) for name in names} | flags)
+    argv = to_argv({name: table[name].value_in(config) for name in names} | flags)
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray_directory:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
         ended = subprocess.run(
