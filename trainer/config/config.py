@@ -33,7 +33,8 @@ from trainer.config.options.parallelism import (
     Sharding,
     VLLMSettings,
 )
-from trainer.config.options.training import LoRASettings, MemoryFlags, RolloutFlags, TrainSettings
+from trainer.config.options.rollout import RolloutFlags
+from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
 from trainer.config.schema import composed, flags_of
 
 

@@ -98,27 +98,6 @@ class LayoutFlags:
     vllm_resources: Resources = flag(
         Resources(), group=LAYOUT, help="the same for each GPU of an engine"
     )
-    async_train: bool = flag(
-        False,
-        group=LAYOUT,
-        dotted="train.async_enable",
-        help="generate rollouts while earlier ones are trained on",
-    )
-    max_staleness: int = flag(
-        1,
-        group=LAYOUT,
-        dotted="train.async_queue_size",
-        aliases=("async_queue_size",),
-        at_least=0,
-        unit="steps",
-        help="limit of policy versions between a sample's first token and its training",
-    )
-    partial_rollout: bool = flag(
-        False,
-        group=LAYOUT,
-        dotted="train.partial_rollout_enable",
-        help="load new weights also in the middle of a completion",
-    )
     ring_attn_size: int = flag(
         1,
         group=LAYOUT,
