@@ -134,10 +134,11 @@ def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, 
 
 
 def one_token(engines: Any) -> None:
+    from trainer.config.options.rollout import SamplingSettings
     from trainer.rollout.engine import Engine
-    from trainer.types import Request, Sampling
+    from trainer.types import Request
 
-    sampling = Sampling(max_new_tokens=1)
+    sampling = SamplingSettings(max_new_tokens=1)
     engines.call_rank0(Engine.generate, [Request("1+1=", (0,))], sampling).result()
 
 
@@ -148,6 +149,7 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
     from trainer.cluster.ray_worker_group import RayLauncher
     from trainer.config import layout
     from trainer.config.options.parallelism import VLLMSettings
+    from trainer.config.options.rollout import SamplingSettings
     from trainer.rollout.engine import EngineSettings
 
     pools = [
@@ -166,7 +168,7 @@ def started(kind: str, model: Path, *, apart: bool) -> tuple[Any, Any]:
         model=str(model),
         add_special_tokens=True,
         prompt_max_len=64,
-        generate_max_len=64,
+        sampling=SamplingSettings(max_new_tokens=64),
         mixed_precision=False,
         slots=8,
         vllm=VLLMSettings(enforce_eager=True, sync_backend="shared_memory"),

@@ -71,18 +71,6 @@ class UnfitModelError(TrainingError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How an engine samples completions. Temperature 0 is greedy decoding."""
-
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-
-    def greedy(self) -> Sampling:
-        return Sampling(max_new_tokens=self.max_new_tokens, temperature=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A prompt with the tokens that an engine generated after it."""
 

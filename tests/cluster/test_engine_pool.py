@@ -26,18 +26,19 @@ from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import layout
 from trainer.config.layout import Layout, ResourcePool
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
-from trainer.types import LostWorkerError, Request, Sampling
+from trainer.types import LostWorkerError, Request
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-SAMPLING = Sampling(max_new_tokens=1)
+SAMPLING = SamplingSettings(max_new_tokens=1)
 
 
 class Scribe:
     """An engine that writes where it is."""
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Any]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Any]:
         time.sleep(0.3)
         return [self.where()] * sum(len(request.seeds) for request in requests)
 

@@ -26,9 +26,10 @@ from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
 from trainer.config import layout
 from trainer.config.layout import Layout, ResourcePool
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Request, Sampling, TrainingError
+from trainer.types import Request, TrainingError
 from trainer.weight_sync import update
 from trainer.weight_sync.messages import GroupRank, Member
 
@@ -129,5 +130,5 @@ def test_an_engine_that_does_not_come_to_the_weights_group_is_named_and_the_othe
 
 
 def versions(pool: EnginePool, shares: list[list[Request]]) -> list[int]:
-    parts = pool.generate(shares, Sampling(max_new_tokens=3))
+    parts = pool.generate(shares, SamplingSettings(max_new_tokens=3))
     return [one.version for part in parts for one in part]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tests.support.tiny_run import Tiny
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.weight_sync import shared_memory as weights
 from trainer.weight_sync.messages import Bucket
@@ -15,7 +16,7 @@ def settings(tiny: Tiny, prompt_max_len: int = 32, slots: int = 64) -> EngineSet
         model=str(tiny.model),
         add_special_tokens=True,
         prompt_max_len=prompt_max_len,
-        generate_max_len=20,
+        sampling=SamplingSettings(max_new_tokens=20),
         mixed_precision=False,
         slots=slots,
     )

@@ -9,18 +9,18 @@ import numpy as np
 
 from tests.support.tiny_run import Tiny
 from trainer.config.options.parallelism import VLLMSettings
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.types import (
     Completion,
     FloatArray,
     Request,
-    Sampling,
     Sequences,
 )
 
 LONG = "1" * 150
 """A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
-SAMPLING = Sampling(max_new_tokens=20, temperature=0.7)
+SAMPLING = SamplingSettings(max_new_tokens=20, temperature=0.7)
 
 
 def settings(model: Tiny, **own: Any) -> EngineSettings:
@@ -28,7 +28,7 @@ def settings(model: Tiny, **own: Any) -> EngineSettings:
         model=str(model.model),
         add_special_tokens=True,
         prompt_max_len=200,
-        generate_max_len=20,
+        sampling=SamplingSettings(max_new_tokens=20),
         mixed_precision=False,
         slots=64,
         vllm=replace(

@@ -7,10 +7,11 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.supervised import main
-from trainer.types import Request, Sampling
+from trainer.types import Request
 
 
 def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -> None:
@@ -27,13 +28,13 @@ def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -
             model=str(tmp_path / "taught"),
             add_special_tokens=True,
             prompt_max_len=32,
-            generate_max_len=5,
+            sampling=SamplingSettings(max_new_tokens=5),
             mixed_precision=False,
             slots=2,
         )
     )
     requests = [Request(text, (0,)) for text in ("40+0=", "5+0=")]
-    written = engine.generate(requests, Sampling(max_new_tokens=5, temperature=0))
+    written = engine.generate(requests, SamplingSettings(max_new_tokens=5, temperature=0))
     assert [(completion.text, completion.finished) for completion in written] == [("77", True)] * 2
 
 

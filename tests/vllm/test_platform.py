@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainer.config.options.parallelism import VLLMSettings
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout import vllm_engine as engine
 from trainer.rollout.engine import EngineSettings
 from trainer.types import TrainingError
@@ -21,7 +22,7 @@ SETTINGS = EngineSettings(
     model="model",
     add_special_tokens=True,
     prompt_max_len=200,
-    generate_max_len=20,
+    sampling=SamplingSettings(max_new_tokens=20),
     mixed_precision=True,
     slots=64,
     vllm=VLLMSettings(tensor_parallel_size=2, enable_sleep=True),

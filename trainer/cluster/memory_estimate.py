@@ -259,7 +259,7 @@ def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMe
 
 
 def _activations(config: Config, size: ModelSize) -> int:
-    longest = config.prompt_max_len + config.generate_max_len
+    longest = config.prompt_max_len + config.sampling.max_new_tokens
     tokens = config.train.train_max_tokens_per_gpu
     if not config.train.use_dynamic_batch:
         tokens = config.train.micro_train_batch_size * longest
@@ -276,7 +276,9 @@ def _layer(config: Config, size: ModelSize, tokens: int) -> int:
 def _scoring_tokens(config: Config) -> int:
     if config.train.use_dynamic_batch:
         return config.scoring_tokens
-    return config.micro_rollout_batch_size * (config.prompt_max_len + config.generate_max_len)
+    return config.micro_rollout_batch_size * (
+        config.prompt_max_len + config.sampling.max_new_tokens
+    )
 
 
 def _width(config: Config) -> int:

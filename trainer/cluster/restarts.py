@@ -9,7 +9,7 @@ from trainer.config.options.logging import MOST_REPAIRS
 from trainer.types import BeyondRepairError, LostWorkerError, TrainingError
 
 
-class RestartBudget:
+class WorkerRestartBudget:
     """Counts restarts for each role or engine since the newest step that was finished first."""
 
     def __init__(self, most: int = MOST_REPAIRS) -> None:

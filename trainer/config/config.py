@@ -33,7 +33,7 @@ from trainer.config.options.parallelism import (
     Sharding,
     VLLMSettings,
 )
-from trainer.config.options.rollout import RolloutFlags
+from trainer.config.options.rollout import RolloutFlags, SamplingSettings
 from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
 from trainer.config.schema import composed, flags_of
 
@@ -54,6 +54,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 ):
     """Every flag of `python -m trainer`; valid in itself once `parse` has returned it."""
 
+    sampling: SamplingSettings = composed(SamplingSettings, dotted="rollout.")
     train: TrainSettings = composed(TrainSettings)
     advantage: AdvantageSettings = composed(AdvantageSettings)
     loss: LossSettings = composed(LossSettings)

@@ -135,17 +135,17 @@ def _vllm_faults(config: Config) -> Iterator[str]:
                 f"{config.pretrain}. {_divisors(heads)} would"
             )
     room = _positions(shape)
-    longest = config.prompt_max_len + config.generate_max_len
+    longest = config.prompt_max_len + config.sampling.max_new_tokens
     if room and longest > room:
         yield (
             f"--prompt_max_len {config.prompt_max_len} and --generate_max_len "
-            f"{config.generate_max_len} make {longest} tokens; {config.pretrain} has {room} "
+            f"{config.sampling.max_new_tokens} make {longest} tokens; {config.pretrain} has {room} "
             f"positions. Give --max_len {room}, or less"
         )
 
 
 def _rotary_faults(config: Config) -> Iterator[str]:
-    longest = config.prompt_max_len + config.generate_max_len
+    longest = config.prompt_max_len + config.sampling.max_new_tokens
     models = {"--pretrain": config.pretrain, "--critic_pretrain": config.critic_pretrain}
     for flag, model in models.items():
         shape = _shape(model) if model else {}

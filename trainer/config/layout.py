@@ -250,7 +250,7 @@ def engine_slots(config: Config) -> int:
 
 def is_exact(config: Config) -> bool:
     """Whether vLLM can return the log-probabilities that training needs."""
-    return config.top_p == 1 or config.temperature == 1
+    return config.sampling.top_p == 1 or config.sampling.temperature == 1
 
 
 def _size(config: Config, role: Role) -> int:

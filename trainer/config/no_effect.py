@@ -223,7 +223,7 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         if rule.when(config):
             yield from (f"--{f} has no effect: {rule.why}" for f in rule.flags if f in given)
     if config.max_len is not None and "generate_max_len" not in given:
-        most = config.generate_max_len
+        most = config.sampling.max_new_tokens
         yield (
             f"--max_len without --generate_max_len: completions have at most {most} tokens, "
             f"prompts {config.prompt_max_len}"

@@ -53,7 +53,7 @@ def _settled(config: Config, given: Set[str]) -> Config:
     """Fold flags that stand for others into those, so that each fact is in one place."""
     prompt_limit = config.prompt_max_len
     if config.max_len is not None:
-        room = config.max_len - config.generate_max_len
+        room = config.max_len - config.sampling.max_new_tokens
         prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
     correction, threshold = config.correction, config.correction.threshold
     bf16 = config.bf16 or config.mixed_precision

@@ -110,7 +110,7 @@ def _nearest_divisors(total: int, wanted: int) -> str:
 
 
 def _length_faults(config: Config) -> Iterator[Fault]:
-    longest = config.generate_max_len
+    longest = config.sampling.max_new_tokens
     if config.max_len is not None and config.max_len <= longest:
         yield Fault(
             "--max_len",
@@ -269,9 +269,9 @@ def _vllm_faults(config: Config) -> Iterator[Fault]:
     if config.rollout_engine == "vllm" and not layout.is_exact(config):
         yield Fault(
             "--top_p",
-            shown(config.top_p),
-            f"vLLM tells no log-probabilities before the nucleus is cut at temperature "
-            f"{shown(config.temperature)}, which are what training goes by",
+            shown(config.sampling.top_p),
+            f"at temperature {shown(config.sampling.temperature)}, vLLM does not return the "
+            "log-probabilities before top_p is applied; training needs them",
             "Give --top_p 1 or --temperature 1, or --rollout_engine hf",
         )
     if config.vllm.sync_backend == "ipc" and not layout.shares_policy(config, Role.ENGINE):

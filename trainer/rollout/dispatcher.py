@@ -16,10 +16,11 @@ from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending
 from trainer.config.layout import Role
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import Engine
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.staleness import balance
-from trainer.types import FinishedRollout, Key, PartialRollout, Sampling, SliceResult
+from trainer.types import FinishedRollout, Key, PartialRollout, SliceResult
 
 SLICE = 0.1
 """Seconds of one slice of work."""
@@ -53,7 +54,7 @@ class _Queue:
 
 
 class EngineDispatcher:
-    def __init__(self, engines: EnginePool, sampling: Sampling, patience: float) -> None:
+    def __init__(self, engines: EnginePool, sampling: SamplingSettings, patience: float) -> None:
         """`patience`: seconds that an engine may take longer than its slice."""
         self._engines = engines
         self._sampling = sampling

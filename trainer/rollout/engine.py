@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainer.config.options.parallelism import VLLMSettings
+from trainer.config.options.rollout import SamplingSettings
 from trainer.types import (
     Completion,
     Measured,
     PartialRollout,
     Request,
-    Sampling,
     SliceResult,
 )
 from trainer.weight_sync.messages import WeightReceiver
@@ -26,14 +26,13 @@ class EngineSettings:
     add_special_tokens: bool
     """False if a chat template has written the special tokens."""
     prompt_max_len: int
-    generate_max_len: int
+    sampling: SamplingSettings
+    """Sampling of the rollouts for training."""
     mixed_precision: bool
     deterministic: bool = False
     """Use kernels whose results repeat to the bit."""
     slots: int
     """Completions that a transformers engine decodes at a time. vLLM chooses its own number."""
-    top_p: float = 1.0
-    """top_p of the rollouts for training."""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
 
 
@@ -44,11 +43,11 @@ class Engine(WeightReceiver, Measured, Protocol):
     of batched sums. It does not depend on the engine's other or earlier work.
     """
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         """Returns one completion for each seed of each request, in order."""
 
     def write(
-        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+        self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float
     ) -> SliceResult:
         """Add these partial rollouts to the engine's others, and write all of them for `seconds`.
 

@@ -18,9 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from contract.journal import WriteEvent, attempt_number, print_event
 from contract.progress import Phase, PhaseFile
 from trainer.cluster.heartbeat import Heartbeat
-from trainer.cluster.restarts import Patience, RestartBudget, silent
+from trainer.cluster.restarts import Patience, WorkerRestartBudget, silent
 from trainer.cluster.worker_group import POLL_SECONDS, Pending, WorkerGroup
 from trainer.config.layout import Role
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import Engine
 from trainer.rollout.outages import EngineOutage, returned
 from trainer.types import (
@@ -30,7 +31,6 @@ from trainer.types import (
     LostWorkerError,
     NoSeatError,
     Request,
-    Sampling,
     TrainingError,
 )
 
@@ -68,12 +68,12 @@ class EnginePool:
         tell: WriteEvent = print_event,
         phase: PhaseFile | None = None,
         patience: Patience | None = None,
-        restarts: RestartBudget | None = None,
+        restarts: WorkerRestartBudget | None = None,
     ) -> None:
         """`phase`: gets a sign of life before training waits for an engine to load its model."""
         self.patience = patience or Patience()
         self._phase = phase
-        self._restarts = restarts or RestartBudget()
+        self._restarts = restarts or WorkerRestartBudget()
         self._group: WorkerGroup[Any] = group
         self._tell = tell
         self._missing: dict[int, EngineOutage] = {}
@@ -168,7 +168,7 @@ class EnginePool:
             raise
 
     def generate(
-        self, shares: Sequence[Sequence[Request]], sampling: Sampling
+        self, shares: Sequence[Sequence[Request]], sampling: SamplingSettings
     ) -> list[list[Completion]]:
         """Returns the completions of each share. An engine writes one share at a time.
 

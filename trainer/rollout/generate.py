@@ -10,8 +10,9 @@ import numpy as np
 from env.types import Prompt
 from trainer.algorithms.seeds import derive
 from trainer.config.config import Config
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
-from trainer.types import Completion, Request, Sampling
+from trainer.types import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +20,13 @@ class Generator:
     """Has the engines write completions. The number of engines does not change the result."""
 
     engines: EnginePool
-    sampling: Sampling
+    sampling: SamplingSettings
     samples_per_prompt: int
     seed: int
 
     @classmethod
     def of(cls, config: Config, engines: EnginePool) -> Generator:
-        sampling = Sampling(
-            max_new_tokens=config.generate_max_len,
-            temperature=config.temperature,
-            top_p=config.top_p,
-        )
-        return cls(engines, sampling, config.n_samples_per_prompt, config.train.seed)
+        return cls(engines, config.sampling, config.n_samples_per_prompt, config.train.seed)
 
     def generate(
         self, prompts: Sequence[Prompt], step: int, place: int = 0
@@ -56,7 +52,10 @@ class Generator:
         return self._decode(prompts, seeds, replace(self.sampling, temperature=temperature))
 
     def _decode(
-        self, prompts: Sequence[Prompt], seeds: Sequence[tuple[int, ...]], sampling: Sampling
+        self,
+        prompts: Sequence[Prompt],
+        seeds: Sequence[tuple[int, ...]],
+        sampling: SamplingSettings,
     ) -> list[tuple[Prompt, Completion]]:
         requests = [Request(p.text, some) for p, some in zip(prompts, seeds, strict=True)]
         cut = np.array_split(np.arange(len(requests)), self.engines.shares)

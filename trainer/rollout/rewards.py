@@ -73,7 +73,7 @@ def shaped(
     if config.shaping.normalize_reward:
         moments = moments.including(rewards)
         rewards = moments.normalise(rewards)
-    penalties = LengthPenalties(config.generate_max_len, config.shaping)
+    penalties = LengthPenalties(config.sampling.max_new_tokens, config.shaping)
     lengths = np.array([sample.completion.length for sample in samples])
     finished = np.array([sample.completion.finished for sample in samples])
     return penalties.apply(rewards, lengths, finished), moments

@@ -15,6 +15,8 @@ from env.types import Prompt, Score, ScoreStatus
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
+from trainer.config.options.rollout import SamplingSettings
+from trainer.config.schema import flags_of
 from trainer.types import Completion, PartialRollout, Sample
 
 ARRAYS = ("tokens", "actions", "log_probs", "versions")
@@ -84,15 +86,16 @@ class PendingRollouts:
 
 
 def settings_of(config: Config) -> dict[str, float]:
-    """Returns the flags that pending rollouts depend on."""
+    """Returns the flags that pending rollouts depend on, by name: all sampling flags, and more."""
     return {
         "max_staleness": config.max_staleness,
         "rollout_batch_size": config.rollout_batch_size,
         "n_samples_per_prompt": config.n_samples_per_prompt,
-        "generate_max_len": config.generate_max_len,
         "prompt_max_len": config.prompt_max_len,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
+        **{
+            name: flag.value_in(config.sampling)
+            for name, flag in flags_of(SamplingSettings).items()
+        },
     }
 
 

@@ -22,6 +22,7 @@ from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
+from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
@@ -33,7 +34,6 @@ from trainer.types import (
     Metrics,
     PartialRollout,
     Request,
-    Sampling,
     SliceResult,
     TrainingError,
 )
@@ -71,7 +71,7 @@ class VLLMEngine:
         self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
-        self._sampling: Sampling | None = None
+        self._sampling: SamplingSettings | None = None
         """Sampling of the partial rollouts."""
         self._withdrawn: list[PartialRollout] = []
         """Rollouts that wait during a weight update or a call of `generate`."""
@@ -107,7 +107,7 @@ class VLLMEngine:
             self._intake.commit(version)
         self._go_on()
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         self._ready()
         self._withdraw()  # else vLLM would finish the partial rollouts and drop the results
         prompts = [self._texts.prompt(request.text) for request in requests for _ in request.seeds]
@@ -121,7 +121,7 @@ class VLLMEngine:
         return self._texts.completions(prompts, rows)
 
     def write(
-        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+        self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float
     ) -> SliceResult:
         self._ready()
         self._sampling = sampling
@@ -152,7 +152,7 @@ class VLLMEngine:
             rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
             self._partials.add(partial, self._params(seed, rest), self._intake.version)
 
-    def _params(self, seed: int, sampling: Sampling) -> Any:
+    def _params(self, seed: int, sampling: SamplingSettings) -> Any:
         from vllm import SamplingParams
 
         return SamplingParams(
@@ -186,14 +186,14 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         "skip_tokenizer_init": True,
         "generation_config": "vllm",  # ignore the sampling defaults of the model
         "dtype": "bfloat16" if settings.mixed_precision else "float32",
-        "max_model_len": settings.prompt_max_len + settings.generate_max_len,
+        "max_model_len": settings.prompt_max_len + settings.sampling.max_new_tokens,
         "tensor_parallel_size": own.tensor_parallel_size,
         "distributed_executor_backend": _executor(own.tensor_parallel_size),
         "enable_prefix_caching": own.enable_prefix_caching,
         "enforce_eager": own.enforce_eager or not _compiles(),
         "enable_sleep_mode": own.enable_sleep and on_gpu,
         # Needed: after the temperature, before top_p. Each mode is exact if the other is 1.
-        "logprobs_mode": "processed_logprobs" if settings.top_p == 1 else "raw_logprobs",
+        "logprobs_mode": "processed_logprobs" if settings.sampling.top_p == 1 else "raw_logprobs",
     }
     if own.gpu_memory_utilization is not None:
         result["gpu_memory_utilization"] = own.gpu_memory_utilization

@@ -10,7 +10,7 @@ from contract.journal import journal_writer
 from contract.progress import PhaseFile
 from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective, PolicyObjective
-from trainer.cluster.restarts import Patience, RestartBudget
+from trainer.cluster.restarts import Patience, WorkerRestartBudget
 from trainer.cluster.worker_group import Launcher, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
@@ -38,7 +38,7 @@ class WorkerGroups:
     reference: WorkerGroup[Reference] | None
     """None if --init_kl_coef is 0."""
     engines: EnginePool
-    restarts: RestartBudget
+    restarts: WorkerRestartBudget
     """Restarts of processes of any role."""
     reward: WorkerGroup[RewardModel] | None = None
     """None if no reward model gives the rewards."""
@@ -69,11 +69,10 @@ def _engine(config: Config) -> EngineSettings:
         model=config.pretrain,
         add_special_tokens=not config.apply_chat_template,
         prompt_max_len=config.prompt_max_len,
-        generate_max_len=config.generate_max_len,
+        sampling=config.sampling,
         mixed_precision=config.mixed_precision,
         deterministic=config.train.full_determinism,
         slots=config.micro_rollout_batch_size,
-        top_p=config.top_p,
         vllm=config.vllm,
     )
 
@@ -81,7 +80,7 @@ def _engine(config: Config) -> EngineSettings:
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGroups:
     """Start all workers. They load their models in parallel, after this returns."""
     updates = total_steps * config.updates_per_step
-    restarts = RestartBudget(config.max_repairs)
+    restarts = WorkerRestartBudget(config.max_repairs)
     policy = _policy(config, updates)
     launch = launcher.launch_ranks
     return WorkerGroups(
@@ -153,7 +152,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             mixed_precision=config.mixed_precision,
             deterministic=config.train.full_determinism,
             micro_batch_size=config.micro_rollout_batch_size,
-            temperature=config.temperature,
+            temperature=config.sampling.temperature,
             max_tokens=config.scoring_tokens if config.train.use_dynamic_batch else None,
             packing=config.packing_samples,
             attention=config.attn_implementation,
@@ -163,7 +162,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
         train=config.train,
         updates=updates,
         loss_aggregation="token",
-        longest=config.generate_max_len,
+        longest=config.sampling.max_new_tokens,
         gradient_checkpointing=config.gradient_checkpointing,
         concurrent_models=config.concurrent_training,
         lora=config.lora,

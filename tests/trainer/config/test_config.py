@@ -102,7 +102,7 @@ def test_relative_paths_become_absolute_for_actors_elsewhere(
 
 def test_the_alias_of_the_newer_guides_is_understood(tiny: Tiny, run_dir: Path) -> None:
     config = tiny.config(run_dir, generate_max_len=None, max_new_tokens=7)
-    assert config.generate_max_len == 7
+    assert config.sampling.max_new_tokens == 7
 
 
 def test_steps_come_from_the_data_unless_given(tiny: Tiny, run_dir: Path) -> None:

@@ -131,7 +131,7 @@ def test_flags_that_stand_for_others_are_folded_into_them(tiny: Tiny, run_dir: P
     config = tiny.config(run_dir, bf16=True, flash_attn=True, max_len=10)
     assert config.param_dtype == "bf16"
     assert config.attn_implementation == "flash_attention_2"
-    assert config.prompt_max_len == 10 - config.generate_max_len
+    assert config.prompt_max_len == 10 - config.sampling.max_new_tokens
 
 
 def test_a_flag_given_twice_is_a_fault_whatever_its_values() -> None:

@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 from contract.exit_codes import ExitCode
 from env.prompts import PromptError
 from tests.support.tiny_run import Tiny, train
+from trainer.config.options.rollout import SamplingSettings
 from trainer.models.hub import unfit_model_errors
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.training import run
-from trainer.types import Request, Sampling, UnfitModelError
+from trainer.types import Request, UnfitModelError
 
 
 def lose_a_weight(model: Path) -> None:
@@ -85,9 +86,9 @@ def test_a_prompt_without_a_token_that_only_the_engine_finds_is_the_users(tiny: 
         model=str(tiny.model),
         add_special_tokens=True,
         prompt_max_len=8,
-        generate_max_len=2,
+        sampling=SamplingSettings(max_new_tokens=2),
         mixed_precision=False,
         slots=1,
     )
     with pytest.raises(UnfitModelError, match="the prompt '' has no tokens"):
-        HFEngine(settings).generate([Request("", (0,))], Sampling(max_new_tokens=2))
+        HFEngine(settings).generate([Request("", (0,))], SamplingSettings(max_new_tokens=2))

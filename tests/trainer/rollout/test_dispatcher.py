@@ -15,11 +15,12 @@ from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
 from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import Pending
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import FinishedRollout, LostWorkerError, PartialRollout, Sampling
+from trainer.types import FinishedRollout, LostWorkerError, PartialRollout
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: Tiny) -> None:
-    sampling = Sampling(max_new_tokens=12)
+    sampling = SamplingSettings(max_new_tokens=12)
     partials = [
         [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
     ]
@@ -50,7 +51,7 @@ def test_partial_rollouts_of_an_engine_that_was_replaced_are_written_anew(tiny: 
 
 
 def test_partial_rollouts_of_an_engine_that_is_lost_are_written_by_the_others(tiny: Tiny) -> None:
-    sampling = Sampling(max_new_tokens=12)
+    sampling = SamplingSettings(max_new_tokens=12)
     partials = [
         [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
     ]
@@ -94,7 +95,7 @@ def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_sli
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "POLL_SECONDS", 0.0)
-    sampling = Sampling(max_new_tokens=12)
+    sampling = SamplingSettings(max_new_tokens=12)
     partials = [
         [PartialRollout((g, n), text, 10 * g + n) for n in range(2)] for g, text in enumerate(TEXTS)
     ]

@@ -15,9 +15,10 @@ from tests.support.learners import policy
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Dead
 from tests.support.tiny_run import Tiny
-from trainer.cluster.restarts import Patience, RestartBudget
+from trainer.cluster.restarts import Patience, WorkerRestartBudget
 from trainer.cluster.worker_group import Pending
 from trainer.config.options.logging import MOST_REPAIRS
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.training.recovery import roles_to_restart
@@ -27,7 +28,6 @@ from trainer.types import (
     LostWorkerError,
     NoSeatError,
     Request,
-    Sampling,
 )
 from trainer.weight_sync import update
 
@@ -54,11 +54,11 @@ def test_which_roles_restart(
 
 def test_without_a_budget_the_first_loss_ends_the_attempt() -> None:
     with pytest.raises(BeyondRepairError, match=r"policy-0 is lost: it died.*--max_repairs 0"):
-        RestartBudget(0).use("policy", LostWorkerError("policy-0 is lost: it died", "policy"))
+        WorkerRestartBudget(0).use("policy", LostWorkerError("policy-0 is lost: it died", "policy"))
 
 
 def test_what_breaks_again_and_again_is_given_up_unless_steps_are_finished_meanwhile() -> None:
-    budget, loss = RestartBudget(), LostWorkerError("policy-0 is lost: it died", "policy")
+    budget, loss = WorkerRestartBudget(), LostWorkerError("policy-0 is lost: it died", "policy")
     for _ in range(MOST_REPAIRS):
         budget.use("policy", loss)
     budget.use("critic", loss)
@@ -103,7 +103,7 @@ class Mortal(LocalWorkerGroup[Any]):
             self._workers[worker] = HFEngine(settings(self._tiny))
 
 
-SAMPLING = Sampling(max_new_tokens=8)
+SAMPLING = SamplingSettings(max_new_tokens=8)
 SHARES = [[Request(f"{n}+{m}=", (n, m)) for m in range(2)] for n in range(3)]
 
 

@@ -18,13 +18,14 @@ from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
 from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import Pending
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout import engine_pool
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import BeyondRepairError, LostWorkerError, Request, Sampling
+from trainer.types import BeyondRepairError, LostWorkerError, Request
 from trainer.weight_sync import shared_memory, update
 
-GREEDY = Sampling(max_new_tokens=8).greedy()
+GREEDY = SamplingSettings(max_new_tokens=8, temperature=0)
 
 
 class Elsewhere(HFEngine):

@@ -7,6 +7,31 @@ from dataclasses import dataclass
 from trainer.config.schema import ROLLOUT, flag
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How an engine samples completions. Temperature 0 is greedy decoding.
+
+    Pending rollouts of a checkpoint continue only if none of these flags has changed.
+    """
+
+    max_new_tokens: int = flag(
+        1024,
+        name="generate_max_len",
+        group=ROLLOUT,
+        dotted="max_new_tokens",
+        aliases=("max_new_tokens",),
+        unit="tokens",
+        at_least=1,
+        help="longest completion",
+    )
+    temperature: float = flag(
+        1.0, group=ROLLOUT, dotted="temperature", above=0, help="sampling temperature"
+    )
+    top_p: float = flag(
+        1.0, group=ROLLOUT, dotted="top_p", above=0, at_most=1, help="nucleus sampling"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RolloutFlags:
     rollout_batch_size: int = flag(
@@ -39,21 +64,6 @@ class RolloutFlags:
         unit="tokens",
         at_least=1,
         help="tokens of a scoring pass; default: --train_max_tokens_per_gpu",
-    )
-    generate_max_len: int = flag(
-        1024,
-        group=ROLLOUT,
-        dotted="rollout.max_new_tokens",
-        aliases=("max_new_tokens",),
-        unit="tokens",
-        at_least=1,
-        help="longest completion",
-    )
-    temperature: float = flag(
-        1.0, group=ROLLOUT, dotted="rollout.temperature", above=0, help="sampling temperature"
-    )
-    top_p: float = flag(
-        1.0, group=ROLLOUT, dotted="rollout.top_p", above=0, at_most=1, help="nucleus sampling"
     )
     vllm_num_engines: int = flag(
         1,

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.sampling import draw, uniforms
-from trainer.types import BoolArray, FloatArray, IntArray, Sampling
+from trainer.types import BoolArray, FloatArray, IntArray
 
 IDLE_SHARE = 1 / 8
 """Regroup if this fraction of the slots is idle: below it the copy costs more than it saves."""
@@ -89,7 +90,7 @@ class Decoder:
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
+        sampling: SamplingSettings,
     ) -> DecodedRows:
         """Return one row for each seed of each prompt, in order."""
         decoding = Decoding(self, sampling)
@@ -102,7 +103,7 @@ class Decoder:
 class Decoding:
     """The decoding of rows that share their sampling settings."""
 
-    def __init__(self, decoder: Decoder, sampling: Sampling) -> None:
+    def __init__(self, decoder: Decoder, sampling: SamplingSettings) -> None:
         self.written = DecodedRows.empty(0, sampling.max_new_tokens)
         """Tokens of all rows that were ever added."""
         self._decoder = decoder

@@ -12,6 +12,7 @@ import torch
 from trainer.algorithms import batching
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
+from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
@@ -24,7 +25,6 @@ from trainer.types import (
     Metrics,
     PartialRollout,
     Request,
-    Sampling,
     SliceResult,
     UnfitModelError,
 )
@@ -83,7 +83,7 @@ class HFEngine:
         if self._partials:
             self._partials = self._partials.with_weights_of(version)
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         if self._version is None:
             raise RuntimeError(INCOMPLETE_WEIGHTS)
         prompts = [self._texts.prompt(request.text) for request in requests]
@@ -95,7 +95,7 @@ class HFEngine:
         return self._texts.completions(of_rows, rows)
 
     def write(
-        self, partials: Sequence[PartialRollout], sampling: Sampling, seconds: float
+        self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float
     ) -> SliceResult:
         if self._version is None:
             raise RuntimeError(INCOMPLETE_WEIGHTS)

@@ -8,15 +8,18 @@ from itertools import groupby
 
 import numpy as np
 
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.hf_engine.decode import DecodedRows, Decoder, Decoding
 from trainer.rollout.tokenizer_io import Texts, TokenRow
-from trainer.types import FinishedRollout, IntArray, Key, PartialRollout, Sampling
+from trainer.types import FinishedRollout, IntArray, Key, PartialRollout
 
 
 class PartialRollouts:
     """Continues rollouts from their prompts and tokens; all new tokens are of `version`."""
 
-    def __init__(self, decoder: Decoder, texts: Texts, sampling: Sampling, version: int) -> None:
+    def __init__(
+        self, decoder: Decoder, texts: Texts, sampling: SamplingSettings, version: int
+    ) -> None:
         self._decoder = decoder
         self._texts = texts
         self._sampling = sampling

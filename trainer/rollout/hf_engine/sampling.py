@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.types import Sampling
+from trainer.config.options.rollout import SamplingSettings
 
 
-def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, uniforms: Tensor, sampling: SamplingSettings) -> tuple[Tensor, Tensor]:
     """Tokens [B] for logits [B, V] and numbers in [0, 1) [B], and their log-probabilities [B].
 
     The number picks the token by the inverse of the cumulative distribution: one number a token,

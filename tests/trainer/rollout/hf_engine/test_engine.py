@@ -10,14 +10,16 @@ from env.types import Prompt
 from tests.support.engines import settings, staged
 from tests.support.local_workers import LocalLauncher
 from tests.support.tiny_run import Tiny
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Completion, Request, Sampling, UnfitModelError
+from trainer.types import Completion, Request, UnfitModelError
 from trainer.weight_sync.shared_memory import SharedMemorySender
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
-SAMPLING = Sampling(max_new_tokens=5)
+SAMPLING = SamplingSettings(max_new_tokens=5)
+GREEDY = SamplingSettings(max_new_tokens=5, temperature=0)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_completions_follow_their_seed_and_nothing_before_it(engine: HFEngine) -
 
 
 def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:
-    long = Sampling(max_new_tokens=20)
+    long = SamplingSettings(max_new_tokens=20)
     written = engine.generate([Request("1+1=", tuple(range(32)))], long)
     stop = engine._texts.tokenizer.eos_token_id
     assert {completion.finished for completion in written} == {True, False}
@@ -65,7 +67,7 @@ def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) ->
 @pytest.mark.parametrize("slots", [1, 3, 64])
 def test_completions_are_the_same_however_many_share_a_batch(tiny: Tiny, slots: int) -> None:
     """Rows of other lengths beside it, early leavers, late joiners: none changes a completion."""
-    long = Sampling(max_new_tokens=20)
+    long = SamplingSettings(max_new_tokens=20)
     requests = [Request(p.text, (p.index, p.index + 100, p.index + 200)) for p in PROMPTS]
     alone = HFEngine(settings(tiny, slots=slots))
     together = alone.generate(requests, long)
@@ -85,7 +87,8 @@ def test_greedy_completions_are_those_of_transformers(tiny: Tiny) -> None:
     engine = HFEngine(settings(tiny, slots=5))
     plain = GenerationConfig(max_new_tokens=20, do_sample=False, eos_token_id=engine._stops)
     written = engine.generate(
-        [Request(prompt.text, (0,)) for prompt in PROMPTS], Sampling(max_new_tokens=20).greedy()
+        [Request(prompt.text, (0,)) for prompt in PROMPTS],
+        SamplingSettings(max_new_tokens=20, temperature=0),
     )
     for prompt, completion in zip(PROMPTS, written, strict=True):
         ids = engine._texts.tokenizer(prompt.text, return_tensors="pt")["input_ids"]
@@ -97,7 +100,7 @@ def test_greedy_completions_are_those_of_transformers(tiny: Tiny) -> None:
 def test_log_probs_are_those_of_the_distribution_before_its_tail_is_cut(
     engine: HFEngine, temperature: float
 ) -> None:
-    sampling = Sampling(max_new_tokens=20, temperature=temperature, top_p=0.8)
+    sampling = SamplingSettings(max_new_tokens=20, temperature=temperature, top_p=0.8)
     for completion in engine.generate([Request("12+3=", tuple(range(8)))], sampling):
         tokens = torch.from_numpy(completion.tokens)
         with torch.no_grad():
@@ -134,7 +137,7 @@ def test_completions_carry_the_version_of_the_weights_that_wrote_them(engine: HF
 def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     fresh = HFEngine(settings(tiny))
     weights = {name: p.detach().clone() for name, p in fresh._model.named_parameters()}
-    before = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]
+    before = fresh.generate([Request("12+34=", (0,))], GREEDY)[0]
     favourite = 7
     weights["model.embed_tokens.weight"][:] = 0
     weights["model.norm.weight"][:] = 1
@@ -142,7 +145,7 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     outbox = SharedMemorySender()
     fresh.load(staged(outbox, weights))
     fresh.commit(version=1)
-    after = fresh.generate([Request("12+34=", (0,))], SAMPLING.greedy())[0]
+    after = fresh.generate([Request("12+34=", (0,))], GREEDY)[0]
     assert not same(before, after)
 
 

@@ -11,12 +11,13 @@ import torch
 
 from tests.support.engines import TEXTS, State, settings, staged
 from tests.support.tiny_run import Tiny
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import Engine
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Completion, Key, PartialRollout, Request, Sampling
+from trainer.types import Completion, Key, PartialRollout, Request
 from trainer.weight_sync.shared_memory import SharedMemorySender
 
-SAMPLING = Sampling(max_new_tokens=20)
+SAMPLING = SamplingSettings(max_new_tokens=20)
 AT_ONCE = 60.0
 A_STEP = 0.0
 """Seconds: an engine makes at least one step a call."""

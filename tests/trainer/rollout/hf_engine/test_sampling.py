@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.hf_engine.sampling import draw, nucleus, uniforms
-from trainer.types import Sampling
 
 DRAWS = 20_000
 
 
-def shares(logits: list[float], sampling: Sampling) -> np.ndarray:
+def shares(logits: list[float], sampling: SamplingSettings) -> np.ndarray:
     """How often each token is drawn."""
     numbers = uniforms(np.full(DRAWS, 12345, dtype=np.uint64), np.arange(DRAWS))
     tokens, _ = draw(torch.tensor([logits] * DRAWS), torch.from_numpy(numbers), sampling)
@@ -25,13 +25,13 @@ def shares(logits: list[float], sampling: Sampling) -> np.ndarray:
 def test_tokens_come_as_often_as_the_tempered_softmax_says(temperature: float) -> None:
     logits = [0.3, -1.0, 2.0, 0.0, -30.0]
     expected = (torch.tensor(logits) / temperature).softmax(-1).numpy()
-    got = shares(logits, Sampling(max_new_tokens=1, temperature=temperature))
+    got = shares(logits, SamplingSettings(max_new_tokens=1, temperature=temperature))
     assert np.abs(got - expected).max() < 4 * np.sqrt(0.25 / DRAWS)
 
 
 def test_nucleus_sampling_draws_from_the_likeliest_that_reach_top_p() -> None:
     logits = np.log([0.1, 0.4, 0.2, 0.3])
-    got = shares(logits.tolist(), Sampling(max_new_tokens=1, top_p=0.65))
+    got = shares(logits.tolist(), SamplingSettings(max_new_tokens=1, top_p=0.65))
     assert np.abs(got - np.array([0, 4 / 7, 0, 3 / 7])).max() < 4 * np.sqrt(0.25 / DRAWS)
 
 
@@ -53,7 +53,9 @@ def test_the_nucleus_is_the_shortest_beginning_that_reaches_top_p(
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2.0**-53])
 def test_a_token_without_probability_is_never_drawn(number: float) -> None:
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
-    drawn = draw(logits, torch.tensor([number], dtype=torch.float64), Sampling(max_new_tokens=1))
+    drawn = draw(
+        logits, torch.tensor([number], dtype=torch.float64), SamplingSettings(max_new_tokens=1)
+    )
     assert int(drawn[0]) in (1, 3)
 
 
