@@ -152,7 +152,7 @@ def test_a_checkpoint_that_a_named_step_has_left_is_not_called_broken(
         train(tiny.config(run_dir, **flags, load_step=2), dying_at(1))
     skipped = [one["details"]["step"] for one in events(config, "checkpoint-skipped")]
     assert skipped == [4, 3]  # that of step 9 never was one
-    again = "2 steps are done again, as --load_step asks for it."
+    again = "2 steps are repeated, because --load_step asks for it."
     assert events(config, "resume")[-1]["sentence"].endswith(again)
     back = tiny.config(run_dir, **flags, load_step=4)
     with pytest.raises(ResumeError, match="it was put aside when --load_step went back"):

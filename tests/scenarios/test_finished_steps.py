@@ -142,7 +142,7 @@ def test_a_step_that_was_found_finished_and_is_lost_since_is_said_to_be_done_aga
     remote.driver = before  # all nodes ended, and had written the step before
     train(config, peers=remote)
     assert steps_of(config, "resume") == [0, 3, 2]
-    assert "; 1 step is done again" in events(config, "resume")[-1]["sentence"]
+    assert "; 1 step is repeated" in events(config, "resume")[-1]["sentence"]
     assert steps_of(config, "step") == [1, 2, 3, 4]
 
 

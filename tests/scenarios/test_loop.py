@@ -105,9 +105,9 @@ def failing_at(*places: int) -> RewardFunction:
     [
         (0, 0, "Training starts: 60 steps to go."),
         (42, 42, "Training goes on after step 42 of 60: no finished step is lost."),
-        (41, 42, "Training goes on after step 41 of 60; 1 step is done again, as nothing holds"),
-        (40, 42, "Training goes on after step 40 of 60; 2 steps are done again, as nothing holds"),
-        (0, 3, "Training starts: 60 steps to go; 3 steps are done again, as nothing holds"),
+        (41, 42, "Training goes on after step 41 of 60; 1 step is repeated, because no"),
+        (40, 42, "Training goes on after step 40 of 60; 2 steps are repeated, because no"),
+        (0, 3, "Training starts: 60 steps to go; 3 steps are repeated, because no"),
     ],
 )
 def test_an_attempt_says_where_it_begins_and_what_is_lost(
@@ -118,7 +118,8 @@ def test_an_attempt_says_where_it_begins_and_what_is_lost(
 
 def test_an_attempt_that_goes_back_on_request_says_so() -> None:
     assert beginning(5, 60, 10, asked=True) == (
-        "Training goes on after step 5 of 60; 5 steps are done again, as --load_step asks for it."
+        "Training goes on after step 5 of 60; "
+        "5 steps are repeated, because --load_step asks for it."
     )
     assert beginning(5, 60, 5, asked=True).endswith("no finished step is lost.")
 

@@ -156,12 +156,17 @@ def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
     return snapshot.driver
 
 
+def restore_learners(learners: Learners, source: Source) -> None:
+    """Restore all ranks of all learners at the same time, and wait for them."""
+    groups = learners.values()
+    for restored in [group.call_ranks(Checkpointable.restore, source) for group in groups]:
+        restored.result()
+
+
 def _restore(config: Config, learners: Learners, source: Source) -> None:
     """Raises ResumeError for another model's state, SnapshotLostError if a shard is lost."""
-    groups = learners.values()
     try:
-        for restored in [group.call_ranks(Checkpointable.restore, source) for group in groups]:
-            restored.result()
+        restore_learners(learners, source)
     except ModelMismatchError as error:
         raise ResumeError(
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 
-from contract import lease
+from contract import lease, stored_json
 from contract.journal import attempt_number, journal_writer
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
+from contract.run_dir import write_atomically
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.evaluation import Evaluation
-from trainer.metrics.sinks import JsonLines, MetricRow, TensorBoard, Wandb, connect
+from trainer.metrics.sinks import MetricRow, TensorBoard, Wandb, connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,37 @@ class Recorder:
         journal_writer(self.config.files.journal)(kind, sentence, **details)
 
 
+class JsonLines:
+    """One JSON line for each row, with its step. Rows after a resumed step are dropped first."""
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self._path = path
+        if path.exists():
+            _drop_after(path, resumed_step)
+
+    def log(self, step: int, row: MetricRow) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keep the rows up to `step`. Later steps of a lost attempt are repeated."""
+    kept, damaged = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            row = stored_json.parsed(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not stored_json.is_count(row.get("step")):
+            damaged += 1
+        elif row["step"] <= step:
+            kept.append(line.decode() + "\n")
+    if damaged:
+        lines = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
+        print(f"{path}: {lines} left out.", flush=True)
+    write_atomically(path, "".join(kept))
+
+
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
     """Returns a sentence: the step at which an attempt begins, and the steps that are repeated.
 
@@ -195,9 +229,10 @@ def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False
         else f"Training starts: {total_steps} steps to go"
     )
     if finished > step:
-        again = "1 step is" if finished == step + 1 else f"{finished - step} steps are"
-        why = "--load_step asks for it" if asked else "nothing holds what came of them"
-        return f"{where}; {again} done again, as {why}."
+        single = finished == step + 1
+        again = "1 step is" if single else f"{finished - step} steps are"
+        lost = f"no checkpoint or snapshot has {'its' if single else 'their'} result"
+        return f"{where}; {again} repeated, because {'--load_step asks for it' if asked else lost}."
     return f"{where}: no finished step is lost." if step else f"{where}."
 
 

@@ -1,50 +1,15 @@
-"""Where metrics go: metrics.jsonl, W&B and TensorBoard."""
+"""Where metrics go besides metrics.jsonl: W&B and TensorBoard."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contract import stored_json
-from contract.run_dir import write_atomically
 from trainer.config.config import Config
 
 MetricRow = Mapping[str, float]
-
-
-class JsonLines:
-    """One JSON line for each row, with its step. Rows after a resumed step are dropped first."""
-
-    def __init__(self, path: Path, resumed_step: int) -> None:
-        self._path = path
-        if path.exists():
-            _drop_after(path, resumed_step)
-
-    def log(self, step: int, row: MetricRow) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
-
-
-def _drop_after(path: Path, step: int) -> None:
-    """Keep the rows up to `step`. Later steps of a lost attempt are repeated."""
-    kept, damaged = [], 0
-    for line in path.read_bytes().splitlines():
-        try:
-            row = stored_json.parsed(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not stored_json.is_count(row.get("step")):
-            damaged += 1
-        elif row["step"] <= step:
-            kept.append(line.decode() + "\n")
-    if damaged:
-        lines = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
-        print(f"{path}: {lines} left out.", flush=True)
-    write_atomically(path, "".join(kept))
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:

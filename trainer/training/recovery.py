@@ -18,12 +18,12 @@ from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
+from trainer.checkpoint.resume import restore_learners
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.layout import Role
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
-from trainer.workers.protocols import Learner
 
 
 class StateStore(Protocol):
@@ -53,7 +53,7 @@ class CheckpointsOnDisk:
         return None
 
     def restore(self, workers: WorkerGroups, step: int) -> None:
-        _restore(workers, checkpoint_path(self.checkpoints, step))
+        restore_learners(workers.learners, checkpoint_path(self.checkpoints, step))
 
     def __str__(self) -> str:
         return "the checkpoint"
@@ -74,16 +74,10 @@ class ReplicasInMemory:
     def restore(self, workers: WorkerGroups, step: int) -> None:
         if self._found is None or self._found.step != step:
             raise SnapshotLostError(f"there is no snapshot of step {step}")
-        _restore(workers, self._found)
+        restore_learners(workers.learners, self._found)
 
     def __str__(self) -> str:
         return "the nodes' memory"
-
-
-def _restore(workers: WorkerGroups, source: Path | Snapshot) -> None:
-    groups = workers.learners.values()
-    for restored in [group.call_ranks(Learner.restore, source) for group in groups]:
-        restored.result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from trainer.checkpoint import state
 from trainer.checkpoint.protocol import Receipt, Source, Targets
 from trainer.checkpoint.staging import CopyOut, StagingBuffers, room
 from trainer.checkpoint.state import State
-from trainer.models import lora
+from trainer.models import lora, zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import share_threads
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
-from trainer.workers.strategy import strategy_of
+from trainer.workers.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LearnerEngine:
         self._rank = rank
         beta = settings.train.ema_beta if settings.train.enable_ema else None
         self._average = None if beta is None else MovingAverage(trained.model, beta)
-        self._strategy = strategy_of(trained.module, trained.model, settings, rank)
+        self._strategy = _strategy_of(trained.module, trained.model, settings, rank)
         self._staging = StagingBuffers()
         self.restored_rate: float | None = None
         """Peak learning rate of the restored state, if known."""
@@ -262,3 +262,17 @@ class LearnerActor:
 
     def restored_rate(self) -> float | None:
         return self._engine.restored_rate
+
+
+def _strategy_of(
+    module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
+) -> Strategy:
+    """`module`: the module that is called. `model`: its part whose parameters are trained."""
+    if settings.sharding.zero_stage == 0:
+        from trainer.workers.ddp import Replicated
+
+        return Replicated(module, model, settings, rank)
+    zero3.prepare_deepspeed(rank)
+    from trainer.workers.deepspeed import ZeRO
+
+    return ZeRO(module, model, settings, rank)

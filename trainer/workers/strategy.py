@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
-from trainer.models import zero3
-from trainer.types import Rank
-from trainer.workers.settings import LearnerSettings
 
 
 class Strategy(Protocol):
@@ -56,17 +53,3 @@ class Strategy(Protocol):
         """Free the GPU's memory until `wake`."""
 
     def wake(self) -> None: ...
-
-
-def strategy_of(
-    module: nn.Module, model: nn.Module, settings: LearnerSettings, rank: Rank
-) -> Strategy:
-    """`module`: the module that is called. `model`: its part whose parameters are trained."""
-    if settings.sharding.zero_stage == 0:
-        from trainer.workers.ddp import Replicated
-
-        return Replicated(module, model, settings, rank)
-    zero3.prepare_deepspeed(rank)
-    from trainer.workers.deepspeed import ZeRO
-
-    return ZeRO(module, model, settings, rank)
