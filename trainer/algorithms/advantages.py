@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.algorithms.kl import kl
+from trainer.config.estimators import ESTIMATORS, Baseline
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray
 
@@ -182,19 +183,17 @@ def _moments(rewards: Groups) -> tuple[NDArray[np.bool_], Groups, Groups]:
     return known & (count > 1), count.astype(np.float64), mean
 
 
-BASELINES: dict[str, Callable[[Groups], Groups]] = {
-    "rloo": above_others,
-    "reinforce_baseline": above_mean,
-    "dr_grpo": above_mean,
-    "group_norm": normalised,
-    "flash_reinforce": above_batch_mean,
+BASELINES: dict[Baseline, Callable[[Groups], Groups]] = {
+    Baseline.GROUP_MEAN: above_mean,
+    Baseline.OTHERS_MEAN: above_others,
+    Baseline.GROUP_NORM: normalised,
+    Baseline.BATCH_MEAN: above_batch_mean,
 }
-"""Estimator → baseline; gae and reinforce have none."""
 
 
 def subtract(estimator: str, rewards: Floats, size: int) -> Groups:
     """Return [B] rewards minus the estimator's baseline, in groups of `size` neighbours."""
-    flat = rewards.astype(np.float64)
-    if estimator not in BASELINES:
+    flat, baseline = rewards.astype(np.float64), ESTIMATORS[estimator].baseline
+    if baseline is Baseline.NONE:
         return np.nan_to_num(flat)
-    return BASELINES[estimator](flat.reshape(-1, size)).reshape(-1)
+    return BASELINES[baseline](flat.reshape(-1, size)).reshape(-1)

@@ -8,11 +8,10 @@ from pathlib import Path
 from contract.os_errors import why_absent
 from trainer.config import layout, reward_models
 from trainer.config.config import Config
+from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
-
-GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 
 
 def faults_between(config: Config) -> Iterator[Fault]:
@@ -130,7 +129,7 @@ def _length_faults(config: Config) -> Iterator[Fault]:
 
 def _group_faults(config: Config) -> Iterator[Fault]:
     samples = config.n_samples_per_prompt
-    if samples < 2 and config.advantage.estimator in GROUP_ESTIMATORS:
+    if samples < 2 and ESTIMATORS[config.advantage.estimator].compares_group:
         yield Fault(
             "--n_samples_per_prompt",
             str(samples),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.config.estimators import ESTIMATORS
 from trainer.config.schema import ADVANTAGE, CORRECTION, FILTERING, KL, LOSS, SHAPING, flag
 
 LARGEST_ERROR = 0.2
@@ -22,15 +23,7 @@ class AdvantageSettings:
         name="advantage_estimator",
         group=ADVANTAGE,
         dotted="algo.advantage.estimator",
-        choices=(
-            "gae",
-            "reinforce",
-            "reinforce_baseline",
-            "rloo",
-            "group_norm",
-            "dr_grpo",
-            "flash_reinforce",
-        ),
+        choices=tuple(ESTIMATORS),
         help="gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO",
     )
     gamma: float = flag(
@@ -62,7 +55,7 @@ class AdvantageSettings:
     @property
     def whitens(self) -> bool:
         """Whether advantages are whitened over the action tokens of the whole batch."""
-        return self.estimator in ("gae", "reinforce", "reinforce_baseline")
+        return ESTIMATORS[self.estimator].whitens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

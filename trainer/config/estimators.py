@@ -1,0 +1,39 @@
+"""The advantage estimators: the baseline of each, and what else it does with the rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Baseline(StrEnum):
+    """What is subtracted from the reward of a completion; `advantages.BASELINES` computes it."""
+
+    NONE = "none"
+    GROUP_MEAN = "mean of the prompt's completions"
+    OTHERS_MEAN = "mean of the prompt's other completions"
+    GROUP_NORM = "mean of the prompt's completions, divided by their deviation"
+    BATCH_MEAN = "mean of all prompts' completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """An advantage estimator."""
+
+    baseline: Baseline
+    whitens: bool = False
+    """Whiten advantages over the action tokens of the whole batch."""
+    compares_group: bool = False
+    """Compare the completions of one prompt, so that one completion has no advantage."""
+
+
+ESTIMATORS = {
+    "gae": Estimator(Baseline.NONE, whitens=True),
+    "reinforce": Estimator(Baseline.NONE, whitens=True),
+    "reinforce_baseline": Estimator(Baseline.GROUP_MEAN, whitens=True, compares_group=True),
+    "rloo": Estimator(Baseline.OTHERS_MEAN, compares_group=True),
+    "group_norm": Estimator(Baseline.GROUP_NORM, compares_group=True),
+    "dr_grpo": Estimator(Baseline.GROUP_MEAN, compares_group=True),
+    "flash_reinforce": Estimator(Baseline.BATCH_MEAN),
+}
+"""Values of --advantage_estimator."""
