@@ -14,8 +14,9 @@ from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 
 LEAVE_SECONDS = 5.0
-"""Timeout for Ray's exit, in seconds. Ray takes leave of every process, which takes minutes if the
-network to a process is broken. Its daemons end the driver's workers in any case."""
+"""Timeout for Ray's exit, in seconds. Ray closes its connection to every process, which
+takes minutes if the network to a process is broken. Its daemons end the driver's workers in any
+case."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -75,7 +75,7 @@ def _bytes_of(manifest: ShardManifest, stores: Iterable[Any], here: str) -> Byte
             return data
         fault = "its checksum differs"
     raise SnapshotLostError(
-        f"share {manifest.role}-{manifest.rank} of step {manifest.step}: {fault}"
+        f"shard {manifest.role}-{manifest.rank} of step {manifest.step}: {fault}"
     )
 
 

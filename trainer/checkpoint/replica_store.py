@@ -186,7 +186,7 @@ def _left(owner: str) -> dict[Key, _Shard]:
     try:
         found = fd_store.withdraw(owner)
     except OSError as error:
-        log.warning("what a Ray before this one has left cannot be had: %s", error)
+        log.warning("the shards of the previous Ray cannot be read: %s", error)
         return {}
     if not found.descriptors:
         return {}
@@ -195,7 +195,7 @@ def _left(owner: str) -> dict[Key, _Shard]:
         manifests = labels.parse(found.label)
         pairs = zip(manifests, sizes, strict=True)
         if not all(manifest.contents.bytes <= size for manifest, size in pairs):
-            raise LabelError("a share is shorter than its label says")
+            raise LabelError("a shard is shorter than its label says")
     except ValueError as error:
         found.close()
         log.warning("what a Ray before this one has left is left out: %s", error)
@@ -220,4 +220,4 @@ def pieces(size: int) -> list[tuple[int, int]]:
 
 
 def _named(manifest: ShardManifest) -> str:
-    return f"share {manifest.role}-{manifest.rank} of step {manifest.step}"
+    return f"shard {manifest.role}-{manifest.rank} of step {manifest.step}"

@@ -12,7 +12,7 @@ from trainer.types import LostWorkerError, TrainingError
 T = TypeVar("T")
 
 CAUSES = {
-    "node running low on memory": "it was ended for want of memory",
+    "node running low on memory": "it was killed because memory was low",
     "node has died": "its node was lost",
     "node was terminated": "its node was lost",
     "is unavailable": "it cannot be reached",

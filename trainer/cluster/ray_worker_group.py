@@ -245,7 +245,10 @@ class _RanksPending(Generic[T]):
         return True
 
     def _check(self, reference: Any) -> None:
-        """Raises the call's error. If a rank does not answer, raises SilentRankError for it."""
+        """Raises the call's error. If a rank does not answer, raises SilentRankError for it.
+
+        `received` raises for a killed process; heartbeats find a process that is stopped.
+        """
         try:
             received(reference, self._role, self._references.index(reference))
         except RayTaskError as error:

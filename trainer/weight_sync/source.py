@@ -21,7 +21,10 @@ class WeightSource:
     """A model's weights as engines know them, some at a time."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
-        """`dtype`: what the engines compute with; each tensor's own where None, and of buffers."""
+        """`dtype`: type that the engines compute with; None: each tensor keeps its type.
+
+        Buffers always keep theirs.
+        """
         self._model = model
         self._dtype = dtype
         self._sources: dict[str, tuple[str, ...]] = {}
@@ -29,7 +32,7 @@ class WeightSource:
         """Bytes of the largest part."""
 
     def parts(self) -> list[BucketSpec]:
-        """The same on every rank."""
+        """Return the model's buckets, which are the same on every rank."""
         tensors = self._model.state_dict(keep_vars=True)
         self._sources = lora.sources(self._model, tensors)
         kinds = {}
@@ -45,7 +48,10 @@ class WeightSource:
 
     @contextmanager
     def whole(self, part: BucketSpec) -> Iterator[dict[str, Tensor]]:
-        """On every rank, on its device. Asked of all of them together."""
+        """Yield the whole tensors of a bucket, on each rank's device.
+
+        All ranks call this at the same time.
+        """
         tensors = self._model.state_dict(keep_vars=True)
         some = {name: tensors[name] for entry in part for name in self._sources[entry.name]}
         kinds = {entry.name: getattr(torch, entry.dtype) for entry in part}

@@ -112,7 +112,7 @@ def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
     holder.receive(one, source)
     view(segment)[-1] ^= 1  # training went on, and nobody waited
     try:
-        with pytest.raises(TornError, match="share policy-1 of step 2 was torn"):
+        with pytest.raises(TornError, match="shard policy-1 of step 2 was torn"):
             holder.receive(two, source)
     finally:
         view(segment)[-1] ^= 1
@@ -155,7 +155,7 @@ def test_a_rank_that_does_not_answer_leaves_what_was_whole(
 ) -> None:
     segment, source = rank
     holder.receive(sheet_of(segment, 1), source)
-    with pytest.raises(TornError, match="share policy-1 of step 2 did not come"):
+    with pytest.raises(TornError, match="shard policy-1 of step 2 did not come"):
         holder.receive(sheet_of(segment, 2), replace(source, port=9))
     assert [one.step for one in holder.manifests()] == [1]
 
