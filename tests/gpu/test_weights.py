@@ -50,13 +50,13 @@ class SmallParts(PolicyActor):
     """Several parts of a small model."""
 
     def __init__(self, *args: Any) -> None:
-        shared_memory.PART_BYTES = 1 << 20
+        shared_memory.BUCKET_BYTES = 1 << 20
         super().__init__(*args)
 
 
 class Known(VLLMEngine):
     def __init__(self, *args: Any) -> None:
-        shared_memory.PART_BYTES = 1 << 20
+        shared_memory.BUCKET_BYTES = 1 << 20
         super().__init__(*args)
 
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""Settings of an engine of a tiny model, prompts for it, and its weights as one parcel."""
+"""Settings of an engine of a tiny model, prompts for it, and its weights as one bucket."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ TEXTS = ["1+1=", "12+30=", "7="]
 State = dict[str, Tensor]
 
 
-def staged(outbox: weights.SharedMemorySender, state: State, *, abroad: bool = False) -> Bucket:
+def staged(
+    outbox: weights.SharedMemorySender, state: State, *, to_other_nodes: bool = False
+) -> Bucket:
     (part,) = outbox.offer(state)
-    return outbox.stage(part, abroad=abroad)
+    return outbox.stage(part, to_other_nodes=to_other_nodes)

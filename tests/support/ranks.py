@@ -115,7 +115,7 @@ class Workbench:
 
     def in_parts(self, size: int) -> Weights:
         """What this rank has whole of each part that leaves its GPU, of `size` bytes each."""
-        weights.PART_BYTES = size
+        weights.BUCKET_BYTES = size
         found: Weights = {}
         for part in self._actor.announce():
             with self._actor._offered.whole(part) as tensors:

@@ -121,7 +121,7 @@ def test_weights_come_in_parts_also_after_an_update_that_broke_off(
     from trainer.rollout.vllm_engine import VLLMEngine
 
     engine: Any = VLLMEngine(settings(model))
-    monkeypatch.setattr(shared_memory, "PART_BYTES", 40_000)
+    monkeypatch.setattr(shared_memory, "BUCKET_BYTES", 40_000)
     first, *others = policy.offer()
     assert others
     engine.begin()

@@ -23,9 +23,9 @@ import torch
 
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.cuda_ipc import pack
 from trainer.weight_sync.messages import BucketSpec, GroupRank, GroupRendezvous, IpcHandle, Member
 from trainer.weight_sync.nccl import NcclSender
+from trainer.weight_sync.packing import pack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 
@@ -67,7 +67,7 @@ def engine(backend: str) -> Any:
 
 def part() -> BucketSpec:
     kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in TENSORS.items()}
-    (only,) = shared_memory.parts(shared_memory.laid_out(kinds), shared_memory.PART_BYTES)
+    (only,) = shared_memory.buckets(shared_memory.laid_out(kinds), shared_memory.BUCKET_BYTES)
     return only
 
 
@@ -99,7 +99,7 @@ def test_a_place_in_the_group_is_one_that_vllm_s_end_takes() -> None:
     assert (info.master_address, info.master_port) == (SEAT.host, SEAT.port)
     assert (info.rank_offset, info.world_size) == (SEAT.first, SEAT.world)
     assert info.packed
-    assert info.packed_buffer_size_bytes == shared_memory.PART_BYTES
+    assert info.packed_buffer_size_bytes == shared_memory.BUCKET_BYTES
     ours = inspect.signature(of_vllm(PRODUCER)).parameters["num_buffers"].default
     assert info.packed_num_buffers == ours
 
@@ -117,9 +117,9 @@ def test_a_part_goes_over_in_one_piece() -> None:
     """Of so many bytes as vLLM's receiving end counts."""
     taken_from = of_vllm(f"{TRANSFER}.packed_tensor:pack_tensors")
     stream = iter(TENSORS.items())
-    sent = taken_from(stream, lambda item: item[1], shared_memory.PART_BYTES)
+    sent = taken_from(stream, lambda item: item[1], shared_memory.BUCKET_BYTES)
     assert sent.tensor_sizes == [shared_memory.size_of(entry) for entry in part()]
-    assert taken_from(stream, lambda item: item[1], shared_memory.PART_BYTES) is None
+    assert taken_from(stream, lambda item: item[1], shared_memory.BUCKET_BYTES) is None
 
 
 def test_what_is_lent_is_found_by_the_gpu_and_unpacked_by_vllm() -> None:

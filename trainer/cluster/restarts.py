@@ -45,7 +45,7 @@ class Patience:
     start: float = 1800.0
     """Until a process has loaded its model."""
     part: float = 120.0
-    """For one part of the weights, or for one change of state."""
+    """For one bucket of weights, or for one change of state."""
     life: float = 120.0
     """For an answer that the process lives, also while it computes."""
     restart_eagerly: bool = True

@@ -79,8 +79,8 @@ class VLLMEngine:
     def node(self) -> str:
         return shared_memory.node()
 
-    def fetch(self, parcel: Bucket) -> Bucket:
-        return self._inbox.fetch(parcel)
+    def fetch(self, bucket: Bucket) -> Bucket:
+        return self._inbox.fetch(bucket)
 
     def member(self) -> Member:
         return self._intake.member
@@ -93,11 +93,11 @@ class VLLMEngine:
             self._withdraw()
         self._intake.begin()
 
-    def load(self, parcel: Bucket) -> None:
-        self._intake.load(parcel)
+    def load(self, bucket: Bucket) -> None:
+        self._intake.load(bucket)
 
-    def receive(self, part: BucketSpec) -> None:
-        self._intake.receive(part)
+    def receive(self, bucket: BucketSpec) -> None:
+        self._intake.receive(bucket)
 
     def borrow(self, lent: Sequence[IpcHandle]) -> None:
         self._intake.borrow(lent)

@@ -51,10 +51,10 @@ class WeightUpdate:
         """Return the engines' answers; engines that do not answer in time are lost."""
         return self.engines.answers(asked, self.patience.part, place or self.what)
 
-    def places(self, parts: list[BucketSpec]) -> Iterator[tuple[str, BucketSpec]]:
+    def places(self, buckets: list[BucketSpec]) -> Iterator[tuple[str, BucketSpec]]:
         """Yield each bucket with its name for messages."""
-        for number, part in enumerate(parts, start=1):
-            yield f"{self.what}, part {number} of {len(parts)}", part
+        for number, bucket in enumerate(buckets, start=1):
+            yield f"{self.what}, bucket {number} of {len(buckets)}", bucket
 
 
 class Backend(Protocol):
@@ -66,7 +66,7 @@ class Backend(Protocol):
     def offered(self) -> list[BucketSpec]:
         """Offer the policy's newest weights. Returns their buckets."""
 
-    def carry(self, parts: list[BucketSpec]) -> None:
+    def carry(self, buckets: list[BucketSpec]) -> None:
         """Bring the buckets to every present engine, after all have begun an update."""
 
     def finish(self) -> None:
@@ -97,12 +97,13 @@ class SharedMemoryBackend(_FromPolicy):
         # Sharded weights are gathered by all ranks together.
         return self._update.answer(self._update.policy.call_ranks(WeightSender.offer))[0]
 
-    def carry(self, parts: list[BucketSpec]) -> None:
+    def carry(self, buckets: list[BucketSpec]) -> None:
         update = self._update
         nodes = {engine: self._nodes[engine] for engine in update.engines.present}
         route = _Route.of(nodes, self._home)
-        for part in [_hand_over(update, part, route, at) for at, part in update.places(parts)]:
-            part.wait(update.engines)
+        transfers = [_hand_over(update, bucket, route, at) for at, bucket in update.places(buckets)]
+        for transfer in transfers:
+            transfer.wait(update.engines)
 
 
 class _FromGPUs(_FromPolicy):
@@ -139,13 +140,13 @@ class NcclBackend(_FromGPUs):
         }
         self._settle(gathered, joined, place)
 
-    def carry(self, parts: list[BucketSpec]) -> None:
+    def carry(self, buckets: list[BucketSpec]) -> None:
         policy, engines = self._update.policy, self._update.engines
-        for place, part in self._update.places(parts):
+        for place, bucket in self._update.places(buckets):
             if self._members != set(engines.present):
                 raise BrokenGroupError(f"an engine was lost before {place}")
-            sent = policy.call_ranks(WeightSender.broadcast, part, self._update.patience.part)
-            self._settle(sent, engines.ask(GPUWeightReceiver.receive, part), place)
+            sent = policy.call_ranks(WeightSender.broadcast, bucket, self._update.patience.part)
+            self._settle(sent, engines.ask(GPUWeightReceiver.receive, bucket), place)
 
     def _settle(self, ours: Pending[Any], theirs: Mapping[int, Pending[None]], place: str) -> None:
         """Wait for what policy and engines do together."""
@@ -180,10 +181,10 @@ class IpcBackend(_FromGPUs):
     def prepare(self) -> None:
         pass
 
-    def carry(self, parts: list[BucketSpec]) -> None:
+    def carry(self, buckets: list[BucketSpec]) -> None:
         update = self._update
-        for place, part in update.places(parts):
-            lent = update.answer(update.policy.call_ranks(WeightSender.lend, part), place)
+        for place, bucket in update.places(buckets):
+            lent = update.answer(update.policy.call_ranks(WeightSender.lend, bucket), place)
             update.answers(update.engines.ask(GPUWeightReceiver.borrow, lent), place)
 
 
@@ -200,7 +201,7 @@ BACKENDS: Mapping[str, Callable[[WeightUpdate], Backend]] = {
 class _Route:
     nodes: Mapping[int, str]
     """Of each engine."""
-    bringers: Mapping[str, int]
+    fetching_engines: Mapping[str, int]
     """Node other than the policy's → the engine that fetches the weights there."""
 
     @classmethod
@@ -224,25 +225,29 @@ class _Transfer:
 
     def wait(self, engines: ReceiverPool) -> None:
         def blame(engine: int) -> None:
-            """Raises where another keeps `engine` waiting, or has died under it.
+            """Raise if another process keeps `engine` waiting, or has died.
 
-            Who brings weights to a node is its first engine, and was looked at before.
+            The first engine of a node fetches the weights, and was checked before.
             """
             if not self.staged.ready(0):
                 raise late(self.place)
-            bringer = self.route.bringers.get(self.route.nodes[engine], engine)
-            if bringer not in engines.present:
-                raise EngineFailedError(f"engine-{bringer}, which brought its weights, is lost")
+            fetching_engine = self.route.fetching_engines.get(self.route.nodes[engine], engine)
+            if fetching_engine not in engines.present:
+                raise EngineFailedError(
+                    f"engine-{fetching_engine}, which brought its weights, is lost"
+                )
 
         engines.answers(self.taken, engines.patience.part, self.place, blame=blame)
 
 
-def _hand_over(update: WeightUpdate, part: BucketSpec, route: _Route, place: str) -> _Transfer:
+def _hand_over(update: WeightUpdate, bucket: BucketSpec, route: _Route, place: str) -> _Transfer:
     engines = update.engines
-    staged = update.policy.call_rank0(WeightSender.stage, part, abroad=bool(route.bringers))
+    staged = update.policy.call_rank0(
+        WeightSender.stage, bucket, to_other_nodes=bool(route.fetching_engines)
+    )
     brought = {
         node: engines.send(engine, WeightReceiver.fetch, staged.handle)
-        for node, engine in route.bringers.items()
+        for node, engine in route.fetching_engines.items()
     }
     taken = {
         engine: engines.send(engine, WeightReceiver.load, brought.get(node, staged).handle)

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from trainer.weight_sync.messages import BucketSpec, IpcHandle
+from trainer.weight_sync.packing import pack
 
 
 class IpcSender:
     """A buffer on this rank's GPU that engines on the same GPU open by CUDA IPC."""
 
     def __init__(self, size: int) -> None:
-        """`size`: bytes of the largest part."""
+        """`size`: bytes of the largest bucket."""
         from torch.multiprocessing.reductions import reduce_tensor
 
         self._buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -23,21 +24,12 @@ class IpcSender:
         device = torch.accelerator.current_device_index()
         self._gpu = str(torch.cuda.get_device_properties(device).uuid)
 
-    def lend(self, part: BucketSpec, tensors: dict[str, Tensor]) -> IpcHandle:
+    def lend(self, bucket: BucketSpec, tensors: dict[str, Tensor]) -> IpcHandle:
         pack(tensors, self._buffer)
         torch.cuda.current_stream().synchronize()
-        return IpcHandle(part, self._gpu, self._handle)
+        return IpcHandle(bucket, self._gpu, self._handle)
 
     def end(self) -> None:
         del self._buffer
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
-
-
-def pack(tensors: dict[str, Tensor], buffer: Tensor) -> None:
-    """The bytes of `tensors`, one after the other, to the beginning of `buffer` [bytes]."""
-    end = 0
-    for tensor in tensors.values():
-        flat = tensor.contiguous().view(-1).view(torch.uint8)
-        buffer[end : end + flat.numel()].copy_(flat)
-        end += flat.numel()

@@ -101,8 +101,8 @@ class WeightSender(Protocol):
     def offer(self) -> list[BucketSpec]:
         """Offer the newest weights through shared memory. Returns their buckets."""
 
-    def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
-        """Return a bucket of the offered weights. `abroad`: other nodes read it too."""
+    def stage(self, bucket: BucketSpec, *, to_other_nodes: bool = False) -> Bucket:
+        """Return a bucket of the offered weights. `to_other_nodes`: other nodes read it too."""
 
     def meet(self, members: tuple[Member, ...]) -> GroupRendezvous | None:
         """Open a port for a group with these members; None if the group exists already.
@@ -120,13 +120,13 @@ class WeightSender(Protocol):
         weights bucket by bucket.
         """
 
-    def broadcast(self, part: BucketSpec, seconds: float) -> None:
+    def broadcast(self, bucket: BucketSpec, seconds: float) -> None:
         """Broadcast a bucket from the first rank.
 
         Raises BrokenGroupError, and leaves the group, if it is not taken within `seconds`.
         """
 
-    def lend(self, part: BucketSpec) -> IpcHandle:
+    def lend(self, bucket: BucketSpec) -> IpcHandle:
         """Put a bucket into this rank's GPU memory, until the next bucket is lent."""
 
     def withdraw(self) -> None:
@@ -142,10 +142,10 @@ class WeightReceiver(Protocol):
     def begin(self) -> None:
         """Begin an update; buckets of an update that broke off are dropped."""
 
-    def fetch(self, parcel: Bucket) -> Bucket:
+    def fetch(self, bucket: Bucket) -> Bucket:
         """Copy a bucket from the policy's node into this node's shared memory."""
 
-    def load(self, parcel: Bucket) -> None:
+    def load(self, bucket: Bucket) -> None:
         """Load a bucket from this node's shared memory."""
 
     def commit(self, version: int) -> None:
@@ -167,7 +167,7 @@ class GPUWeightReceiver(WeightReceiver, Protocol):
     def join(self, seat: GroupRank) -> None:
         """Join a group, and leave the one before. Raises BrokenGroupError if none is formed."""
 
-    def receive(self, part: BucketSpec) -> None:
+    def receive(self, bucket: BucketSpec) -> None:
         """Receive a bucket that the policy broadcasts."""
 
     def borrow(self, lent: Sequence[IpcHandle]) -> None:

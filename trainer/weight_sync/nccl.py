@@ -76,17 +76,17 @@ class NcclSender:
                 group=self._group,
                 src=0,
                 post_iter_func=lambda item: item[1],
-                buffer_size_bytes=shared_memory.PART_BYTES,
+                buffer_size_bytes=shared_memory.BUCKET_BYTES,
             )
 
         try:
-            within(seconds, produce, f"a part of the weights was not taken within {seconds:g} s")
+            within(seconds, produce, f"a bucket of weights was not taken within {seconds:g} s")
         except RuntimeError as error:
             self._leave()
             if isinstance(error, TrainingError):
                 raise
             said = " ".join(str(error).split())
-            raise BrokenGroupError(f"a part of the weights was not sent: {said}") from error
+            raise BrokenGroupError(f"a bucket of weights was not sent: {said}") from error
 
     def _communicator(self, seconds: float) -> Any:
         self._rendezvous(seconds)

@@ -24,7 +24,7 @@ from trainer.cluster.shared_memory import Address, Entry, Segment, aligned
 from trainer.cluster.tcp_stream import Reader, Server
 from trainer.weight_sync.messages import Bucket, BucketSpec
 
-PART_BYTES = 256 << 20
+BUCKET_BYTES = 256 << 20
 """Size of a bucket: small, so that writer and readers overlap; large, so that calls cost little."""
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ def size_of(entry: Entry) -> int:
     return math.prod(entry.shape) * dtype.itemsize
 
 
-def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
+def buckets(entries: BucketSpec, size: float) -> list[BucketSpec]:
     """Return `entries`, in order, in buckets of at most `size` bytes, or of one tensor."""
     result: list[list[Entry]] = []
     room = 0.0
@@ -54,7 +54,7 @@ def parts(entries: BucketSpec, size: float) -> list[BucketSpec]:
             room = size
         result[-1].append(entry)
         room -= size_of(entry)
-    return [tuple(part) for part in result]
+    return [tuple(bucket) for bucket in result]
 
 
 class SharedMemorySender:
@@ -95,7 +95,7 @@ class SharedMemorySender:
             for name, tensor in state.items()
         }
         self._entries = laid_out(kinds)
-        return parts(self._entries, PART_BYTES if size is None else size)
+        return buckets(self._entries, BUCKET_BYTES if size is None else size)
 
     def adopt(self, model: nn.Module) -> None:
         """Move the parameters of `model` into shared memory, so that no offer copies them.
@@ -108,23 +108,23 @@ class SharedMemorySender:
             place.copy_(parameters[name].detach())
             parameters[name].data = place
 
-    def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
+    def stage(self, bucket: BucketSpec, *, to_other_nodes: bool = False) -> Bucket:
         """Copy a bucket into shared memory, unless it is there already. Return it.
 
-        `abroad`: other nodes may read it, too.
+        `to_other_nodes`: other nodes may read it too.
         """
         segment = self._room()
-        if abroad and self._server is None:
+        if to_other_nodes and self._server is None:
             self._server = Server(segment.buffer, self._port)
-        for name, place in _views(segment.buffer, part):
+        for name, place in _views(segment.buffer, bucket):
             tensor = self._state[name].detach()
             if tensor.data_ptr() != place.data_ptr():
                 _copy(place, tensor)
         return Bucket(
             segment.address,
-            part,
-            begin=part[0].offset,
-            end=part[-1].offset + size_of(part[-1]),
+            bucket,
+            begin=bucket[0].offset,
+            end=bucket[-1].offset + size_of(bucket[-1]),
             source=self._server.source if self._server else None,
         )
 
@@ -153,24 +153,24 @@ class SharedMemoryReceiver:
         self._reader = Reader()
         self._segment: Segment | None = None
 
-    def tensors(self, parcel: Bucket) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
         """Yield views of a bucket of this node, which are valid until the next version."""
-        if self._buffer is None or self._address != parcel.address:
-            self._address, self._buffer = parcel.address, shared_memory.attach(parcel.address)
-        return _views(self._buffer, parcel.entries)
+        if self._buffer is None or self._address != bucket.address:
+            self._address, self._buffer = bucket.address, shared_memory.attach(bucket.address)
+        return _views(self._buffer, bucket.entries)
 
-    def fetch(self, parcel: Bucket) -> Bucket:
+    def fetch(self, bucket: Bucket) -> Bucket:
         """Copy a bucket of another node to this node. Raises TrainingError if that fails."""
-        size = parcel.address.size
+        size = bucket.address.size
         if self._segment is None or self._segment.address.size != size:
             self._segment = Segment(size)
-        assert parcel.source is not None, "the bucket was staged for its own node only"
+        assert bucket.source is not None, "the bucket was staged for its own node only"
         with (
             memoryview(self._segment.buffer) as whole,
-            whole[parcel.begin : parcel.end] as target,
+            whole[bucket.begin : bucket.end] as target,
         ):
-            self._reader.read(parcel.source, parcel.begin, target)
-        return replace(parcel, address=self._segment.address)
+            self._reader.read(bucket.source, bucket.begin, target)
+        return replace(bucket, address=self._segment.address)
 
 
 def load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -59,11 +59,11 @@ def _update(weights: WeightUpdate, version: int, *, wake: bool, backend: str) ->
         raise late("starting")
     transfer = BACKENDS[backend](weights)
     transfer.prepare()
-    parts = transfer.offered()
+    buckets = transfer.offered()
     if wake:
         _wake(weights.engines, "weights")
     weights.answers(weights.engines.ask(WeightReceiver.begin))
-    transfer.carry(parts)
+    transfer.carry(buckets)
     weights.answers(weights.engines.ask(WeightReceiver.commit, version))
     transfer.finish()
     if wake:

@@ -43,11 +43,11 @@ class Intake:
         self._llm.start_weight_update()
         self.under_way = True
 
-    def load(self, parcel: Bucket) -> None:
-        self._update(vllm_shared_memory.described(parcel))
+    def load(self, bucket: Bucket) -> None:
+        self._update(vllm_shared_memory.described(bucket))
 
-    def receive(self, part: BucketSpec) -> None:
-        self._update(kinds_of(part))
+    def receive(self, bucket: BucketSpec) -> None:
+        self._update(kinds_of(bucket))
 
     def borrow(self, lent: Sequence[IpcHandle]) -> None:
         self._update(opened(lent))
@@ -59,7 +59,7 @@ class Intake:
             RuntimeError
         ) as error:  # an error of NCCL or a GPU: vLLM has an incomplete mix of weights
             said = " ".join(str(error).split())
-            raise EngineFailedError(f"vLLM did not take a part of the weights: {said}") from error
+            raise EngineFailedError(f"vLLM did not take a bucket of weights: {said}") from error
 
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))
@@ -80,16 +80,16 @@ def place_of(seat: GroupRank) -> dict[str, Any]:
         "rank_offset": seat.first,
         "world_size": seat.world,
         "packed": True,
-        "packed_buffer_size_bytes": shared_memory.PART_BYTES,
+        "packed_buffer_size_bytes": shared_memory.BUCKET_BYTES,
     }
 
 
-def kinds_of(part: BucketSpec) -> dict[str, Any]:
+def kinds_of(bucket: BucketSpec) -> dict[str, Any]:
     """Return the fields of vLLM's NCCLWeightTransferUpdateInfo."""
     return {
-        "names": [entry.name for entry in part],
-        "dtype_names": [entry.dtype for entry in part],
-        "shapes": [list(entry.shape) for entry in part],
+        "names": [entry.name for entry in bucket],
+        "dtype_names": [entry.dtype for entry in bucket],
+        "shapes": [list(entry.shape) for entry in bucket],
     }
 
 

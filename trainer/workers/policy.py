@@ -27,8 +27,8 @@ from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequence
 from trainer.weight_sync.cuda_ipc import IpcSender
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRendezvous, IpcHandle, Member
 from trainer.weight_sync.nccl import NcclSender
+from trainer.weight_sync.packing import WeightSource
 from trainer.weight_sync.shared_memory import SharedMemorySender
-from trainer.weight_sync.source import WeightSource
 from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
 
@@ -111,8 +111,8 @@ class PolicyActor(LearnerActor):
         buffers = {name for name, _ in self._model.named_buffers()}
         return self._outbox.offer(merged, buffers=buffers) if self._rank.leads else []
 
-    def stage(self, part: BucketSpec, *, abroad: bool = False) -> Bucket:
-        return self._outbox.stage(part, abroad=abroad)
+    def stage(self, bucket: BucketSpec, *, to_other_nodes: bool = False) -> Bucket:
+        return self._outbox.stage(bucket, to_other_nodes=to_other_nodes)
 
     def meet(self, members: tuple[Member, ...]) -> GroupRendezvous | None:
         return self._broadcaster.meet(members)
@@ -121,19 +121,19 @@ class PolicyActor(LearnerActor):
         self._broadcaster.gather(seconds)
 
     def announce(self) -> list[BucketSpec]:
-        self._engine.onload()  # until `withdraw`, not once for each part
-        return self._offered.parts()
+        self._engine.onload()  # until `withdraw`, not once for each bucket
+        return self._offered.buckets()
 
-    def broadcast(self, part: BucketSpec, seconds: float) -> None:
-        with self._offered.whole(part) as tensors:
+    def broadcast(self, bucket: BucketSpec, seconds: float) -> None:
+        with self._offered.whole(bucket) as tensors:
             if self._rank.leads:
                 self._broadcaster.send(tensors, seconds)
 
-    def lend(self, part: BucketSpec) -> IpcHandle:
+    def lend(self, bucket: BucketSpec) -> IpcHandle:
         if self._lender is None:
             self._lender = IpcSender(self._offered.largest)
-        with self._offered.whole(part) as tensors:
-            return self._lender.lend(part, tensors)
+        with self._offered.whole(bucket) as tensors:
+            return self._lender.lend(bucket, tensors)
 
     def withdraw(self) -> None:
         self._outbox.withdraw()

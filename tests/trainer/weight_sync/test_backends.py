@@ -199,7 +199,7 @@ def test_an_engine_that_stops_in_a_broadcast_is_named_and_those_who_hang_on_it_s
     engines = [Receiving(world, 0), Receiving(world, 1, stops_at="b"), Receiving(world, 2)]
     policy, group, _ = publish_to(world, engines)
     said = capsys.readouterr().out
-    part = "weights of version 1, part 2 of 3"
+    part = "weights of version 1, bucket 2 of 3"
     assert f"engine-1 is lost (it did not answer within 0.3 s: {part})" in said
     for innocent in (0, 2):
         assert f"engine-{innocent} is lost (it was left waiting by engine-1: {part})" in said

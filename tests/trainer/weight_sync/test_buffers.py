@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.source import WeightSource
+from trainer.weight_sync.packing import WeightSource
 
 BIAS = "e_score_correction_bias"
 
@@ -70,7 +70,7 @@ def test_through_shared_memory_they_arrive_to_the_bit(engine: Any) -> None:
 def test_from_gpu_to_gpu_they_arrive_to_the_bit(engine: Any) -> None:
     model = mixture(torch.float32, seed=2)
     offered = WeightSource(model, torch.bfloat16)
-    for part in offered.parts():
+    for part in offered.buckets():
         with offered.whole(part) as tensors:
             told = {entry.name: getattr(torch, entry.dtype) for entry in part}
             assert {name: tensor.dtype for name, tensor in tensors.items()} == told

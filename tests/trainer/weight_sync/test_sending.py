@@ -13,16 +13,15 @@ from tests.support.learners import Weights, experience, lora, policy, weights_of
 from tests.support.tiny_run import Tiny
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
-from trainer.weight_sync.cuda_ipc import pack
 from trainer.weight_sync.messages import Member
 from trainer.weight_sync.nccl import NcclSender, within
-from trainer.weight_sync.source import WeightSource
+from trainer.weight_sync.packing import WeightSource, pack
 from trainer.workers.policy import PolicyActor
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "PART_BYTES", 4096)
+    monkeypatch.setattr(shared_memory, "BUCKET_BYTES", 4096)
 
 
 def trained(tiny: Tiny, **changes: object) -> PolicyActor:
@@ -53,7 +52,7 @@ def test_what_leaves_in_parts_is_what_the_policy_computes_with(
 def test_a_part_is_packed_without_gaps_in_the_precision_of_the_engines(tiny: Tiny) -> None:
     actor = trained(tiny)
     offered = WeightSource(actor._model, torch.bfloat16)
-    part, *_ = offered.parts()
+    part, *_ = offered.buckets()
     assert {entry.dtype for entry in part} == {"bfloat16"}
     buffer = torch.zeros(offered.largest, dtype=torch.uint8)
     with offered.whole(part) as tensors:

@@ -32,9 +32,9 @@ def from_another_node(
     outbox: weights.SharedMemorySender, inbox: weights.SharedMemoryReceiver, state: State
 ) -> Parcels:
     for part in outbox.offer(state, size=12):
-        parcel = inbox.fetch(outbox.stage(part, abroad=True))
-        assert parcel.address != outbox.stage(part).address
-        yield parcel
+        bucket = inbox.fetch(outbox.stage(part, to_other_nodes=True))
+        assert bucket.address != outbox.stage(part).address
+        yield bucket
 
 
 @pytest.mark.parametrize("way", [on_the_node, from_another_node])
@@ -49,8 +49,8 @@ def test_weights_arrive_to_the_bit_in_any_precision_version_after_version(
         nn.init.normal_(source.weight)
         given = list(way(outbox, inbox, source.state_dict()))
         assert len(given) == 2
-        for parcel in given:
-            weights.load(target, dict(inbox.tensors(parcel)))
+        for bucket in given:
+            weights.load(target, dict(inbox.tensors(bucket)))
         assert torch.equal(source.weight, target.weight)
         assert torch.equal(source.bias, target.bias)
 
@@ -59,9 +59,9 @@ def test_a_master_in_fp32_feeds_an_engine_in_bf16_with_half_the_bytes() -> None:
     source, target = nn.Linear(3, 2), nn.Linear(3, 2).to(torch.bfloat16)
     outbox = weights.SharedMemorySender(torch.bfloat16)
     (part,) = outbox.offer(source.state_dict())
-    parcel = outbox.stage(part)
-    assert {entry.dtype for entry in parcel.entries} == {"bfloat16"}
-    weights.load(target, dict(weights.SharedMemoryReceiver().tensors(parcel)))
+    bucket = outbox.stage(part)
+    assert {entry.dtype for entry in bucket.entries} == {"bfloat16"}
+    weights.load(target, dict(weights.SharedMemoryReceiver().tensors(bucket)))
     assert torch.equal(target.weight, source.weight.to(torch.bfloat16))
 
 
@@ -94,22 +94,22 @@ def test_a_model_that_lies_in_shared_memory_is_read_where_it_is_trained() -> Non
     optimiser = torch.optim.SGD(source.parameters(), lr=0.1)
     source(torch.ones(3)).sum().backward()
     optimiser.step()
-    parcel = staged(outbox, source.state_dict())
-    weights.load(target, dict(inbox.tensors(parcel)))
+    bucket = staged(outbox, source.state_dict())
+    weights.load(target, dict(inbox.tensors(bucket)))
     assert torch.equal(target.weight, source.weight)
     assert not torch.equal(target.weight, before)
     with torch.no_grad():
         source.bias.fill_(7.0)
-    assert dict(inbox.tensors(parcel))["bias"].tolist() == [7.0, 7.0]
+    assert dict(inbox.tensors(bucket))["bias"].tolist() == [7.0, 7.0]
 
 
 def test_a_stream_without_the_secret_gives_nothing() -> None:
-    parcel = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)}, abroad=True)
-    assert parcel.source is not None
-    stranger = replace(parcel, source=replace(parcel.source, secret=bytes(SECRET_BYTES)))
+    bucket = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)}, to_other_nodes=True)
+    assert bucket.source is not None
+    stranger = replace(bucket, source=replace(bucket.source, secret=bytes(SECRET_BYTES)))
     with pytest.raises(TrainingError, match=r"cannot be read from the policy's node at 127.0.0.1"):
         weights.SharedMemoryReceiver().fetch(stranger)
-    assert weights.SharedMemoryReceiver().fetch(parcel).entries == parcel.entries
+    assert weights.SharedMemoryReceiver().fetch(bucket).entries == bucket.entries
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
@@ -118,28 +118,28 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
         outbox = weights.SharedMemorySender(port=port)
         said = rf"--vllm_sync_port {port} .* 127.0.0.1: Address already in use. Give .* 0 for any"
         with pytest.raises(TrainingError, match=said):
-            staged(outbox, {"a": torch.arange(3.0)}, abroad=True)
+            staged(outbox, {"a": torch.arange(3.0)}, to_other_nodes=True)
         staged(outbox, {"a": torch.arange(3.0)})
-    parcel = staged(outbox, {"a": torch.arange(3.0)}, abroad=True)
-    assert parcel.source is not None
-    assert parcel.source.port == port
+    bucket = staged(outbox, {"a": torch.arange(3.0)}, to_other_nodes=True)
+    assert bucket.source is not None
+    assert bucket.source.port == port
 
 
 def test_a_policy_s_node_that_is_gone_is_named_with_its_port(closed_port: int) -> None:
-    parcel = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)})
-    parcel = replace(parcel, source=StreamSource("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
+    bucket = staged(weights.SharedMemorySender(), {"a": torch.arange(3.0)})
+    bucket = replace(bucket, source=StreamSource("127.0.0.1", closed_port, bytes(SECRET_BYTES)))
     with pytest.raises(TrainingError, match=rf"node at 127.0.0.1, port {closed_port}: .*refused"):
-        weights.SharedMemoryReceiver().fetch(parcel)
+        weights.SharedMemoryReceiver().fetch(bucket)
 
 
 def test_another_process_of_the_node_reads_a_parcel_where_it_lies() -> None:
     outbox = weights.SharedMemorySender()
-    parcel = staged(outbox, {"a": torch.arange(3.0)})
+    bucket = staged(outbox, {"a": torch.arange(3.0)})
     reader = (
         "from trainer.cluster.shared_memory import *; from trainer.cluster.tcp_stream import *; "
         "from trainer.weight_sync.messages import *; "
         "from trainer.weight_sync.shared_memory import SharedMemoryReceiver; "
-        f"print(node(), dict(SharedMemoryReceiver().tensors({parcel!r}))['a'].tolist())"
+        f"print(node(), dict(SharedMemoryReceiver().tensors({bucket!r}))['a'].tolist())"
     )
     said = subprocess.run(
         [sys.executable, "-c", reader],

@@ -37,7 +37,7 @@ class Elsewhere(HFEngine):
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "PART_BYTES", 4096)
+    monkeypatch.setattr(shared_memory, "BUCKET_BYTES", 4096)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -112,7 +112,7 @@ BRIEF = replace(Patience(), start=0.1, part=0.1)
     ("number", "method", "said"),
     [
         (1, "node", "engine-1 .* did not answer within 0.1 s: weights of version 7"),
-        (1, "load", "engine-1 .* did not answer within 0.1 s: weights of version 7, part 1"),
+        (1, "load", "engine-1 .* did not answer within 0.1 s: weights of version 7, bucket 1"),
         (0, "commit", "engine-0 .* did not answer within 0.1 s: weights of version 7"),
         (1, "wake", "engine-1 .* did not answer within 0.1 s: waking its weights"),
     ],

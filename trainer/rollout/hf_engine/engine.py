@@ -66,12 +66,12 @@ class HFEngine:
         self._version = None
         self._arrived.clear()
 
-    def fetch(self, parcel: Bucket) -> Bucket:
-        return self._inbox.fetch(parcel)
+    def fetch(self, bucket: Bucket) -> Bucket:
+        return self._inbox.fetch(bucket)
 
-    def load(self, parcel: Bucket) -> None:
+    def load(self, bucket: Bucket) -> None:
         self._version = None
-        tensors = dict(self._inbox.tensors(parcel))
+        tensors = dict(self._inbox.tensors(bucket))
         weight_transfer.load(self._model, tensors)
         self._arrived |= tensors.keys()
 

@@ -1,7 +1,7 @@
-"""The policy's weights as engines know them, bucket by bucket.
+"""Gathers, casts and packs the policy's weights for GPU-to-GPU updates, bucket by bucket.
 
 Each bucket is gathered if the weights are sharded, and cast to the engines' precision. Its tensors
-lie end to end, without gaps, as vLLM's receivers unpack them.
+lie end to end, without gaps, as vLLM's receivers unpack them. For NCCL, vLLM's sender packs them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class WeightSource:
         self._dtype = dtype
         self._sources: dict[str, tuple[str, ...]] = {}
         self.largest = 0
-        """Bytes of the largest part."""
+        """Bytes of the largest bucket."""
 
-    def parts(self) -> list[BucketSpec]:
+    def buckets(self) -> list[BucketSpec]:
         """Return the model's buckets, which are the same on every rank."""
         tensors = self._model.state_dict(keep_vars=True)
         self._sources = lora.sources(self._model, tensors)
@@ -42,19 +42,28 @@ class WeightSource:
             kinds[name] = (cast or tensor.dtype, zero3.shape_of(tensor))
         # Without gaps a wider type must not follow a narrower one: it would begin unaligned.
         kinds = dict(sorted(kinds.items(), key=lambda one: -one[1][0].itemsize))
-        found = shared_memory.parts(shared_memory.laid_out(kinds), shared_memory.PART_BYTES)
-        self.largest = max(sum(map(shared_memory.size_of, part)) for part in found)
+        found = shared_memory.buckets(shared_memory.laid_out(kinds), shared_memory.BUCKET_BYTES)
+        self.largest = max(sum(map(shared_memory.size_of, bucket)) for bucket in found)
         return found
 
     @contextmanager
-    def whole(self, part: BucketSpec) -> Iterator[dict[str, Tensor]]:
+    def whole(self, bucket: BucketSpec) -> Iterator[dict[str, Tensor]]:
         """Yield the whole tensors of a bucket, on each rank's device.
 
         All ranks call this at the same time.
         """
         tensors = self._model.state_dict(keep_vars=True)
-        some = {name: tensors[name] for entry in part for name in self._sources[entry.name]}
-        kinds = {entry.name: getattr(torch, entry.dtype) for entry in part}
+        some = {name: tensors[name] for entry in bucket for name in self._sources[entry.name]}
+        kinds = {entry.name: getattr(torch, entry.dtype) for entry in bucket}
         with zero3.whole(some.values()), torch.no_grad():
             merged = lora.merged(self._model, some)
             yield {name: tensor.to(kinds[name]) for name, tensor in merged.items()}
+
+
+def pack(tensors: dict[str, Tensor], buffer: Tensor) -> None:
+    """Copy the bytes of `tensors`, one after the other, to the beginning of `buffer` [bytes]."""
+    end = 0
+    for tensor in tensors.values():
+        flat = tensor.contiguous().view(-1).view(torch.uint8)
+        buffer[end : end + flat.numel()].copy_(flat)
+        end += flat.numel()
