@@ -4,7 +4,7 @@ Value: MFU of an update, the share of the GPU's peak (its maker's, for dense bf1
 own arithmetic is: per token 6 operations for each parameter that multiplies (the embedding only
 looks up, unless it is the head, too) and 12 x layers x hidden x length for attention (Chowdhery et
 al. 2022, appendix B; halved, as each token sees those before it only). What is computed anew by
-gradient checkpointing does not count. The policy's own update is timed, with its optimiser.
+gradient checkpointing does not count. The policy's own update is timed, with its optimizer.
 
 It needs one GPU of 40 GB and more that `entrypoint.machine.gpus.models` knows. Without a GPU the
 same is done with a tiny model on a CPU, against a matrix product measured there, to see that it

@@ -22,7 +22,7 @@ class Progress:
     """
 
     step: int
-    """Finished optimiser steps of the whole run, over all attempts."""
+    """Finished optimizer steps of the whole run, over all attempts."""
     total_steps: int = 0
     """0: unknown."""
     samples: int = 0

@@ -28,7 +28,7 @@ class SFTFlags:
     max_len: int = flag(1024, group="data", unit="tokens", at_least=2, help="longest example")
     max_samples: int | None = flag(None, group="data", at_least=1, help="use only the first")
     train_batch_size: int = flag(
-        64, group="training", unit="samples", at_least=1, help="samples of one optimiser step"
+        64, group="training", unit="samples", at_least=1, help="samples of one optimizer step"
     )
     micro_train_batch_size: int = flag(
         64, group="training", unit="samples", at_least=1, help="samples of one pass"

@@ -23,7 +23,7 @@ class Floor:
     def __init__(self, task: shared.Task) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(task.model, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(task.model)
-        self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=shared.LEARNING_RATE)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=shared.LEARNING_RATE)
         self._sampling = GenerationConfig(
             do_sample=True,
             temperature=1.0,
@@ -51,8 +51,8 @@ class Floor:
         loss = -((log_probs - log_probs.detach()).exp() * advantages).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
-        self._optimiser.step()
-        self._optimiser.zero_grad()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
         ended = time.perf_counter()
         return {
             "step": ended - began,

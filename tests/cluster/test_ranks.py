@@ -142,7 +142,7 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
 RECOMPUTE = {"gradient_checkpointing": True}
 WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     **{
-        f"optimiser on the CPU, stage {stage}": (
+        f"optimizer on the CPU, stage {stage}": (
             2,
             Sharding(zero_stage=stage, adam_offload=True),
             {},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.oracles.agreement import given, same
 from tests.oracles.process import Peers
 from trainer.config.options.optimizer import OptimizerSettings
-from trainer.workers.optimizer import Optimiser
+from trainer.workers.optimizer import Optimizer
 
 
 @pytest.mark.parametrize("name", ["constant_with_warmup", "linear", "cosine_with_min_lr"])
@@ -36,9 +36,9 @@ def rates(name: str, updates: int, warm_up: float) -> list[float]:
         l2=0.0,
         max_norm=1.0,
     )
-    optimiser, found = Optimiser(model, settings, updates), []
+    optimizer, found = Optimizer(model, settings, updates), []
     for _ in range(updates):
-        found.append(optimiser.learning_rate)
+        found.append(optimizer.learning_rate)
         model(torch.ones(1, 1)).sum().backward()
-        optimiser.step()
+        optimizer.step()
     return found

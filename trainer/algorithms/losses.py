@@ -1,7 +1,7 @@
 """Losses over action tokens: pure functions of flat tensors.
 
 The N action tokens of one micro-batch lie end to end, whole sequences only. A loss is the sum over
-tokens of weight x token loss. `token_weights` computes the weights once for the *whole* optimiser
+tokens of weight x token loss. `token_weights` computes the weights once for the *whole* optimizer
 step, so the gradients, added up over micro-batches and ranks, do not depend on how the step was
 split.
 """
@@ -45,11 +45,11 @@ class PolicyInputs:
     """Under the policy before the step's first update."""
     advantages: Tensor
     weights: Tensor
-    """Weight of each token in the loss of the whole optimiser step."""
+    """Weight of each token in the loss of the whole optimizer step."""
     rows: Tensor
     """Sequence id of each token; ids are arbitrary."""
     metric_weight: float
-    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
+    """Weight of each token in metrics: 1 / action tokens of the whole optimizer step."""
     rollout_log_probs: Tensor | None = None
     """Computed by the engine when it sampled the tokens."""
     ref_log_probs: Tensor | None = None
@@ -144,9 +144,9 @@ class ValueInputs:
     """Of the critic before the step's first update."""
     returns: Tensor
     weights: Tensor
-    """Weight of each token in the loss of the whole optimiser step."""
+    """Weight of each token in the loss of the whole optimizer step."""
     metric_weight: float
-    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
+    """Weight of each token in metrics: 1 / action tokens of the whole optimizer step."""
 
 
 def value_loss(inputs: ValueInputs, value_clip: float) -> LossPart:
@@ -183,7 +183,7 @@ def _needed(tensor: Tensor | None, name: str) -> Tensor:
 
 
 def token_weights(action_mask: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
-    """Return [B, T] weights of the action tokens of a whole optimiser step; zero elsewhere.
+    """Return [B, T] weights of the action tokens of a whole optimizer step; zero elsewhere.
 
     token: 1 / action tokens (DAPO, Yu et al. 2025, equation 8). sequence: 1 / (sequences x the
     sequence's own tokens), the mean of sequences' means (GRPO, Shao et al. 2024, equation 3).

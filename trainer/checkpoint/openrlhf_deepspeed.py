@@ -94,13 +94,13 @@ def _sharded(directory: Path, files: list[str]) -> tuple[Tensors, dict[str, Tens
 
 
 def _plain(head: Mapping[str, Any]) -> tuple[Tensors, dict[str, Tensors], float]:
-    """Read stage 0, whose optimiser knows parameters only by their index in its groups."""
+    """Read stage 0, whose optimizer knows parameters only by their index in its groups."""
     weights: Tensors = dict(head["module"])
-    optimiser = head["optimizer"] or {}
+    optimizer = head["optimizer"] or {}
     names = _in_groups(weights)
-    for group, masters in zip(names, optimiser.get("fp32_groups", []), strict=False):
+    for group, masters in zip(names, optimizer.get("fp32_groups", []), strict=False):
         weights |= zip(group, masters, strict=True)  # of bf16 weights
-    states = optimiser.get("optimizer_state_dict", optimiser).get("state", {})
+    states = optimizer.get("optimizer_state_dict", optimizer).get("state", {})
     flat = [name for group in names for name in group]
     if len(flat) != len(states) or any(
         states[i][kind].shape != weights[name].shape

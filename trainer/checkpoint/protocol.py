@@ -68,7 +68,7 @@ class Checkpointable(Protocol):
     """A worker with a training state."""
 
     def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
-        """Copy the rank's shard of weights, optimiser and schedule, as that of `step`.
+        """Copy the rank's shard of weights, optimizer and schedule, as that of `step`.
 
         Copies of steps that are not in `needed` may be overwritten. Returns the shard's bytes.
         """

@@ -2,10 +2,10 @@
 
 For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters), in bytes:
 
-- weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ', but 4Ψ' at stage 0; optimiser: 12Ψ'
+- weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ', but 4Ψ' at stage 0; optimizer: 12Ψ'
   with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
-  the optimiser by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
-  section 3 and figure 1). --adam_offload moves the optimiser to the CPU's memory, where each rank
+  the optimizer by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
+  section 3 and figure 1). --adam_offload moves the optimizer to the CPU's memory, where each rank
   also keeps its shard of the newest checkpoint while it is written, 12Ψ'/N.
 - activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
   matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
@@ -124,7 +124,7 @@ class ProcessMemory:
 
     weights: int
     gradients: int = 0
-    optimiser: int = 0
+    optimizer: int = 0
     forward: int = 0
     """Activations of a pass without gradients."""
     update: int = 0
@@ -137,9 +137,9 @@ class ProcessMemory:
     def at(self, phase: str) -> int:
         """Returns the bytes on the GPU in a phase of the step: rollout, forward or update."""
         if phase == "forward":
-            return self.weights + self.optimiser + self.forward
+            return self.weights + self.optimizer + self.forward
         if phase == "update" and self.update:
-            return self.weights + self.gradients + self.optimiser + self.update
+            return self.weights + self.gradients + self.optimizer + self.update
         return self.idle
 
     @property
@@ -157,7 +157,7 @@ def of(config: Config, layout: Layout, role: str) -> ProcessMemory | None:
     return ProcessMemory(
         weights=sum(part.weights for part in parts),
         gradients=parts[0].gradients,
-        optimiser=parts[0].optimiser,
+        optimizer=parts[0].optimizer,
         forward=max(part.forward for part in parts),
         update=parts[0].update,
         host=sum(part.host for part in parts),
@@ -225,14 +225,14 @@ def _trained(config: Config, size: ModelSize, ranks: int) -> ProcessMemory:
     stage, width = config.sharding.zero_stage, _width(config)
     weights = width * size.parameters // (ranks if stage >= 3 else 1)
     gradients = (width if stage else 4) * learnt // (ranks if stage >= 2 else 1)
-    optimiser = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
-    on_host = optimiser if config.sharding.adam_offload else 0
-    kept = weights + optimiser - on_host
+    optimizer = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
+    on_host = optimizer if config.sharding.adam_offload else 0
+    kept = weights + optimizer - on_host
     asleep = config.sharding.sleep
     return ProcessMemory(
         weights=weights,
         gradients=gradients,
-        optimiser=optimiser - on_host,
+        optimizer=optimizer - on_host,
         forward=_layer(config, size, _scoring_tokens(config)),
         update=_activations(config, size),
         host=on_host + (kept if asleep else 0) + _copy(config, learnt, ranks),

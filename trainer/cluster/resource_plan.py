@@ -113,7 +113,7 @@ def _group(
         and {
             "weights": need.weights,
             "gradients": need.gradients,
-            "optimiser": need.optimiser,
+            "optimiser": need.optimizer,
             "activations": max(need.update, need.forward),
             "host": need.host,
             "peak": need.peak,

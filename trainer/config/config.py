@@ -24,7 +24,7 @@ from trainer.config.options.data import DataFlags, ModelFlags, PreferenceFlags
 from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
 from trainer.config.options.optimizer import (
     CriticOptimizerSettings,
-    OptimiserFlags,
+    OptimizerFlags,
     OptimizerSettings,
 )
 from trainer.config.options.parallelism import (
@@ -47,7 +47,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     EvaluationFlags,
     CheckpointFlags,
     MemoryFlags,
-    OptimiserFlags,
+    OptimizerFlags,
     RolloutFlags,
     DataFlags,
     ModelFlags,
@@ -99,7 +99,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser steps of one training step."""
+        """Optimizer steps of one training step."""
         return self.samples_per_step // self.train.train_batch_size * self.train.max_epochs
 
     @property

@@ -191,7 +191,7 @@ ROLLOUT = "rollout"
 TRAIN = "training"
 MEMORY = "precision and memory"
 LORA = "LoRA"
-OPTIMISER = "optimiser"
+OPTIMIZER = "optimizer"
 ADVANTAGE = "advantages"
 LOSS = "losses"
 KL = "KL to the reference"
@@ -208,7 +208,7 @@ PREFERENCES = "preference training"
 GROUPS = (
     *(MODELS, DATA, ROLLOUT, TRAIN, ADVANTAGE, LOSS, KL, SHAPING, FILTERING, CORRECTION),
     *(
-        OPTIMISER,
+        OPTIMIZER,
         MEMORY,
         LORA,
         CHECKPOINTS,

@@ -27,7 +27,7 @@ def to_bf16(model: nn.Module) -> None:
 
 
 class Masters:
-    """The fp32 weights of a model, which the optimiser updates; the model computes in bf16."""
+    """The fp32 weights of a model, which the optimizer updates; the model computes in bf16."""
 
     def __init__(self, model: nn.Module) -> None:
         """`model` is in fp32 before. Frozen parameters have no master."""

@@ -1,6 +1,6 @@
 """Data parallel training: every rank holds the whole model, and gradients are summed over ranks.
 
-In bf16 the optimiser updates fp32 master weights, not the weights that the model computes with.
+In bf16 the optimizer updates fp32 master weights, not the weights that the model computes with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.checkpoint.state import State
 from trainer.models.lora import trained
 from trainer.models.precision import Masters
 from trainer.types import Rank
-from trainer.workers.optimizer import Optimiser
+from trainer.workers.optimizer import Optimizer
 from trainer.workers.settings import LearnerSettings
 
 
@@ -33,8 +33,8 @@ class Replicated:
         self._rank = rank
         self._masters = Masters(model) if settings.model.mixed_precision else None
         self._updated = self._masters.model if self._masters else model
-        """Has the weights that the optimiser updates, in fp32, with their gradients."""
-        self._optimiser = Optimiser(self._updated, settings.optimizer, settings.updates)
+        """Has the weights that the optimizer updates, in fp32, with their gradients."""
+        self._optimizer = Optimizer(self._updated, settings.optimizer, settings.updates)
         # The losses of the ranks are parts of one sum, so gradients are summed, not averaged.
         self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
         self._device = next(model.parameters()).device
@@ -51,14 +51,14 @@ class Replicated:
     def step(self) -> float:
         if self._buckets:
             self._buckets.finish()
-        norm = self._optimiser.step()
+        norm = self._optimizer.step()
         if self._masters:
             self._masters.publish()
         return norm
 
     @property
     def learning_rate(self) -> float:
-        return self._optimiser.learning_rate
+        return self._optimizer.learning_rate
 
     def whole(self) -> dict[str, Tensor]:
         return self._model.state_dict(keep_vars=True)
@@ -73,7 +73,7 @@ class Replicated:
         for name in mine:
             if id(tensors[name]) not in copies:
                 copies[id(tensors[name])] = keep(tensors[name])
-        adam = self._optimiser.moments(self._updated)
+        adam = self._optimizer.moments(self._updated)
         return State(
             model={name: copies[id(tensors[name])] for name in mine},
             adam={
@@ -81,7 +81,7 @@ class Replicated:
                 for name in mine
                 if name in adam
             },
-            scheduler=self._optimiser.schedule,
+            scheduler=self._optimizer.schedule,
         )
 
     def restore(self, state: State) -> None:
@@ -89,7 +89,7 @@ class Replicated:
         self._updated.load_state_dict(state.model, strict=False)
         if self._masters:
             self._masters.publish()
-        self._optimiser.restore(self._updated, state.adam, state.scheduler)
+        self._optimizer.restore(self._updated, state.adam, state.scheduler)
 
     def sleep(self) -> None:
         if self._sleeps:
@@ -103,7 +103,7 @@ class Replicated:
     def _move(self, device: torch.device) -> None:
         self._model.to(device)
         self._updated.to(device)
-        self._optimiser.to(device)
+        self._optimizer.to(device)
 
 
 BYTES = 25 * 2**20

@@ -1,4 +1,4 @@
-"""Training with DeepSpeed: optimiser state, gradients and weights are sharded over ranks."""
+"""Training with DeepSpeed: optimizer state, gradients and weights are sharded over ranks."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
     """Return DeepSpeed's configuration. The trainer itself splits batches."""
     sharding, bf16 = settings.sharding, settings.model.mixed_precision
     accumulated = sharding.grad_accum_dtype
-    # For bf16 weights with fp32 gradients, stage 1 uses another optimiser in DeepSpeed, which
+    # For bf16 weights with fp32 gradients, stage 1 uses another optimizer in DeepSpeed, which
     # fails if all gradients are zero; stage 2 computes the same.
     stage = max(2, sharding.zero_stage) if bf16 and accumulated == "fp32" else sharding.zero_stage
     elements = sum(shape_of(p).numel() for p in model.parameters() if p.requires_grad)

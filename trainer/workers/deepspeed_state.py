@@ -35,7 +35,7 @@ def whole(tensor: Tensor, *, keep: bool) -> Tensor:
 
 
 def weights(parameter: Tensor) -> Tensor:
-    """[shape of the parameter] in fp32, as the optimiser updates it."""
+    """[shape of the parameter] in fp32, as the optimizer updates it."""
     gathered: Tensor = safe_get_full_fp32_param(parameter)
     return gathered
 
@@ -44,35 +44,35 @@ def moments(parameter: Tensor) -> dict[str, Tensor]:
     return {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
 
 
-def begin(optimiser: Any, adam: torch.optim.AdamW) -> None:
+def begin(optimizer: Any, adam: torch.optim.AdamW) -> None:
     """Moments of zero. Left to AdamW's first update, DeepSpeed finds the first group's alone."""
-    flat = _parts(optimiser)
-    for part in flat or optimiser.single_partition_of_fp32_groups:
+    flat = _parts(optimizer)
+    for part in flat or optimizer.single_partition_of_fp32_groups:
         adam.state[part] = {
             "step": torch.tensor(0.0, device=part.device),
             **{key: torch.zeros_like(part) for key in MOMENTS},
         }
-    find_moments(optimiser)
+    find_moments(optimizer)
 
 
-def find_moments(optimiser: Any) -> None:
+def find_moments(optimizer: Any) -> None:
     """Have DeepSpeed look where each parameter's moments are: it looks once, and again only if told
     to where they have moved. Stage 3 needs no telling."""
-    if not _parts(optimiser):
-        optimiser._hp_optimizer_states_linked = False
-        optimiser._lazy_init_hp_params_optimizer_state()
+    if not _parts(optimizer):
+        optimizer._hp_optimizer_states_linked = False
+        optimizer._lazy_init_hp_params_optimizer_state()
 
 
-def move(optimiser: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
+def move(optimizer: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
     """Stage 3's weights in fp32, and moments: DeepSpeed moves them for an Adam of its own alone."""
-    for part in _parts(optimiser):
+    for part in _parts(optimizer):
         part.data = part.data.to(device)
         adam.state[part] = {key: held.to(device) for key, held in adam.state[part].items()}
 
 
-def _parts(optimiser: Any) -> list[Tensor]:
+def _parts(optimizer: Any) -> list[Tensor]:
     """What this rank's Adam updates at stage 3; at another stage nothing."""
-    parts: list[Tensor] = getattr(optimiser, "fp32_partitioned_groups_flat", [])
+    parts: list[Tensor] = getattr(optimizer, "fp32_partitioned_groups_flat", [])
     return parts
 
 

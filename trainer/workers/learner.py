@@ -1,4 +1,4 @@
-"""Trains one model: mini-batches, micro-batches, optimiser steps, and the training state."""
+"""Trains one model: mini-batches, micro-batches, optimizer steps, and the training state."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class LossBatch:
 
     experience: Experience
     weights: FloatArray
-    """[B, T] weight of each token in the loss of the whole optimiser step."""
+    """[B, T] weight of each token in the loss of the whole optimizer step."""
     metric_weight: float
-    """Weight of each token in metrics: 1 / action tokens of the whole optimiser step."""
+    """Weight of each token in metrics: 1 / action tokens of the whole optimizer step."""
 
     def idle(self) -> LossBatch:
         """Returns the same samples with weight 0."""
@@ -60,13 +60,13 @@ class LearnerModel:
     model: nn.Module
     """The module whose parameters are trained."""
     limits: MicroBatchLimits
-    """Limits of a micro-batch of an optimiser step."""
+    """Limits of a micro-batch of an optimizer step."""
 
 
 class LearnerEngine:
     """This rank's part in training a model. `train_step` makes the updates of one training step.
 
-    Every rank gets all samples and finds its own share. Losses are weighted by the whole optimiser
+    Every rank gets all samples and finds its own share. Losses are weighted by the whole optimizer
     step, so the sum of the ranks' gradients equals the gradient of a single rank.
     """
 
@@ -150,7 +150,7 @@ class LearnerEngine:
     def _micro_batches(
         self, experience: Experience, rows: IntArray
     ) -> Iterator[tuple[LossBatch, bool]]:
-        """Yields this rank's micro-batches of one optimiser step, and whether each is the last."""
+        """Yields this rank's micro-batches of one optimizer step, and whether each is the last."""
         settings = self._settings
         action_mask = experience.sequences.action_mask
         weights = np.zeros(action_mask.shape, dtype=np.float32)
@@ -166,7 +166,7 @@ class LearnerEngine:
             yield batch.idle() if micro.idle else batch, number == len(found)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
-        """Returns the rows of each optimiser step: every sample once an epoch, shuffled by seed."""
+        """Returns the rows of each optimizer step: every sample once an epoch, shuffled by seed."""
         batches: list[IntArray] = []
         for epoch in range(self._settings.train.max_epochs):
             seed = derive(self._settings.train.seed, "mini-batches", step, epoch)

@@ -16,11 +16,11 @@ from trainer.models.zero3 import shape_of
 from trainer.types import TrainingError
 
 
-class Optimiser:
+class Optimizer:
     """AdamW over a model's parameters; each `step` is one update with the clipped gradients."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: int) -> None:
-        """`updates`: optimiser steps of the whole run."""
+        """`updates`: optimizer steps of the whole run."""
         self._model = model
         self._max_norm = settings.max_norm
         self._adam = adamw(model, settings)

@@ -18,7 +18,7 @@ class LearnerSettings:
     optimizer: OptimizerSettings
     train: TrainSettings
     updates: int
-    """Optimiser steps of the whole run."""
+    """Optimizer steps of the whole run."""
     loss_aggregation: str
     """token, sequence or constant"""
     longest: int

@@ -12,7 +12,7 @@ from trainer.checkpoint.state import State
 
 
 class Strategy(Protocol):
-    """A model with its optimiser. Every method is called on all ranks, in the same order."""
+    """A model with its optimizer. Every method is called on all ranks, in the same order."""
 
     def run(self, *inputs: Any, **options: Any) -> Any:
         """A forward pass."""
@@ -33,7 +33,7 @@ class Strategy(Protocol):
         """Returns every tensor of the model by name; possibly none on ranks other than 0."""
 
     def updated(self) -> Iterator[Tensor]:
-        """Yields the model's parameters in order, on all ranks, as the optimiser has them.
+        """Yields the model's parameters in order, on all ranks, as the optimizer has them.
 
         The model itself may compute with rounded copies. Frozen parameters are the model's own."""
 

@@ -159,7 +159,7 @@ class Recorder:
 def gradients_of_a_cut_step(
     log_probs: Array, arrays: dict[str, Array], settings: dict[str, Any], cuts: Sequence[slice]
 ) -> Array:
-    """What the micro-batches `cuts` of one optimiser step add up to, as DeepSpeed scales them."""
+    """What the micro-batches `cuts` of one optimizer step add up to, as DeepSpeed scales them."""
     now = leaf(log_probs)
     whole = tensors(arrays)
     micro_batches = iter_grad_accum_global_norm(
@@ -219,12 +219,12 @@ def learning_rates(updates: int, settings: dict[str, Any]) -> list[float]:
     cfg = {"optim": "adam", "adam": adam, "scheduler_steps": updates} | settings
     model = weight_of(np.zeros((1, 1)))
     _, _, scheduler = Preparing().prepare((model, cfg))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0)
-    schedule = scheduler(optimiser)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
+    schedule = scheduler(optimizer)
     rates = []
     for _ in range(updates):
         rates.append(schedule.get_last_lr()[0])
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return rates
 

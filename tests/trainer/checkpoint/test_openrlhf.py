@@ -85,7 +85,7 @@ def write(
 def held_by(
     optimizer: Any, order: Sequence[Sequence[tuple[str, torch.Tensor]]], stage: int
 ) -> tuple[Tensors, Tensors]:
-    """What one rank's optimiser has of each parameter; DeepSpeed lays a group's end to end."""
+    """What one rank's optimizer has of each parameter; DeepSpeed lays a group's end to end."""
     states = getattr(optimizer, "optimizer", optimizer).state
     weights, moments = {}, {}
     for number, group in enumerate(order):
@@ -130,7 +130,7 @@ def test_weights_moments_and_position_are_those_of_deepspeeds_files(
                 ours = name.replace("model.", "backbone.", 1).replace("score", "value_head")
             torch.testing.assert_close(state.model[ours], value, rtol=0, atol=0)
             torch.testing.assert_close(state.adam[ours]["exp_avg"], moments[name], rtol=0, atol=0)
-            # Its optimiser of bf16 without ZeRO begins with an update of zeros.
+            # Its optimizer of bf16 without ZeRO begins with an update of zeros.
             assert state.adam[ours]["step"].item() == UPDATES + (stage == 0 and bf16)
 
 

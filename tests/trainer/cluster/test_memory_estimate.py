@@ -47,7 +47,7 @@ def test_the_zero_paper_s_figure_1(
     )
     need = memory_estimate.of(config, layout.of(config), "policy")
     assert need is not None
-    held = need.weights + need.gradients + need.optimiser
+    held = need.weights + need.gradients + need.optimizer
     assert held / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 

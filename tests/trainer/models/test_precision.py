@@ -154,7 +154,7 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters(tiny: Tiny, tmp_path: 
 
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_moving_average_is_one_of_the_masters(tiny: Tiny, tmp_path: Path, stage: int) -> None:
-    """With all its weight on the newest, it is what the optimiser has, and not rounded to bf16."""
+    """With all its weight on the newest, it is what the optimizer has, and not rounded to bf16."""
     average = {"enable_ema": True, "ema_beta": 0.0}
     made = settings(tiny.model, Sharding(zero_stage=stage), mixed_precision=True, **average)
     optimizer = replace(made.optimizer, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)

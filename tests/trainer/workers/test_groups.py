@@ -20,7 +20,7 @@ class Recorder:
     launch_ranks = launch
 
 
-def test_policy_and_critic_have_optimisers_of_their_own(tiny: Tiny, run_dir: Path) -> None:
+def test_policy_and_critic_have_optimizers_of_their_own(tiny: Tiny, run_dir: Path) -> None:
     shared = {"l2": 0.1, "max_norm": 2, "min_lr_ratio": 0.3, "lr_warmup_ratio": 0.2}
     only = {"critic.adam.weight_decay": 0.4, "critic.max_norm": 3, "critic.lr_scheduler": "linear"}
     recorder = Recorder()

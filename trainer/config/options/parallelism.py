@@ -208,7 +208,7 @@ class Sharding:
         False,
         group=DEEPSPEED,
         dotted="adam_offload",
-        help="keep the optimiser in the CPU's memory, under ZeRO",
+        help="keep the optimizer in the CPU's memory, under ZeRO",
     )
     overlap_comm: bool = flag(
         False,

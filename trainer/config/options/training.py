@@ -17,7 +17,7 @@ class TrainSettings:
         dotted="train.batch_size",
         unit="samples",
         at_least=1,
-        help="samples of one optimiser step",
+        help="samples of one optimizer step",
     )
     micro_train_batch_size: int = flag(
         8,
