@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from env.types import RewardRequest
 
@@ -13,8 +14,7 @@ TRAILING = re.compile(rf"(?:{SPECIAL}\s*)+$")
 
 
 def completion_of(request: RewardRequest) -> str:
-    query = request.query
-    if not query.startswith(request.prompt):
-        query = LEADING.sub("", query)  # padding on the left
-    response = query[len(request.prompt) :] if query.startswith(request.prompt) else query
-    return TRAILING.sub("", response)
+    """Return the request's response without special tokens."""
+    if not request.query.startswith(request.prompt):
+        request = replace(request, query=LEADING.sub("", request.query))  # padding on the left
+    return TRAILING.sub("", request.response)

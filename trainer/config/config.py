@@ -1,7 +1,8 @@
 """The builtin trainer's flags as one frozen Config. Torch-free.
 
 `trainer.config.options` declares them by concern, each with both of OpenRLHF's spellings. What
-workers take is composed of settings (`config.lora`), which go to the workers as they are.
+workers take is composed of settings (`config.lora`), which go to the workers as they are. The flag
+--lora_rank is the field `rank` of LoRASettings: `prefix` below is the beginning of its name.
 """
 
 # ruff: noqa: RUF009 - `composed` makes a dataclass field

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.os_errors import why_absent
-from trainer.config import cli, layout, values
-from trainer.config.cli import Given, Shape, aliases, label, resolve
+from trainer.config import layout, values
 from trainer.config.config import Config
+from trainer.config.given import (
+    Given,
+    Shape,
+    aliases,
+    label,
+    read_file,
+    read_words,
+    resolve,
+)
 from trainer.config.help import help_text
 from trainer.config.no_effect import warnings_between
 from trainer.config.schema import OVER, ConfigError, Declared, Fault, Flag, flags_of, with_values
@@ -124,12 +132,12 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     known = aliases(config)
     shapes = {spelling: _shape(declared[names[0]]) for spelling, names in known.items()}
     before, after = _parted(argv)
-    from_line, faults = cli.read_words(before, {**shapes, CONFIG: Shape(1)})
-    from_above, wrong = cli.read_words(after, shapes)
+    from_line, faults = read_words(before, {**shapes, CONFIG: Shape(1)})
+    from_above, wrong = read_words(after, shapes)
     from_files: list[Given] = []
     for given in from_line:
         if given.spelling == CONFIG:
-            more, broken = cli.read_file(Path(*given.texts), known)
+            more, broken = read_file(Path(*given.texts), known)
             from_files += more
             faults += broken
     in_files, twice_in_file, warnings = resolve(from_files, known)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import ROOT
-from trainer.config.cli import aliases
 from trainer.config.config import Config
+from trainer.config.given import aliases
 from trainer.config.parity import effect, renewed
 from trainer.config.schema import flags_of
 from trainer.config.values import shown

@@ -1,4 +1,6 @@
-"""Reads flags from the words of a command line and from files, with every fault at once.
+"""Reads the flags that a command line and its files give: spellings and texts, no values yet.
+
+`parse` converts and checks the values. All faults are returned at once.
 
 A field's name is the flat spelling of its flag, OpenRLHF's before 0.11; `dotted` is that of 0.11.
 A flat spelling that other flags follow sets all of them: `--adam_betas` sets policy and critic,
