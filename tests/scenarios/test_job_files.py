@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +23,7 @@ from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox
+from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, Act, World, ends
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -72,13 +75,23 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     return world
 
 
-def loses(mount: Mount, info: JobInfo, for_seconds: float | None = 0.3) -> Act:
+def once_missed(world: World, call: Callable[[], None]) -> None:
+    """Call `call` when the head has noticed that files are gone."""
+
+    def watch() -> None:
+        eventually(lambda: bool(world.sentences("files")), seconds=60)
+        call()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def loses(mount: Mount, info: JobInfo, *, for_good: bool = False) -> Act:
     """A job that ends so at step 3, as the mount is lost."""
 
     def act(world: World) -> JobInfo:
         mount.lose()
-        if for_seconds is not None:
-            world.later(for_seconds, mount.come_back)
+        if not for_good:
+            once_missed(world, mount.come_back)
         return ends(info, at_step=3)(world)
 
     return act
@@ -121,7 +134,7 @@ def test_a_path_that_cannot_be_looked_at_is_a_fault_of_its_flag(mount: Mount) ->
 
 
 def test_data_that_never_comes_back_ends_the_run_with_73(mount: Mount) -> None:
-    lost = loses(mount, WRONG_USE, for_seconds=None)
+    lost = loses(mount, WRONG_USE, for_good=True)
     world = training(mount, lost, ROLLCALL_REWARD_TIMEOUT="0.3s")
     outcome = world.lives()
     assert outcome.exit_code is ExitCode.RUN_DIR
@@ -168,7 +181,7 @@ def test_files_that_are_lost_between_the_roll_and_the_attempt_are_waited_for(
     def loses_them(*arguments: object) -> None:
         if not asked:
             mount.lose()
-            world.later(0.3, mount.come_back)
+            once_missed(world, mount.come_back)
         asked.append(arguments)
 
     monkeypatch.setattr(type(world.rendezvous.collective), "ask", loses_them)
@@ -190,7 +203,7 @@ def test_a_mount_that_answers_with_an_error_is_waited_for(
 
     def loses_connection(world: World) -> JobInfo:
         monkeypatch.setattr(Path, "stat", stat)
-        world.later(0.3, lambda: monkeypatch.setattr(Path, "stat", look))
+        once_missed(world, lambda: monkeypatch.setattr(Path, "stat", look))
         return ends(DIED, at_step=3)(world)
 
     world = training(mount, loses_connection, ends(FINISHED, at_step=9))
