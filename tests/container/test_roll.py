@@ -51,6 +51,7 @@ def test_head_two_workers_and_a_reward_server_finish_a_run_and_exit_0_within_120
         assert {"head.log", "worker-1.log", "worker-2.log", "attempt-1.log"} <= logs
 
 
+@pytest.mark.faults
 def test_by_default_a_killed_driver_resumes_and_the_run_ends_without_a_fork_server(
     tmp_path: Path, data: Path
 ) -> None:
