@@ -33,6 +33,11 @@ printf '%s\\n' "$@" > "$RECORD/$name"
 env --null > "$RECORD/$name.env"
 exit "${EXIT_CODE:-0}"
 """
+SCONTROL = """#!/bin/bash
+# Says when the job was preempted; records other commands.
+[ "$1" = show ] && { echo "JobId=7 JobState=RUNNING PreemptTime=${PREEMPT_TIME:-None}"; exit; }
+printf '%s\\n' "$@" > "$RECORD/scontrol"
+"""
 SAVER = """#!/bin/bash
 trap 'exit 143' USR1
 touch "$RECORD/begun"
@@ -84,7 +89,8 @@ def job(tmp_path: Path) -> Job:
     job = Job(tmp_path)
     job.record.mkdir()
     job.program("srun", SRUN)
-    for name in ("rollcall", "scontrol", "podman", "docker", "apptainer"):
+    job.program("scontrol", SCONTROL)
+    for name in ("rollcall", "podman", "docker", "apptainer"):
         job.program(name)
     return job
 
@@ -170,6 +176,14 @@ def test_the_jobs_exit_code_is_the_runs_and_a_cancelled_job_is_not_requeued(
 ) -> None:
     assert job.run(RUNTIME="none", EXIT_CODE=str(code)) == code
     assert not job.called("scontrol")
+
+
+def test_a_job_that_has_saved_in_the_grace_time_of_a_preemption_is_requeued(job: Job) -> None:
+    preempted = "2026-01-01T10:00:00"
+    assert job.run(RUNTIME="none", EXIT_CODE="70", PREEMPT_TIME=preempted) == 70
+    assert not job.called("scontrol")
+    assert job.run(RUNTIME="none", EXIT_CODE="143", PREEMPT_TIME=preempted) == 143
+    assert job.words("scontrol") == ["requeue", "7"]
 
 
 def test_an_unknown_runtime_is_wrong_usage(job: Job) -> None:
