@@ -116,6 +116,9 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     assert (under[6] != under[8]) is again, "no share of the lost step meets one of the new"
     finished = [event["details"]["step"] for event in events(config, "step")]
     assert finished == list(range(1, 13)), "none that was finished is made again"
+    journaled = [event for event in read_events(config.files.journal) if event["kind"] == "step"]
+    before = [event for event in journaled if event["at"] <= repaired["at"]]
+    assert before[-1]["details"]["step"] == repaired["details"]["step"], "what is held comes first"
     alone = parse(to_argv(flags | {"max_steps": 12, "run_dir": tmp_path / "alone"}))
     train(alone, reward_function(str(flags["remote_rm_url"])))
     assert leaves_of(config, 12) == leaves_of(alone, 12)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from contract.journal import append_event
+from contract.journal import append_event, read_events
 from contract.manifest import WrittenFile, checkpoint_path, newest_checkpoint
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -29,7 +29,7 @@ from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.worker_group import build
 from trainer.config.config import Config
 from trainer.training.recovery import ReplicasInMemory
-from trainer.types import NoSeatError, SnapshotLostError
+from trainer.types import LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
 
 
@@ -191,6 +191,26 @@ def test_learners_that_cannot_be_started_anew_end_the_attempt(
     monkeypatch.setattr(replica_client, "load", lost)
     with pytest.raises(NoSeatError):
         train(config, peers=memory)
+
+
+def test_a_step_that_its_lost_rank_had_given_away_is_journaled_before_the_recovery(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes have the step, though the answer that it arrived was lost with the rank."""
+
+    def unanswered() -> None:
+        if memory.complete == 3 and not events(config, "rank-replaced"):
+            raise LostWorkerError("policy-0 is lost", "policy", "its node ended")
+
+    config = tiny.config(run_dir, **LEAN, max_steps=5, save_steps=5)
+    monkeypatch.setattr(memory, "wait", unanswered)
+    monkeypatch.setattr(LocalWorkerGroup, "restart", lambda group, workers: None)
+    train(config, peers=memory)
+    kinds = ("step", "rank-replaced")
+    found = [e for e in read_events(config.files.journal) if e["kind"] in kinds]
+    assert [(event["kind"], event["details"]["step"]) for event in found] == [
+        *(("step", 1), ("step", 2), ("step", 3), ("rank-replaced", 3), ("step", 4), ("step", 5)),
+    ]
 
 
 @dataclass

@@ -174,6 +174,7 @@ class _Run:
         point = self.recovery.recover(state.lost, state.run, self.rollouts.oldest)
         if point.store:  # the step is durable, even if its replication was reported as failed
             self.recorder.step_durable(point.run.step)
+        self.recovery.report(state.lost, point, state.run)
         self.rollouts.go_back(point.run)
         if point.run.step == state.step:
             return replace(state, lost=None, published=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,6 +87,8 @@ class RecoveryPoint:
     run: RunState
     store: StateStore | None = None
     """The store that the learners were restored from; None if no learner was restored."""
+    seconds: float = 0.0
+    """The duration of the recovery."""
 
 
 def roles_to_restart(lost: str, learners: Sequence[str], step: int) -> tuple[str, ...]:
@@ -114,8 +116,8 @@ class Recovery:
     def recover(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RecoveryPoint:
         """Bring every model back to `state`, or to the newest state that is held.
 
-        The caller must publish the weights again. `oldest`: the first step that the rollouts can
-        return to.
+        The caller must publish the weights again, and `report` the recovery. `oldest`: the first
+        step that the rollouts can return to.
 
         Raises BeyondRepairError if no such state exists, no node has room, or the same role was
         restarted too often. Raises LostWorkerError if another process is lost meanwhile.
@@ -128,9 +130,7 @@ class Recovery:
             point = RecoveryPoint(state)
             for role in roles_to_restart(loss.role, (), state.step):
                 self._restart(role, loss)
-        if loss.role != Role.ENGINE:
-            self._tell(loss, point, state, time.monotonic() - began)
-        return point
+        return replace(point, seconds=time.monotonic() - began)
 
     def _restored(self, loss: LostWorkerError, state: RunState, oldest: int) -> RecoveryPoint:
         """Restart the lost learner and restore all learners from the store with the newest step."""
@@ -183,9 +183,10 @@ class Recovery:
         if not group.wait_started(self.workers.engines.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
-    def _tell(
-        self, loss: LostWorkerError, point: RecoveryPoint, state: RunState, seconds: float
-    ) -> None:
+    def report(self, loss: LostWorkerError, point: RecoveryPoint, state: RunState) -> None:
+        """Journal a recovery. The engine pool journals that of an engine itself."""
+        if loss.role == Role.ENGINE:
+            return
         step = point.run.step
         all_learners = loss.role in self.workers.learners and not point.store
         restarted = " and ".join(self.workers.learners) if all_learners else loss.role
@@ -194,9 +195,9 @@ class Recovery:
         self.tell(
             "rank-replaced",
             f"The {loss.role} lost a process ({loss.how}): {restarted} restarted, and {repeated} "
-            f"repeated {where}after {seconds:.1f} s.",
+            f"repeated {where}after {point.seconds:.1f} s.",
             role=loss.role,
             step=step,
             finished=state.step,
-            seconds=round(seconds, 3),
+            seconds=round(point.seconds, 3),
         )
