@@ -38,7 +38,7 @@ demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRAS
 
 test: setup lint hosts .platforms/.done  ## lint, then run the tests that this machine can run, without those of make faults
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning) and not faults"
+	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning or slurm) and not faults"
 
 # docs/faults.md describes both targets.
 faults: setup hosts  ## inject the slow faults and run the longest tests; renew the tables of results
@@ -54,7 +54,7 @@ lint: setup  ## check style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-hosts: setup  ## prepare the container tests, as root on Debian or Ubuntu: podman, base image, images
+hosts: setup  ## prepare the tests with containers and Slurm, as root on Debian or Ubuntu: packages, images
 	$(PYTHON) tests/container/host/prepare.py
 
 # OpenRLHF, for the tests that call its functions. Its wheel has no compiled code: the wheel for the

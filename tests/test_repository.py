@@ -17,7 +17,7 @@ from tests.support.repository import ROOT
 
 TESTS = ROOT / "tests"
 PACKAGES = frozenset({"bench", "contract", "entrypoint", "env", "trainer"})
-LEVELS = frozenset({"cluster", "container", "gpu", "learning", "oracles", "vllm"})
+LEVELS = frozenset({"cluster", "container", "gpu", "learning", "oracles", "slurm", "vllm"})
 
 
 def tracked(*patterns: str) -> list[Path]:

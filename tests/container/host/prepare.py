@@ -1,9 +1,9 @@
-"""Make this machine ready for the container tests: packages, a base image, the product's images.
+"""Make this machine ready for the tests with containers and with Slurm: packages, images.
 
     python3 tests/container/host/prepare.py
 
-For root on Debian or Ubuntu; anywhere else it says that the container tests will be skipped, and
-ends with 0. What is already there is left alone, so that a second run takes seconds. No container
+For root on Debian or Ubuntu; anywhere else it says that these tests will be skipped, and ends with
+0. What is already there is left alone, so that a second run takes seconds. No container
 registry is needed: the base image comes from the Debian mirror that apt is configured with, and
 the builds see the certificates and the package sources of this machine's own pip.
 """
@@ -30,11 +30,16 @@ PACKAGES = (
     "debootstrap",
     "fuse-overlayfs",
     "gcc",
+    "iproute2",
     "iptables",
     "libc6-dev",
+    "munge",
     "netavark",
     "podman",
     "runc",
+    "slurm-client",
+    "slurmctld",
+    "slurmd",
     "tini",
 )
 SUITE = "bookworm"
@@ -50,7 +55,7 @@ IMAGES = {
 
 def main() -> int:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print("container tests will be skipped: they need root on Debian or Ubuntu")
+        print("tests with containers and Slurm will be skipped: they need root on Debian or Ubuntu")
         return 0
     os.environ["CONTAINERS_CONF"] = str(HERE / "containers.conf")
     install_packages()

@@ -1,0 +1,152 @@
+"""compose/slurm/rollcall.sbatch on three nodes of a real Slurm, with a tiny training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
+from tests.support.slurm_site import SCRIPT, SlurmSite
+from tests.support.tiny_job import tiny_job
+from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(480)]
+
+BOOT_SECONDS = 150.0
+"""At most, from `sbatch` to the first step; on a busy machine, too."""
+STOP_SECONDS = 120.0
+"""At most, from a signal until all nodes are free; Slurm looks at time limits each 30 s."""
+ENDLESS = 100_000
+
+
+class Job(Watch):
+    """A job of the shipped file, and the run that belongs to its id."""
+
+    def __init__(self, site: SlurmSite, options: tuple[str, ...], flags: list[str]) -> None:
+        self._site = site
+        env = {"RUNTIME": "none", "VENV": sys.prefix, "SHARED": str(site.root)}
+        words = ("sbatch", "--parsable", *options, str(SCRIPT), *flags)
+        self.number = site.answer(*words, **env)
+        super().__init__(RunFiles(site.root / "rollcall" / self.number), self.report_of_slurm)
+
+    @property
+    def log(self) -> str:
+        return (self._site.root / f"rollcall-{self.number}.log").read_text()
+
+    @property
+    def says(self) -> dict[str, str]:
+        return self._site.job(self.number)
+
+    def is_over(self) -> bool:
+        return self._site.is_over(self.number)
+
+    def comes_back(self) -> None:
+        """Waits until the requeued job trains again; fails if a finished step was lost."""
+        self.until(lambda: self.says["Restarts"] == "1", "requeue", within=STOP_SECONDS)
+        attempts = self.events("resume")[-1]["attempt"]
+        self._site.begin_now(self.number)
+        self.resumes(attempts, within=BOOT_SECONDS)
+        steps = [(event["attempt"], event["details"]["step"]) for event in self.events("step")]
+        before = [step for attempt, step in steps if attempt <= attempts]
+        after = [step for attempt, step in steps if attempt > attempts]
+        assert min(after) == max(before) + 1
+        assert_no_step_is_lost_or_done_twice(self.run)
+
+    def report_of_slurm(self) -> str:
+        return f"{self.says}\n{self._site.logs()}"
+
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def submit(site: SlurmSite, tmp_path: Path) -> Iterator[Submit]:
+    """Submits a job with options of `sbatch`, which trains `steps` steps; it ends with the test."""
+    jobs: list[Job] = []
+
+    def submit(*options: str, steps: int = ENDLESS) -> Job:
+        flags = tiny_job(site.root / tmp_path.name, steps)
+        jobs.append(Job(site, ("--gpus-per-node=0", *options), flags))
+        return jobs[-1]
+
+    yield submit
+    for job in jobs:
+        site.cancel(job.number)
+
+
+def assert_finished_on_three_nodes(job: Job) -> None:
+    job.until(job.is_over, "end", within=BOOT_SECONDS)
+    assert (job.says["JobState"], job.says["ExitCode"]) == ("COMPLETED", "0:0"), job.report()
+    result = json.loads(job.run.result.read_text())
+    assert (result["outcome"], result["steps"]) == ("finished", 4)
+    assert [len(event["details"]["present"]) for event in job.events("roll")] == [2]
+
+
+def test_three_nodes_train_to_the_end(submit: Submit) -> None:
+    assert_finished_on_three_nodes(submit("--nodes=3", steps=4))
+
+
+def test_a_preempted_job_comes_back_under_its_id_and_loses_no_step(
+    site: SlurmSite, submit: Submit
+) -> None:
+    job = submit("--nodes=3")
+    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    urgent = ("--partition=urgent", "--nodes=1", "--exclusive", "--nodelist=n2")
+    site.answer("sbatch", *urgent, "--wrap=sleep 1")
+    job.comes_back()
+
+
+@pytest.mark.faults
+def test_a_job_whose_node_dies_comes_back_when_the_node_does(
+    site: SlurmSite, submit: Submit
+) -> None:
+    job = submit("--nodes=3")
+    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    site.power_off("n3")
+    job.until(lambda: job.says["Restarts"] == "1", "requeue", within=STOP_SECONDS)
+    site.power_on("n3")
+    job.comes_back()
+
+
+@pytest.mark.faults
+def test_before_the_time_limit_the_job_saves_and_comes_back_until_it_is_cancelled(
+    site: SlurmSite, submit: Submit
+) -> None:
+    job = submit("--nodes=3", "--time=60")
+    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    site.answer("scontrol", "update", f"JobId={job.number}", "TimeLimit=4")
+    job.until(lambda: "goes back into the queue" in job.log, "signal", within=STOP_SECONDS)
+    site.answer("scontrol", "update", f"JobId={job.number}", "TimeLimit=60")
+    job.comes_back()
+    site.cancel(job.number)
+    assert (job.says["JobState"], job.says["Restarts"]) == ("CANCELLED", "1")
+
+
+@pytest.mark.faults
+def test_a_heterogeneous_job_is_one_cluster(submit: Submit) -> None:
+    second = (":", "--nodes=2", "--ntasks-per-node=1", "--exclusive")
+    assert_finished_on_three_nodes(submit("--nodes=1", *second, steps=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "words"),
+    [
+        ((), "", "`srun` did not start this command"),
+        (("--ntasks-per-node=2",), "srun", "give srun as many tasks as nodes"),
+    ],
+    ids=["without srun", "two tasks a node"],
+)
+def test_what_would_start_a_wrong_cluster_is_refused_in_words(
+    site: SlurmSite, options: tuple[str, ...], start: str, words: str
+) -> None:
+    command = f"{start} {sys.prefix}/bin/rollcall plan"
+    many = ("--nodes=2", "--output=refused-%j.log", *options)
+    done = site.run("sbatch", "--wait", "--parsable", *many, f"--wrap={command}")
+    log = (site.root / f"refused-{done.stdout.strip()}.log").read_text()
+    assert done.returncode == ExitCode.USAGE, log
+    assert words in log
