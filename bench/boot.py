@@ -2,8 +2,11 @@
 
 Floor: `ray start` on the head, `ray start` on both workers in the moment in which the head's port
 answers, and `ray job submit` of the same trainer with the same flags in the moment in which the
-last of them has joined: the guides' steps by a hand that never waits too long. Both run in turn on
-the loopback addresses 127.0.0.2 to 127.0.0.4; the value is the median of the ratios of the pairs.
+last of them has joined: the guides' steps by a hand that never waits too long. Both run in turn;
+the value is the median of the ratios of the pairs.
+
+`--on host` (the default): on the loopback addresses 127.0.0.2 to 127.0.0.4. `--on slurm`: as jobs
+of a real Slurm on this machine, from `sbatch` on.
 """
 
 from __future__ import annotations
@@ -18,57 +21,77 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from bench.result import report
+from bench.sides import slurm
 from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
 from entrypoint.processes.programs import beside_interpreter
+from tests.support.slurm_site import SCRIPT, SlurmSite, missing
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0
-TARGET = 1.15
+TARGETS = {"host": 1.15, "slurm": 1.05}
+Side = Callable[[Path, list[str]], float]
+"""From a directory of its own and the job's flags to seconds."""
 MARK = f"bench-boot-{os.getpid()}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=3)
-    pairs = parser.parse_args().pairs
-    with tempfile.TemporaryDirectory(prefix="rollcall-boot-") as directory:
-        root = Path(directory)
-        data = root / "data"
-        prepare = [sys.executable, "-m", "env.prepare", "arithmetic", "--out", str(data)]
-        subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
-        rows = []
-        for number in range(pairs + 1):  # the first pair warms the disk cache and is left out
-            ours = timed(with_rollcall, root / f"ours-{number}", data)
-            floor = timed(by_hand, root / f"floor-{number}", data)
-            print(f"pair {number}: rollcall {ours:.1f} s, by hand {floor:.1f} s", flush=True)
-            rows.append((ours, floor))
-    counted = rows[1:]
+    parser.add_argument("--on", choices=TARGETS, default="host")
+    given = parser.parse_args()
+    lacking = missing() if given.on == "slurm" else None
+    rows = [] if lacking else measured(given.on, given.pairs)
     ok = report(
-        "boot",
-        statistics.median(ours / floor for ours, floor in counted),
+        "boot" if given.on == "host" else f"boot on {given.on}",
+        statistics.median(ours / floor for ours, floor in rows) if rows else 0.0,
         unit="ratio",
-        target=TARGET,
+        target=TARGETS[given.on],
         better="lower",
         detail={
-            "rollcall_seconds": statistics.median(ours for ours, _ in counted),
-            "by_hand_seconds": statistics.median(floor for _, floor in counted),
-            "pairs": pairs,
+            "rollcall_seconds": statistics.median(ours for ours, _ in rows) if rows else None,
+            "by_hand_seconds": statistics.median(floor for _, floor in rows) if rows else None,
+            "pairs": len(rows),
             "cores": os.cpu_count(),
             "tini": bool(under_tini()),
         },
+        lacking=lacking or "",
     )
     return 0 if ok else 1
 
 
+def measured(place: str, pairs: int) -> list[tuple[float, float]]:
+    """Seconds of rollcall and by hand, for each pair."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="rollcall-boot-") as directory, ExitStack() as stack:
+        root = Path(directory)
+        data = root / "data"
+        prepare = [sys.executable, "-m", "env.prepare", "arithmetic", "--out", str(data)]
+        subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+        flags = job(data)
+        sides: tuple[Side, Side] = partial(timed, with_rollcall), partial(timed, by_hand)
+        if place == "slurm":
+            site = stack.enter_context(SlurmSite(root))
+            sides = partial(slurm.timed, site, SCRIPT), partial(slurm.timed, site, slurm.BY_HAND)
+        for number in range(pairs + 1):  # the first pair warms the disk cache and is left out
+            ours, floor = (
+                side(root / f"{name}-{number}", flags)
+                for name, side in zip(("ours", "floor"), sides, strict=True)
+            )
+            print(f"pair {number}: rollcall {ours:.1f} s, by hand {floor:.1f} s", flush=True)
+            rows.append((ours, floor))
+    return rows[1:]
+
+
 def timed(
-    start: Callable[[Layout, Path, ExitStack], list[Process]], root: Path, data: Path
+    start: Callable[[Layout, list[str], ExitStack], list[Process]], root: Path, flags: list[str]
 ) -> float:
     """Seconds from the start to the first finished step; everything is ended afterwards."""
     with ExitStack() as stack:
@@ -76,7 +99,7 @@ def timed(
         layout.run.root.mkdir(parents=True)
         stack.callback(clean_up, layout)
         began = time.monotonic()
-        nodes = start(layout, data, stack)
+        nodes = start(layout, flags, stack)
         while Progress.read(layout.run.progress) is None:
             if time.monotonic() - began > TIMEOUT_SECONDS:
                 raise SystemExit(f"no step within {TIMEOUT_SECONDS:.0f} s")
@@ -87,7 +110,7 @@ def timed(
         return time.monotonic() - began
 
 
-def job(layout: Layout, data: Path) -> list[str]:
+def job(data: Path) -> list[str]:
     return [
         *("--pretrain", str(data / "model"), "--prompt_data", str(data / "train.jsonl")),
         *("--input_key", "prompt", "--label_key", "answer", "--remote_rm_url", "arithmetic"),
@@ -96,10 +119,10 @@ def job(layout: Layout, data: Path) -> list[str]:
     ]
 
 
-def with_rollcall(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
+def with_rollcall(layout: Layout, flags: list[str], stack: ExitStack) -> list[Process]:
     nodes = []
     for number in range(NODES):
-        arguments = job(layout, data) if number == 0 else []
+        arguments = flags if number == 0 else []
         node = Process(
             f"node-{number}",
             [*under_tini(), sys.executable, "-m", "entrypoint", "up", "--", *arguments],
@@ -117,7 +140,7 @@ def under_tini() -> list[str]:
     return [tini, "-s", "--"] if tini else []
 
 
-def by_hand(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
+def by_hand(layout: Layout, flags: list[str], stack: ExitStack) -> list[Process]:
     """What the guides say to type, without their sleeps."""
     gcs = layout.node(0)["ROLLCALL_NODE_ADDRESS"], layout.ports
     head = started_by_hand(layout, 0, "--head", stack)
@@ -130,7 +153,7 @@ def by_hand(layout: Layout, data: Path, stack: ExitStack) -> list[Process]:
             raise SystemExit(f"{node.name} did not start:\n{node.tail()}")
     submit = [beside_interpreter("ray"), "job", "submit", "--no-wait"]
     submit += ["--address", f"http://{gcs[0]}:{layout.ports + 1}", "--"]
-    submit += [sys.executable, "-m", "trainer", *job(layout, data)]
+    submit += [sys.executable, "-m", "trainer", *flags]
     submit += ["--run_dir", str(layout.run.root)]
     return [typed(layout, "submit", submit, stack)]
 
