@@ -9,7 +9,7 @@ SEED ?= 0
 MINUTES ?= 5
 NAME ?=
 
-# The tests start hundreds of processes; each would compile the source again without bytecode files.
+# Each process of a run or of a test would compile the source again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.

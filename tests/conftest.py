@@ -32,6 +32,10 @@ settings.load_profile("fixed")
 # Torch and its like make a million objects that stay: collections would only walk through them.
 gc.disable()
 
+# Tests start hundreds of processes; each would compile the source again without bytecode files.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Under nohup SIGHUP is ignored, and the nodes that tests start would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
