@@ -1,8 +1,12 @@
-"""Bad input, as a user meets it: the whole program, its exit code, one clear message, no start."""
+"""Bad input, as a user meets it: the whole program, its exit code, one clear message, no start.
+
+A process is started of each kind of refusal; the other rows of a kind run in this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -11,11 +15,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+from unittest import mock
 
 import pytest
 
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint import console
+from entrypoint.__main__ import main
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.processes.process import find_marked
@@ -69,6 +77,23 @@ class Node:
             check=False,
         )
 
+    def judged(self, environ: dict[str, str], *job: str) -> subprocess.CompletedProcess[str]:
+        """What `up` gives, of the program in this process, which ends before it starts anything."""
+
+        def goes_on(_: object) -> NoReturn:
+            raise AssertionError("the program goes on with what it should refuse")
+
+        given, said = self.environment | environ, io.StringIO()
+        with (
+            mock.patch.dict(os.environ, given, clear=True),
+            mock.patch.object(sys, "argv", ["rollcall", *job]),
+            mock.patch.object(console, "set_up", goes_on),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):
+            code = main()
+        return subprocess.CompletedProcess(job, code, said.getvalue())
+
     def assert_not_started(self) -> None:
         assert find_marked(f"unlucky@{RAY}") == []
         assert not RAY.exists() or not any(RAY.iterdir())
@@ -117,7 +142,7 @@ def only_message(done: subprocess.CompletedProcess[str], code: int) -> str:
 def test_a_wrong_setting_is_named_with_its_value_and_the_remedy(
     node: Node, environ: dict[str, str], said: list[str]
 ) -> None:
-    line = only_message(node.up(environ), 64)
+    line = only_message(node.judged(environ), 64)
     for words in said:
         assert words in line
     assert SECRET not in line
@@ -138,7 +163,7 @@ COMMAND = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": "0"} | NO_PREFLIGHT
 def test_a_command_that_no_one_can_mean_does_not_become_the_job(
     node: Node, environ: dict[str, str], job: list[str], said: list[str]
 ) -> None:
-    line = only_message(node.up(COMMAND | environ, *job), 64)
+    line = only_message(node.judged(COMMAND | environ, *job), 64)
     for words in said:
         assert words in line
 
@@ -302,7 +327,7 @@ def test_a_missing_prompts_file_is_named(node: Node) -> None:
 def test_an_empty_prompts_file_is_named(node: Node, flag: str) -> None:
     empty = node.root / "empty.jsonl"
     empty.touch()
-    line = only_message(node.up({}, *job(node, flag, str(empty))), 64)
+    line = only_message(node.judged({}, *job(node, flag, str(empty))), 64)
     assert line.startswith(f"{flag}: {empty}: holds no prompts")
 
 
@@ -317,7 +342,7 @@ def test_an_empty_prompts_file_is_named(node: Node, flag: str) -> None:
 def test_a_broken_prompt_is_named_by_file_and_line(node: Node, broken: str, said: str) -> None:
     whole = json.dumps({"prompt": "1+1=", "answer": "2"})
     arguments = job(node, prompts=f"{whole}\n{whole}\n{broken}\n")
-    line = only_message(node.up({}, *arguments), 64)
+    line = only_message(node.judged({}, *arguments), 64)
     assert f"--prompt_data: {node.root}/train.jsonl:3: {said}" in line
     assert "Every row has prompt and answer" in line
 
@@ -330,7 +355,7 @@ def test_a_chat_is_no_broken_prompt_where_the_models_template_is_applied(node: N
 
 
 def test_a_flag_that_the_trainer_does_not_know_is_answered_with_the_nearest(node: Node) -> None:
-    line = only_message(node.up({}, *job(node, "--rolout_batch_size", "64")), 64)
+    line = only_message(node.judged({}, *job(node, "--rolout_batch_size", "64")), 64)
     assert line == "--rolout_batch_size: unknown flag. Did you mean --rollout_batch_size?"
 
 
@@ -343,7 +368,7 @@ def test_batches_that_do_not_divide_are_named_with_what_would(node: Node) -> Non
         "--n_samples_per_prompt",
         "1",
     )
-    line = only_message(node.up({}, *job(node, *sizes, "--micro_train_batch_size", "4")), 64)
+    line = only_message(node.judged({}, *job(node, *sizes, "--micro_train_batch_size", "4")), 64)
     assert line.startswith("--train_batch_size: does not divide the 48 samples of a step")
     assert line.endswith("(given: 20). 16 or 24 would")
 
