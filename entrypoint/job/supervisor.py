@@ -23,6 +23,7 @@ from entrypoint.job.rendezvous import (
     UnplaceableError,
 )
 from entrypoint.job.run_context import RunContext
+from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import RayFailedError
 from entrypoint.run import errors
@@ -150,7 +151,11 @@ class Supervisor:
             resume_from=resume_from or 0,
         )
         command = run.recipe.command(job, resume_from)
-        of_attempt = {"ROLLCALL_ATTEMPT": str(number), **lease.environment(run.journal.claim)}
+        of_attempt = {
+            "ROLLCALL_ATTEMPT": str(number),
+            **lease.environment(run.journal.claim),
+            **discover.of_driver(run.settings),
+        }
         command = replace(command, env={**command.env, **of_attempt})
         workers = self.rendezvous.present or ()
         return AttemptPlan(submission, number, resume_from or 0, command, workers)

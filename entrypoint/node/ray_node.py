@@ -19,6 +19,8 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.failures.log_patterns import plain
+from entrypoint.machine.gpus import discover
+from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_files
@@ -208,8 +210,11 @@ def fd_store_path(settings: Settings) -> Path:
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
 
 
-def environment(settings: Settings, token: str) -> dict[str, str]:
-    """Return the environment of Ray and its processes. Values that the user set are kept."""
+def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE) -> dict[str, str]:
+    """Return the environment of Ray and its processes.
+
+    Values that the user set are kept. Of AMD's variables that hide GPUs, one is left.
+    """
     period = 1.0
     timeout = max(1.0, settings.node_timeout / HEALTH_THRESHOLD - period)
     defaults = {
@@ -240,7 +245,7 @@ def environment(settings: Settings, token: str) -> dict[str, str]:
         ours["RAY_DEBUG"] = "legacy"
     elif settings.debug_ray is DebugRay.POST_MORTEM:
         ours["RAY_DEBUG_POST_MORTEM"] = "1"
-    return defaults | dict(settings.environ) | ours
+    return defaults | discover.environment(settings, machine.dev) | ours
 
 
 def last_words(text: str) -> str:

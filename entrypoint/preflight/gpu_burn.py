@@ -41,7 +41,8 @@ def burn(context: Context) -> Finding:
 
 def run(command: Sequence[str], context: Context) -> Finding:
     """Run the burn in a process of its own, and judge what it prints."""
-    env = {**context.environ, **marks(context.settings.node_mark)}
+    settings = context.settings
+    env = discover.environment(settings, context.machine.dev) | marks(settings.node_mark)
     with tempfile.TemporaryDirectory() as directory:
         child = Process("burn", command, env=env, log_to=Path(directory) / "out")
         try:

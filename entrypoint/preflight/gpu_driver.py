@@ -84,40 +84,46 @@ def visible(context: Context) -> Finding:
     found, settings = discover.count(context.machine.dev), context.settings
     if not found or settings.num_gpus == 0:
         return Finding(Verdict.SKIP, context.why_no_gpu)
-    wanted = discover.requested(settings)
     is_amd = discover.is_amd(context.machine.dev)
+    if settings.recipe == "builtin" and (kept := unassigned(context.environ)):
+        evidence = f"{kept}={context.environ[kept]}: Ray gives no process GPUs of its own"
+        return Finding(Verdict.FAIL, evidence, f"unset {kept}: all processes would use GPU 0")
+    wanted = discover.requested(settings)
     return judge_visible(context.environ, found, is_amd=is_amd, wanted=wanted[0] if wanted else 0)
+
+
+def unassigned(environ: Mapping[str, str]) -> str:
+    """The variable that keeps Ray from giving each process its GPUs; "" if none does."""
+    names = (f"RAY_EXPERIMENTAL_NOSET_{kind}_VISIBLE_DEVICES" for kind in ("CUDA", "HIP"))
+    return next((name for name in names if environ.get(name, "").lower() in ("1", "true")), "")
 
 
 def judge_visible(
     environ: Mapping[str, str], found: int, *, is_amd: bool, wanted: int = 0
 ) -> Finding:
     """`found`: how many GPUs there are; `wanted`: how many this node was given, 0 for unknown."""
-    names = ("HIP", "ROCR", "CUDA") if is_amd else ("CUDA",)
-    given = {
-        variable: environ[variable]
-        for variable in (f"{name}_VISIBLE_DEVICES" for name in names)
-        if variable in environ
-    }
+    names = discover.AMD_VARIABLES if is_amd else ("CUDA_VISIBLE_DEVICES",)
+    given = {name: environ[name] for name in names if name in environ}
     evidence = ", ".join(f"{name}={value}" for name, value in given.items())
     hip = given.get("HIP_VISIBLE_DEVICES")
-    if is_amd and (other := given.get("CUDA_VISIBLE_DEVICES", hip)) != hip and hip is not None:
-        remedy = f"set HIP_VISIBLE_DEVICES alone: Ray refuses to start with another ({other})"
-        return Finding(Verdict.FAIL, evidence, remedy)
-    if "ROCR_VISIBLE_DEVICES" in given and hip is None:
-        remedy = "set HIP_VISIBLE_DEVICES instead: Ray refuses to start with ROCR's alone"
+    if hip is not None and not discover.same(hip, given.get("CUDA_VISIBLE_DEVICES", hip)):
+        remedy = "set HIP_VISIBLE_DEVICES alone: these two name different GPUs"
         return Finding(Verdict.FAIL, evidence, remedy)
     for name, value in given.items():
         if value.strip() in HIDES_ALL:
             remedy = f"unset {name}; for a node of CPUs set ROLLCALL_NUM_GPUS=0, too"
             return Finding(Verdict.WARN, f"{name}={value} hides every GPU: none is used", remedy)
+    left = found
+    for name in discover.hiding_variables(environ, is_amd=is_amd):
+        value = given[name]
         numbers = [int(number) for number in value.split(",") if number.strip().isdigit()]
-        if beyond := [str(number) for number in numbers if number >= found]:
-            problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {found}"
-            return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {found}")
-    shown = len(discover.visible(environ, found, is_amd=is_amd))
-    if given and shown < found and shown != wanted:
-        return Finding(Verdict.WARN, f"{evidence} shows {shown} of {found} GPUs")
+        if beyond := [str(number) for number in numbers if number >= left]:
+            which = f"{left}" if left == found else f"the {left} that ROCR_VISIBLE_DEVICES leaves"
+            problem = f"{evidence}: there is no GPU {', '.join(beyond)}, of {which}"
+            return Finding(Verdict.FAIL, problem, f"unset {name}, or name GPUs below {left}")
+        left = len(discover.visible({name: value}, left, is_amd=is_amd))
+    if given and left < found and left != wanted:
+        return Finding(Verdict.WARN, f"{evidence} shows {left} of {found} GPUs")
     return Finding(Verdict.PASS, evidence or "no variable hides a GPU")
 
 

@@ -1,6 +1,8 @@
 """Which of the machine's GPUs this node uses.
 
-The node leaves out the GPUs that a variable such as CUDA_VISIBLE_DEVICES hides.
+The node leaves out the GPUs that a variable such as CUDA_VISIBLE_DEVICES hides. AMD's three
+variables become one, so that Ray, torch and vLLM see the same GPUs.
+
 NVIDIA_VISIBLE_DEVICES is not read: it tells the container's runtime which device files to make.
 With CDI it says `void` although GPUs are there. The device files show the result.
 """
@@ -21,6 +23,10 @@ from entrypoint.machine.view import Machine
 NO_GPU = "no GPU on this machine"
 ID_PREFIXES = ("GPU-", "MIG-")
 """How the ids of GPUs, and of parts of GPUs, begin."""
+
+AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+HIDES_ALL = "-1"
+"""A value that names no GPU. To ROCm, an empty value means that the variable is not set."""
 
 T = TypeVar("T")
 
@@ -101,13 +107,20 @@ def _used(gpus: Sequence[T], names: Sequence[str]) -> list[T | None]:
 def hiding_variables(environ: Mapping[str, str], *, is_amd: bool) -> list[str]:
     """The variables that hide GPUs here, in the order in which they apply.
 
-    On AMD, Ray reads HIP's variable, else CUDA's. Both number the GPUs that ROCR's has left.
+    On AMD, HIP's variable comes before CUDA's. Both number the GPUs that ROCR's has left, unless
+    they repeat ROCR's value: Slurm sets several variables to the same GPUs.
     """
     read = "HIP_VISIBLE_DEVICES" if is_amd else "CUDA_VISIBLE_DEVICES"
     if read not in environ:
         read = "CUDA_VISIBLE_DEVICES"
     candidates = ("ROCR_VISIBLE_DEVICES", read) if is_amd else (read,)
-    return [name for name in candidates if name in environ]
+    given = [name for name in candidates if name in environ]
+    return given[:1] if given and same(*(environ[name] for name in given)) else given
+
+
+def same(*values: str) -> bool:
+    """Whether all `values` name the same GPUs in the same order."""
+    return len({"".join(value.split()) for value in values}) == 1
 
 
 def visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> list[str]:
@@ -116,6 +129,34 @@ def visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> list[str
     for variable in hiding_variables(environ, is_amd=is_amd):
         names = _chosen(environ[variable], names)
     return names
+
+
+def environment(settings: Settings, dev: Path = Path("/dev")) -> dict[str, str]:
+    """The node's environment, in which AMD's variables are one: CUDA_VISIBLE_DEVICES.
+
+    Ray, torch, vLLM and ROCm read it if HIP_VISIBLE_DEVICES is not set. Ray also writes it, for
+    each process, if Ray does not notice that the GPUs are AMD's. HIP_VISIBLE_DEVICES would win over
+    it then, and every process would use the same first GPU.
+    """
+    environ = dict(settings.environ)
+    if not is_amd(dev) or not hiding_variables(environ, is_amd=True):
+        return environ
+    others = {name: text for name, text in environ.items() if name not in AMD_VARIABLES}
+    return others | {"CUDA_VISIBLE_DEVICES": _shown(settings, dev)}
+
+
+def of_driver(settings: Settings, dev: Path = Path("/dev")) -> dict[str, str]:
+    """The variables that show the job's driver every GPU of this node.
+
+    Ray hides AMD's GPUs from the driver, and not NVIDIA's. It writes either of the two variables.
+    """
+    if not is_amd(dev):
+        return {}
+    return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), _shown(settings, dev))
+
+
+def _shown(settings: Settings, dev: Path) -> str:
+    return ",".join(visible(settings.environ, count(dev), is_amd=True)) or HIDES_ALL
 
 
 def _chosen(value: str, names: Sequence[str]) -> list[str]:

@@ -75,7 +75,12 @@ def test_an_xid_is_judged_by_what_the_catalogue_asks_for(lines: list[str], verdi
         ({"CUDA_VISIBLE_DEVICES": "-1"}, False, "warn"),
         ({"HIP_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, True, "pass"),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, True, "fail"),
-        ({"ROCR_VISIBLE_DEVICES": "0"}, True, "fail"),
+        ({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0, 1"}, True, "warn"),
+        ({"ROCR_VISIBLE_DEVICES": "0"}, True, "warn"),
+        ({"ROCR_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, True, "pass"),
+        ({"ROCR_VISIBLE_DEVICES": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, True, "warn"),
+        ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"}, True, "warn"),
+        ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "4"}, True, "fail"),
         ({"ROCR_VISIBLE_DEVICES": "0"}, False, "pass"),
     ],
 )
@@ -83,6 +88,12 @@ def test_variables_that_hide_gpus_are_judged_together(
     environ: dict[str, str], is_amd: bool, verdict: str
 ) -> None:
     assert gpu_driver.judge_visible(environ, 8, is_amd=is_amd).verdict == verdict
+
+
+def test_a_number_beyond_what_rocrs_variable_leaves_is_named() -> None:
+    environ = {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "4"}
+    told = gpu_driver.judge_visible(environ, 8, is_amd=True)
+    assert told.evidence.endswith("no GPU 4, of the 2 that ROCR_VISIBLE_DEVICES leaves")
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,7 @@ def test_of_a_divided_gpu_the_memory_of_the_nodes_own_part_counts(tmp_path: Path
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, ["0"]),
         ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"}, ["5"]),
         ({"ROCR_VISIBLE_DEVICES": "6"}, ["6"]),
+        ({"ROCR_VISIBLE_DEVICES": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, ["4", "5"]),
         ({"HIP_VISIBLE_DEVICES": ""}, []),
     ],
 )
@@ -203,6 +204,18 @@ def test_amds_variables_apply_as_ray_reads_them(
 ) -> None:
     assert discover.visible(environ, 8, is_amd=True) == names
     assert discover.of_node(read_settings(environ), machines.amd_dev(tmp_path)) == names
+
+
+@pytest.mark.parametrize("kind", ["CUDA", "HIP"])
+def test_a_variable_that_keeps_ray_from_assigning_gpus_fails_our_trainer_alone(
+    tmp_path: Path, kind: str
+) -> None:
+    environ = {f"RAY_EXPERIMENTAL_NOSET_{kind}_VISIBLE_DEVICES": "1"}
+    told = asked(machine(tmp_path, environ))["gpu.visible"]
+    assert told.verdict is Verdict.FAIL
+    assert told.remedy.startswith(f"unset RAY_EXPERIMENTAL_NOSET_{kind}_VISIBLE_DEVICES")
+    other = {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"}
+    assert asked(machine(tmp_path, environ | other))["gpu.visible"].verdict is Verdict.PASS
 
 
 def test_hips_variable_means_nothing_to_nvidias_gpus() -> None:
