@@ -63,6 +63,11 @@ class RunFiles:
         return self.root / "best"
 
     @property
+    def packages(self) -> Path:
+        """The working directories of jobs, as archives."""
+        return self.root / "packages"
+
+    @property
     def token(self) -> Path:
         return self.root / ".token"
 

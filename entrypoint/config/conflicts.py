@@ -16,6 +16,7 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _debuggers(settings)
     yield from _ports(settings)
     yield from _services(settings)
+    yield from _jobs(settings)
     yield from _left_out(settings)
 
 
@@ -70,6 +71,14 @@ def _services(settings: Settings) -> Iterator[Fault]:
             remedy = f"set {name}_URL to where the server answers"
             value = shown(raw, settings.secrets)
             yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
+
+
+def _jobs(settings: Settings) -> Iterator[Fault]:
+    """A runtime environment is a command's."""
+    if settings.runtime_env and settings.recipe != "command":
+        problem = f"is set, and the recipe is {settings.recipe}, which takes none"
+        remedy = "set ROLLCALL_RECIPE=command, or leave it out"
+        yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
 
 
 def _left_out(settings: Settings) -> Iterator[Fault]:

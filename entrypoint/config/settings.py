@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from contract.redaction import redact, secret_texts
 from entrypoint.config import parsers as parse
+from entrypoint.config import runtime_env
 from entrypoint.config.parsers import DebugRay, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
@@ -104,6 +106,15 @@ class Settings:
         "The job's arguments, quoted as in a shell; what follows the image's name does the same.",
         default=(),
         shown="–",
+    )
+    runtime_env: dict[str, Any] = variable(
+        "ROLLCALL_RUNTIME_ENV",
+        runtime_env.parsed,
+        "Ray's runtime environment of a `command`, as JSON or YAML:"
+        ' `{"pip": ["einops"], "env_vars": {"LEVEL": "2"}}`.',
+        default={},
+        shown="–",
+        secret=True,
     )
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",
@@ -300,7 +311,8 @@ class Settings:
     def secrets(self) -> frozenset[str]:
         """The texts that no message and no page may show."""
         given = (secret.reveal() for secret in (self.wandb_api_key, self.token) if secret)
-        return secret_texts(self.environ) | frozenset(given)
+        of_job = secret_texts(self.runtime_env.get("env_vars", {}))
+        return secret_texts(self.environ) | of_job | frozenset(given)
 
     @property
     def ray_dir(self) -> Path:

@@ -104,7 +104,7 @@ class Attempt:
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
         try:
-            self.jobs.submit(plan.submission, command.argv, command.env, run.inbox.stop)
+            self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
             return AttemptResult(status="FAILED", message=str(error))
         threading.Thread(target=self._follow, name="follow-job", daemon=True).start()

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from entrypoint.job import job_log
+from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
 from entrypoint.net.http import direct
 
@@ -57,6 +59,7 @@ class JobClient:
 
         `secrets`: masked in that output, as is the token.
         """
+        self._dashboard = dashboard
         self._ray_dir = ray_dir
         self._secrets = frozenset({token, *secrets})
         self._http = httpx.Client(
@@ -69,20 +72,29 @@ class JobClient:
     def submit(
         self,
         submission_id: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
+        command: JobCommand,
         stop: threading.Event,
     ) -> None:
-        """Start `argv` on the head, in this process's directory, with `env` added.
+        """Start the command on the head: in this process's directory, or in its `working_dir`.
 
         Retried while Ray says that it is not ready ("No available agent to submit job").
 
         Raises JobRefusedError, GaveUpError, InterruptedWaitError.
         """
-        body = {"entrypoint": command_line(argv, env), "submission_id": submission_id}
+        body: dict[str, Any] = {"submission_id": submission_id}
+        environment = dict(command.runtime_env)
+        directory = None if "working_dir" in environment else Path.cwd()
+        body["entrypoint"] = command_line(command.argv, command.env, directory)
+        package = Path(environment.get("working_dir", ""))
+        if package.is_absolute():
+            environment["working_dir"] = f"gcs://{package.name}"
+        if environment:
+            body["runtime_env"] = environment
 
         def post() -> None:
             try:
+                if package.is_absolute():
+                    self._upload(package)
                 answer = self._http.post("", json=body)
             except httpx.HTTPError as error:
                 raise wait.NotYetError(f"{error or type(error).__name__}") from None
@@ -92,6 +104,20 @@ class JobClient:
                 raise JobRefusedError(_last_line(answer.text))
 
         wait.until("Ray to take the job", post, timeout=SUBMIT_TIMEOUT_SECONDS, stop=stop)
+
+    def _upload(self, package: Path) -> None:
+        """Give Ray the archive, unless Ray has it. A new Ray has none.
+
+        Raises httpx.HTTPError, and JobRefusedError if the archive is gone.
+        """
+        url = f"{self._dashboard}/api/packages/gcs/{package.name}"
+        if self._http.get(url).is_success:
+            return
+        try:
+            content = package.read_bytes()
+        except OSError as error:
+            raise JobRefusedError(f"working_dir {package}: {error.strerror}") from None
+        self._http.put(url, content=content).raise_for_status()
 
     def info(self, submission_id: str) -> JobInfo:
         """Return the submission's status. Raises NotYetError if Ray does not answer."""
@@ -159,15 +185,16 @@ class JobClient:
             return False
 
 
-def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return one shell command that runs `argv` with `env` in this process's directory.
+def command_line(argv: Sequence[str], env: Mapping[str, str], directory: Path | None) -> str:
+    """Return one shell command that runs `argv` with `env` in `directory`; None: where Ray starts.
 
     The variables reach the driver alone, so that no runtime environment is needed. `exec` makes the
     driver, not a shell, receive the signals and give the exit code.
     """
     assignments = [f"{name}={value}" for name, value in sorted(env.items())]
     command = shlex.join(["env", *assignments, *argv] if assignments else argv)
-    return f"cd {shlex.quote(str(Path.cwd()))} && exec {command}"
+    there = f"cd {shlex.quote(str(directory))} && " if directory else ""
+    return f"{there}exec {command}"
 
 
 def _last_line(text: str) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from entrypoint.job.ray_jobs import JobClient
+from entrypoint.job.recipes.base import JobCommand
 from tests.support.control import TOKEN
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -28,7 +30,11 @@ class FakeRay:
     def __init__(self) -> None:
         self.refusals: list[tuple[int, str]] = []
         """What the next submissions are answered; then they are taken."""
-        self.submitted: list[dict[str, str]] = []
+        self.submitted: list[dict[str, Any]] = []
+        self.packages: dict[str, bytes] = {}
+        """Archives of working directories."""
+        self.brought: list[str] = []
+        """The names of archives, as often as they were brought."""
         self.stopped: list[str] = []
         self.status = "RUNNING"
         self.tokens: set[str | None] = set()
@@ -36,6 +42,7 @@ class FakeRay:
             Route("/api/jobs/", self._submit, methods=["POST"]),
             Route("/api/jobs/{id}", self._info),
             Route("/api/jobs/{id}/stop", self._stop, methods=["POST"]),
+            Route("/api/packages/gcs/{name}", self._package, methods=["GET", "PUT"]),
         ]
         self._server = uvicorn.Server(
             uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off")
@@ -65,6 +72,13 @@ class FakeRay:
         self.submitted.append(await request.json())
         return JSONResponse({"submission_id": self.submitted[-1]["submission_id"]})
 
+    async def _package(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if request.method == "PUT":
+            self.packages[name] = await request.body()
+            self.brought.append(name)
+        return Response(status_code=200 if name in self.packages else 404)
+
     async def _info(self, request: Request) -> Response:
         code = {"SUCCEEDED": 0, "FAILED": 3}.get(self.status)
         row = {"status": self.status, "message": None, "driver_exit_code": code}
@@ -86,4 +100,4 @@ def client(url: str, ray_dir: Path = NOWHERE) -> JobClient:
 
 
 def submit(ray: FakeRay, stop: threading.Event = NEVER) -> None:
-    client(ray.url).submit("one", ["python", "train.py"], {"STEP": "7"}, stop)
+    client(ray.url).submit("one", JobCommand(("python", "train.py"), {"STEP": "7"}), stop)

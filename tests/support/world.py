@@ -17,6 +17,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient, JobInfo
+from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
@@ -54,14 +55,13 @@ class ScriptedJobs:
     def submit(
         self,
         submission_id: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
+        command: JobCommand,
         stop: threading.Event,
     ) -> None:
         if stop.is_set():
             raise wait.InterruptedWaitError("asked to stop")
         self.ids.append(submission_id)
-        self.submitted.append(env)
+        self.submitted.append(command.env)
         self.stopped.clear()
 
     def follow(

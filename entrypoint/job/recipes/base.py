@@ -19,6 +19,8 @@ class JobCommand:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    """Ray's runtime environment. A `working_dir` of this machine is an archive."""
 
 
 class FilesGoneError(Exception):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from contract.progress import Progress
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.parsers import BY_A_SHELL
+from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes.base import FilesGoneError, JobCommand
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand
 from entrypoint.processes.programs import unshadowed
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
@@ -30,7 +33,7 @@ class AnyCommand:
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
             return (NO_JOB,)
-        found = [_shell_syntax(settings), _missing(settings.job[0])]
+        found = [_shell_syntax(settings), _missing(settings), _no_directory(settings)]
         return [sentence for sentence in found if sentence]
 
     def look_for_files(self, settings: Settings) -> None:
@@ -53,7 +56,7 @@ class AnyCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        return JobCommand(unshadowed(settings.job), env)
+        return JobCommand(unshadowed(settings.job), env, _packed(settings))
 
     def begins_at(self, settings: Settings) -> None:
         return None
@@ -75,10 +78,32 @@ class AnyCommand:
         return settings.service_timeout
 
 
-def _missing(program: str) -> str:
-    if shutil.which(program):
+def _missing(settings: Settings) -> str:
+    program = settings.job[0]
+    if shutil.which(program) or set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     return f"{program} is no program that this image has: give a command that it has"
+
+
+def _no_directory(settings: Settings) -> str:
+    if not working_dir.is_local(settings.runtime_env):
+        return ""
+    path = Path(settings.runtime_env["working_dir"])
+    return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
+
+
+def _packed(settings: Settings) -> Mapping[str, Any]:
+    """Return the runtime environment with a local working directory as an archive."""
+    row = dict(settings.runtime_env)
+    if working_dir.is_local(row):
+        packages = RunFiles(settings.run_dir).packages
+        packages.mkdir(exist_ok=True)
+        try:
+            row["working_dir"] = str(working_dir.pack(row, packages))
+        except working_dir.PackError as error:
+            raise ArgumentsError(str(error)) from None
+        row.pop("excludes", None)
+    return row
 
 
 def _shell_syntax(settings: Settings) -> str:

@@ -10,14 +10,16 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from entrypoint.job import ray_jobs
 from entrypoint.job.ray_jobs import JobInfo, JobRefusedError, command_line
+from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net.wait import GaveUpError, InterruptedWaitError, NotYetError
 from tests.support.control import TOKEN
-from tests.support.fake_ray import FakeRay, client, submit
+from tests.support.fake_ray import NEVER, FakeRay, client, submit
 
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
 
@@ -85,7 +87,42 @@ def test_a_stop_is_passed_on_and_does_not_fail_where_ray_is_gone(ray: FakeRay) -
 
 def test_the_command_runs_here_with_its_variables_as_the_very_process_that_was_started() -> None:
     code = "import json, os; print(json.dumps([os.getpid(), os.environ['NOTE'], os.getcwd()]))"
-    line = command_line([sys.executable, "-c", code], {"NOTE": "a 'b' $c"})
+    line = command_line([sys.executable, "-c", code], {"NOTE": "a 'b' $c"}, Path.cwd())
     shell = subprocess.Popen(["/bin/sh", "-c", line], cwd="/", stdout=subprocess.PIPE, text=True)
     output, _ = shell.communicate(timeout=20)
     assert json.loads(output) == [shell.pid, "a 'b' $c", os.getcwd()]  # noqa: PTH109
+
+
+def test_a_working_directory_is_brought_to_each_new_ray_once_and_is_where_the_job_starts(
+    ray: FakeRay, tmp_path: Path
+) -> None:
+    package = tmp_path / f"_ray_pkg_{'a' * 64}.zip"
+    package.write_bytes(b"PK")
+    environment = {"working_dir": str(package), "env_vars": {"LEVEL": "2"}}
+    command = JobCommand(("python", "train.py"), {"STEP": "7"}, environment)
+    for submission in ("one", "two"):
+        client(ray.url).submit(submission, command, NEVER)
+    assert ray.packages == {package.name: b"PK"}
+    assert ray.brought == [package.name]
+    body = json.loads(json.dumps(ray.submitted[0]))
+    assert body["entrypoint"] == "exec env STEP=7 python train.py"
+    assert body["runtime_env"] == {
+        "working_dir": f"gcs://{package.name}",
+        "env_vars": {"LEVEL": "2"},
+    }
+    ray.packages.clear()  # as of a Ray that was restarted
+    client(ray.url).submit("three", command, NEVER)
+    assert len(ray.brought) == 2
+
+
+def test_a_job_whose_archive_is_gone_is_refused(ray: FakeRay, tmp_path: Path) -> None:
+    gone = {"working_dir": str(tmp_path / "gone.zip")}
+    with pytest.raises(JobRefusedError, match=r"gone\.zip: No such file"):
+        client(ray.url).submit("one", JobCommand(("true",), runtime_env=gone), NEVER)
+
+
+def test_packages_alone_leave_the_job_in_the_nodes_directory(ray: FakeRay) -> None:
+    command = JobCommand(("true",), runtime_env={"pip": ["einops"]})
+    client(ray.url).submit("one", command, NEVER)
+    assert ray.submitted[0]["runtime_env"] == {"pip": ["einops"]}
+    assert ray.submitted[0]["entrypoint"] == f"cd {Path.cwd()} && exec true"

@@ -1,0 +1,104 @@
+"""A job's runtime environment in Ray's own words: working directory, packages, variables."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from entrypoint.config.variables import ParseError
+
+FIELDS = (
+    *("working_dir", "excludes", "env_vars", "pip", "uv", "conda"),
+    *("py_modules", "py_executable", "config"),
+)
+"""Ray's names of what a job may ask for. Ray itself ignores a name that it does not know."""
+OURS = re.compile(r"ROLLCALL_.*|RAY_(AUTH|ADDRESS|JOB).*")
+"""Variables of a job that Rollcall and Ray set."""
+REMOTE = re.compile(r"[a-z0-9]+://.+")
+PACKAGE = re.compile(r"_ray_pkg_[0-9a-f]{64}\.zip")
+"""Ray's name of an archive: a hash of its content."""
+NEEDS_INSTALL = ("pip", "uv", "conda", "working_dir", "py_modules", "py_executable")
+"""Fields that may bring programs which the image does not have."""
+
+
+def parsed(text: str, directory: Path = Path()) -> dict[str, Any]:
+    """Parse JSON or YAML, with the files of requirements that it names read. Raises ParseError.
+
+    `directory`: where its relative paths begin.
+    """
+    import yaml  # only if there is one: a node starts faster
+
+    remedy = 'give an object in JSON or YAML, such as {"pip": ["einops"]}'
+    try:
+        row = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise ParseError(f"is neither JSON nor YAML{where}", remedy) from None
+    if not isinstance(row, dict):
+        raise ParseError("is no object of fields", remedy)
+    for name in ("pip", "uv", "conda"):
+        if isinstance(file := row.get(name), str) and file.endswith((".txt", ".yaml", ".yml")):
+            row[name] = _content(name, directory / file)
+    if found := list(faults(row)):
+        raise ParseError("is wrong", "; ".join(found))
+    return row
+
+
+def _content(name: str, path: Path) -> Any:
+    """Return the packages that a file names, as Ray takes them. Raises ParseError."""
+    import yaml
+
+    try:
+        text = path.read_text()
+        return text.splitlines() if path.suffix == ".txt" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        problem = f"has {name}: {path}, which cannot be read ({reason})"
+        raise ParseError(problem, "name a file of requirements, or give a list") from None
+
+
+def faults(row: Mapping[str, Any]) -> Iterator[str]:
+    """Pure: yield a sentence for each fault of a runtime environment."""
+    for name in row:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(str(name), FIELDS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(FIELDS)}"
+            yield f"the runtime environment has no field {name}: {remedy}"
+    variables = row.get("env_vars", {})
+    if not isinstance(variables, Mapping) or not all(_are_texts(variables.items())):
+        yield 'env_vars is no object of texts: give {"NAME": "VALUE"}, numbers in quotes'
+    else:
+        for name in filter(OURS.fullmatch, variables):
+            yield f"env_vars sets {name}, which Rollcall sets for each job: leave it out"
+    excludes = row.get("excludes", [])
+    if not isinstance(excludes, list) or not all(isinstance(word, str) for word in excludes):
+        yield 'excludes is no list of patterns: give ["/data/", "*.bin"]'
+    for name in ("pip", "uv"):
+        if not isinstance(row.get(name, []), list | dict):
+            yield f'{name} is neither a list nor an object: give ["einops", "datasets==5.2.0"]'
+    if row.get("pip") and row.get("uv"):
+        yield "the runtime environment has pip and uv: give one of the two"
+    yield from _code_faults(row)
+
+
+def _are_texts(items: Any) -> Iterator[bool]:
+    return (isinstance(name, str) and isinstance(value, str) for name, value in items)
+
+
+def _code_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    directory, modules = row.get("working_dir"), row.get("py_modules", [])
+    if directory is not None and not isinstance(directory, str):
+        yield "working_dir is no text: give a directory, or a URI of an archive"
+    if not isinstance(modules, list) or not all(_is_remote(module) for module in modules):
+        yield (
+            "py_modules has something else than URIs of archives: put modules of your own into "
+            "working_dir, which is on the search path"
+        )
+
+
+def _is_remote(value: object) -> bool:
+    return isinstance(value, str) and REMOTE.fullmatch(value) is not None

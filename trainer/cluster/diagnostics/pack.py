@@ -1,0 +1,46 @@
+"""Makes the archive of a job's working directory, as `ray job submit` does.
+
+    python -m trainer.cluster.diagnostics.pack DIRECTORY --into FOLDER [--excludes JSON]
+
+Leaves out what `.gitignore`, `.rayignore` and the patterns in `excludes` name. Prints the archive's
+path; its name is a hash of the content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--excludes", type=json.loads, default=[])
+    options = parser.parse_args()
+    print(pack(options.directory, options.into, options.excludes))
+    return 0
+
+
+def pack(directory: Path, into: Path, excludes: list[str]) -> Path:
+    """Return the archive, in `into`; an archive itself is copied there. Raises OSError."""
+    # Ray's Python API has no such call without a cluster. It does nothing if the file is there.
+    from ray._private.runtime_env.packaging import create_package
+
+    with tempfile.TemporaryDirectory(dir=into) as temporary:
+        archive = Path(temporary) / "package.zip"
+        if directory.is_file():
+            shutil.copyfile(directory, archive)
+        create_package(str(directory), archive, include_gitignore=True, excludes=excludes)
+        with archive.open("rb") as file:
+            name = f"_ray_pkg_{hashlib.file_digest(file, 'sha256').hexdigest()}.zip"
+        return archive.replace(into / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
