@@ -51,6 +51,8 @@ RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
 FROM cpu-venv AS cpu
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
+# A node writes its token there, so that `docker exec NODE ray status` needs no flags.
+ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/tmp/rollcall-token
 RUN mkdir --mode=1777 /checkpoints /workspace \
  && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace
@@ -118,6 +120,8 @@ RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
 FROM cuda-venv AS cuda
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
+# A node writes its token there, so that `docker exec NODE ray status` needs no flags.
+ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/tmp/rollcall-token
 RUN mkdir --mode=1777 /checkpoints /workspace \
  && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace

@@ -99,6 +99,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
     began = time.monotonic()
     token = run_token.for_head(settings)
+    run_token.show_to_shells(settings, token)
     cluster = HeadRay(settings, me, token, inbox)
     skipped = differences.skipped_checks(settings)
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)

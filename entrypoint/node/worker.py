@@ -58,6 +58,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Stay in the cluster until the head announces the outcome; return the exit code."""
     try:
         token = run_token.for_worker(settings, inbox.stop)
+        run_token.show_to_shells(settings, token)
         env = ray_node.environment(settings, token)
         with (
             FdStore(ray_node.fd_store_path(settings)) as memory,
@@ -132,6 +133,7 @@ class _Membership:
                 if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
                     raise
                 self.token = other
+                run_token.show_to_shells(self.settings, other)
                 continue
             self._why_ended = ended.why if isinstance(ended, RayEnded) else ""
             match ended:

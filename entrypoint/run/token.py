@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
+import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from contract.os_errors import with_path
@@ -18,6 +21,10 @@ log = logging.getLogger(__name__)
 
 TOKEN = re.compile(rb"[!-~]{16,}")
 """Characters that an HTTP header can carry, and enough of them to resist guessing."""
+
+
+SHELLS = "/tmp/rollcall-token"
+"""The image has RAY_AUTH_TOKEN_PATH name this file, so that Ray's commands work in its shells."""
 
 
 def for_head(settings: Settings) -> str:
@@ -104,3 +111,30 @@ def for_client(settings: Settings) -> str | None:
         return _token_in(RunFiles(settings.run_dir).token)
     except OSError:
         return None
+
+
+def show_to_shells(settings: Settings, token: str) -> None:
+    """Write the token where `docker exec NODE ray status` looks for it, in a container of ours.
+
+    If it cannot be written, only such commands miss it.
+    """
+    if settings.environ.get("RAY_AUTH_TOKEN_PATH") != SHELLS:
+        return
+    path = Path(SHELLS)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+        Path(temporary).replace(path)
+    except OSError as error:
+        log.warning("Ray's own commands have no token here: %s: %s", path, error.strerror)
+
+
+def without_shells(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without the image's own token file, if no node of Rollcall has written it.
+
+    Ray would start no cluster of its own with a file that is missing.
+    """
+    ours = environ.get("RAY_AUTH_TOKEN_PATH") == SHELLS and not Path(SHELLS).exists()
+    left_out = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH") if ours else ()
+    return {name: value for name, value in environ.items() if name not in left_out}

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from entrypoint.run.token import SHELLS
 from tests.container.dockerfiles import stages
 from tests.support.repository import ROOT
 
@@ -18,6 +19,11 @@ def test_every_image_is_made_of_the_same_last_layers(target: str, stage: str) ->
     cpu = stages("Dockerfile")[f"cpu{stage}"]
     other = stages(TARGETS[target])[f"{target}{stage}"]
     assert other.replace(f"{target}-", "cpu-") == cpu
+
+
+def test_the_images_shells_look_for_the_token_where_nodes_write_it() -> None:
+    variables = f"ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={SHELLS}\n"
+    assert variables in stages("Dockerfile")["cpu"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
