@@ -63,8 +63,13 @@ class RunFiles:
         return self.root / "best"
 
     @property
+    def jobs(self) -> Path:
+        """The run directories of the jobs that were submitted to this cluster."""
+        return self.root / "jobs"
+
+    @property
     def packages(self) -> Path:
-        """The working directories of jobs, as archives."""
+        """The working directories of submitted jobs, as archives."""
         return self.root / "packages"
 
     @property

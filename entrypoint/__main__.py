@@ -13,13 +13,18 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.processes import programs
 
+NO_JOB = (
+    "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
+    "waits for jobs, start every node with `serve` and bring jobs with `rollcall submit`."
+)
+
 
 def main() -> int:
     return to_a_reader(_run)
 
 
 def _run() -> int:
-    environ = os.environ
+    environ: Mapping[str, str] = os.environ
     try:
         call = cli.parse(sys.argv[1:], recipe_takes_command=_recipe_takes_command(environ))
     except cli.UsageError as error:
@@ -48,9 +53,17 @@ def _run() -> int:
             from entrypoint.commands import plan
 
             return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
+        case "serve":
+            environ = {**environ, "ROLLCALL_SERVE": "1"}
     try:
+        if call.command in cli.REMOTE:
+            return _ask(call, environ)
         settings = read_settings(environ, call.arguments)
-        return _up(settings) if call.command == "up" else _ask(call, settings)
+        if call.command == "doctor":
+            from entrypoint.commands import doctor
+
+            return doctor.main(settings, call.as_json)
+        return _up(settings)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return ExitCode.USAGE
@@ -68,8 +81,10 @@ def _up(settings: Settings) -> int:
 
     role = decide(settings)
     is_head = isinstance(role, Head)
-    if is_head and (faults := recipes.load(settings.recipe).faults(settings)):
-        print("\n".join(faults), file=sys.stderr)
+    own_job = is_head and not settings.serve
+    if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
+        more = [NO_JOB] if settings.recipe == "builtin" and not settings.job else []
+        print("\n".join([*faults, *more]), file=sys.stderr)
         return ExitCode.USAGE
     console.set_up(settings)
     inbox = Inbox()
@@ -92,17 +107,34 @@ def _up(settings: Settings) -> int:
     return worker.serve(settings, warnings, inbox)
 
 
-def _ask(call: cli.Invocation, settings: Settings) -> int:
-    """A command that reads the run or the machine."""
-    from entrypoint.commands import doctor, remote
+def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
+    """A command that asks the head, or reads the run directory."""
+    from entrypoint.commands import arguments, jobs, logs, remote
+    from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError
+    from entrypoint.run import errors
 
+    options = arguments.parse(call.command, call.arguments)
+    if options.address:
+        environ = {**environ, "ROLLCALL_URL": options.address}
     answers = {
-        "doctor": doctor.main,
+        "submit": jobs.submit,
+        "list": jobs.list_jobs,
         "status": remote.status,
-        "logs": remote.logs,
+        "logs": logs.logs,
         "stop": remote.stop,
     }
-    return answers[call.command](settings, call.as_json)
+    try:
+        return answers[call.command](read_settings(environ), options)
+    except NoAnswerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(errors.describe(error), file=sys.stderr)
+        return ExitCode.RUN_DIR
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | SettingsError:

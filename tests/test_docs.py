@@ -1,7 +1,8 @@
 """Every example in the docs runs, and what the docs quote from the code is what the code says.
 
 A block fenced as ```sh run=LEVEL is executed line by line: `default` at once, `cluster` where Ray
-nodes may start, `server` in the background, `after` against the server before it.
+nodes may start, `server` in the background, `after` against the server before it, `jobs` against a
+head that waits for jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.run_context import RunContext
+from entrypoint.job.supervisor import Outcome
 from tests.support.doc_pages import with_variables
+from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.repository import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,13 +40,13 @@ def blocks(level: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(body: str, directory: Path) -> None:
+def run(body: str, directory: Path, **env: str) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for line in filter(None, body.splitlines()):
         done = subprocess.run(
             shlex.split(line),
             cwd=directory,
-            env=os.environ | {"PATH": path},
+            env=os.environ | {"PATH": path} | env,
             capture_output=True,
             text=True,
             timeout=300,
@@ -60,6 +64,17 @@ def test_an_example_runs(page: str, body: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "body"), blocks("cluster"))
 def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> None:
     run(body, tmp_path)
+
+
+def test_the_examples_of_jobs_run_against_a_head_that_waits_for_jobs(tmp_path: Path) -> None:
+    def act(context: RunContext) -> Outcome:
+        return until_stopped(context) if "sleep" in context.settings.job[-1] else finishes(context)
+
+    ((_, body),) = blocks("jobs")
+    with JobHead(tmp_path, python=act) as head:
+        run(body, tmp_path, **head.environment)
+        soon(lambda: head.state("job-2") == "stopped")
+        assert head.state("job-1") == "finished"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl here")

@@ -38,18 +38,25 @@ class WrongTokenError(Exception):
     """The head does not know this node's token."""
 
 
+class DeclinedError(Exception):
+    """The head does not do what a command asks for; the sentence is the head's."""
+
+
 class NoHeadError(wait.NotYetError):
     """What answers on the port is not a Rollcall head; a head may replace it later."""
 
 
 class ControlClient:
-    def __init__(self, host: str, port: int, token: str) -> None:
-        self._base = f"http://{host_port(host, port)}"
+    def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
+        """`url`: where the control port is reached from outside, instead of `host` and `port`."""
+        self._base = (url or f"http://{host_port(host, port)}").rstrip("/")
+        direct = httpx.HTTPTransport(socket_options=KEEPALIVE)
         self._http = httpx.Client(
             base_url=self._base,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-            transport=httpx.HTTPTransport(socket_options=KEEPALIVE),
+            # TLS hides the token from a proxy that the user's network needs.
+            transport=None if self._base.startswith("https:") else direct,
         )
 
     def close(self) -> None:
@@ -79,12 +86,14 @@ class ControlClient:
         return answer.is_success
 
     def command(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """Return the head's answer to a command. Raises as `ask` does."""
+        """Return the head's answer to a command. Raises DeclinedError, and as `ask` does."""
         answer = self.ask(method, path, **options)
-        if not answer.is_success:
-            raise self._no_head(answer)
         row: dict[str, Any] = answer.json()
-        return row
+        if answer.is_success:
+            return row
+        if isinstance(why := row.get("error"), str):
+            raise DeclinedError(why)
+        raise self._no_head(answer)
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return an answer whose body is a JSON object.
@@ -107,7 +116,7 @@ class ControlClient:
         path, status = answer.request.url.path, answer.status_code
         return NoHeadError(
             f"what answers at {self._base} is no head ({path} gives {status}): "
-            "is ROLLCALL_CONTROL_PORT right?"
+            "is ROLLCALL_CONTROL_PORT right? (Ray's dashboard, 8265, is another port)"
         )
 
     def watch(
@@ -162,9 +171,10 @@ class ControlClient:
                 return JoinAgain()
             if row["outcome"] != "running":
                 return HeadSaid(row["outcome"], row["exit_code"])
-            if row["stacks_of"] > stacks_of:
+            if row["stacks_of"] != stacks_of:  # the next job's attempts count from 1 again
                 stacks_of = row["stacks_of"]
-                put(StacksAsked(stacks_of))
+                if stacks_of:
+                    put(StacksAsked(stacks_of))
 
 
 def _is_object(answer: httpx.Response) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,7 @@ NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
 Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
 Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^\P{Cc}*$")]
 """Text without control characters, because consoles show it."""
+Text = Annotated[str, StringConstraints(max_length=2**17, pattern=r"^[^\x00]*$")]
 Lines = Annotated[list[Line], Field(max_length=256)]
 Amount = Annotated[float, Field(ge=0, le=2**63)]
 Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
@@ -55,6 +56,15 @@ class CheckIn(BaseModel):
     oom_kills: Count = 0
 
 
+class Submission(BaseModel):
+    """A job for the queue."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    job: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    runtime_env: dict[str, Any] = {}
+
+
 class Question(BaseModel):
     """The query of /v1/outcome."""
 
@@ -78,6 +88,14 @@ def node_info(body: bytes) -> NodeInfo:
     return NodeInfo(**dict(check_in))
 
 
+def submission(body: bytes) -> Submission:
+    """Parse a submission. Raises ValueError, which names the wrong fields."""
+    try:
+        return Submission.model_validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_describe(error, "the submission")) from None
+
+
 Query = TypeVar("Query", Question, Departure)
 
 
@@ -89,8 +107,8 @@ def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:
         raise ValueError(_describe(error)) from None
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, whole: str = "the check-in") -> str:
     rows = error.errors(include_url=False, include_context=False, include_input=False)
-    places = (".".join(map(str, row["loc"])) or "the check-in" for row in rows)
+    places = (".".join(map(str, row["loc"])) or whole for row in rows)
     text = "; ".join(f"{place}: {row['msg']}" for place, row in zip(places, rows, strict=True))
     return text[:MOST_SHOWN]

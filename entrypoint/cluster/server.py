@@ -19,6 +19,7 @@ from typing import Any
 
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -30,6 +31,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import connections, prometheus, storage_proof
 from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.event_stream import follow
+from entrypoint.cluster.job_routes import JobRoutes, explain
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
@@ -58,6 +60,7 @@ class ControlServer:
         self._observer = observer
         self._run = run
         self._reads = StorageReads()
+        self.jobs = JobRoutes(run, self._reads)
         self._html = (files("entrypoint.cluster") / "page.html").read_text()
         self.phase = "starting"
         self.sentence = ""
@@ -149,12 +152,13 @@ class ControlServer:
 
     def state(self) -> dict[str, Any]:
         """Return the state for programs and the page. Raises OSError from storage."""
-        progress = Progress.read(self._run.progress)
+        progress = Progress.read(self.jobs.shown_files.progress)
         return {
             **self._registry.state(),
             "incarnation": self.incarnation,
             "phase": self.phase,
             "sentence": self.sentence,
+            "job": self.jobs.shown,
             "progress": progress and progress.as_dict(),
             "outcome": self._outcome,
         }
@@ -198,9 +202,14 @@ class ControlServer:
                 Route("/v1/events", self._events),
                 Route("/v1/stop", self._stop, methods=["POST"]),
                 Route("/v1/leave", self._leave, methods=["POST"]),
+                *self.jobs.routes(),
             ],
             middleware=[Middleware(BearerToken, token=token)],
-            exception_handlers={OSError: self._not_now, lease.SupersededError: self._not_now},
+            exception_handlers={
+                OSError: self._not_now,
+                lease.SupersededError: self._not_now,
+                HTTPException: explain,
+            },
         )
 
     def _not_now(self, request: Request, error: Exception) -> Response:
@@ -293,7 +302,8 @@ class ControlServer:
         return JSONResponse({**answer, "incarnation": self.incarnation})
 
     async def _events(self, request: Request) -> Response:
-        return EventSourceResponse(follow(self._run.journal, self._reads, self._closing))
+        journal = self.jobs.files_of(request).journal
+        return EventSourceResponse(follow(journal, self._reads, self._closing))
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(prometheus.text(await self._reads.ask(self.state)))

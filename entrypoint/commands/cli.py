@@ -9,15 +9,22 @@ from dataclasses import dataclass
 
 COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
+    "serve": "run this node without a job: the cluster waits for jobs that `submit` brings",
     "plan": "say what this node would do, and do nothing",
     "doctor": "check this node",
-    "status": "what the head knows: nodes, progress, outcome",
-    "logs": "the end of every log file of the run",
+    "submit": "bring a job to a cluster that waits for jobs: submit [--no-wait] -- python train.py",
+    "list": "the jobs of a cluster, oldest first",
+    "status": "what the head knows: nodes, progress, outcome; status JOB; --watch",
+    "logs": "the end of every log of the run; logs [--follow] NODE or JOB",
     "report": "the flight record of a run: report RUN [--json] [--html FILE]",
-    "stop": "ask the head to save and to stop",
+    "stop": "ask the head to save and to stop; stop JOB ends one job",
     "prepare": "make the data and the model of a task: prepare arithmetic --out DIR",
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
+
+
+REMOTE = ("submit", "list", "status", "logs", "stop")
+"""Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,14 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     first, rest = words[0], tuple(words[1:])
     if first in ("-h", "--help", "help"):
         return Invocation("help")
-    if first in ("up", "prepare", "demo", "report"):
-        return Invocation(first, rest[1:] if rest[:1] == ("--",) else rest)
+    if first in ("up", "prepare", "demo", "report", *REMOTE):
+        own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
+        return Invocation(first, own)
+    if first == "serve":
+        if rest:
+            problem = "its jobs come by `rollcall submit`; `up` runs a job of its own"
+            raise UsageError(f"serve does not take {' '.join(rest)}: {problem}")
+        return Invocation(first)
     if first in COMMANDS:
         return _reader(first, rest)
     if first == "--":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands import remote
+from entrypoint.commands import head_client
 from entrypoint.config import role
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.preflight.ports import living
@@ -46,8 +46,8 @@ def main(settings: Settings, as_json: bool) -> int:
 def of_head(settings: Settings) -> dict[str, Any] | None:
     """Return the head's state; None if no head answers or accepts this node's token."""
     try:
-        return remote.ask(settings, "GET", "/v1/state", timeout=HEAD_SECONDS)
-    except remote.NoAnswerError:
+        return head_client.ask(settings, "GET", "/v1/state", timeout=HEAD_SECONDS)
+    except head_client.NoAnswerError:
         return None
 
 

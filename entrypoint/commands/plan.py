@@ -55,8 +55,8 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
-    if not settings.job and settings.recipe == "builtin":  # the role alone is asked for
-        return _row(**given)
+    if settings.serve or (not settings.job and settings.recipe == "builtin"):
+        return _row(**given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
         return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
@@ -122,7 +122,7 @@ def _given(settings: Settings) -> dict[str, Any]:
         "node_name": settings.node_name,
         "node_address": settings.node_address,
         "recipe": settings.recipe,
-        "job": redact(shlex.join(settings.job), settings.secrets),
+        "job": redact(shlex.join(settings.job), settings.secrets) or _waits(settings),
         "run_dir": str(settings.run_dir),
         "platform": settings.platform.name,
         "ports": {
@@ -135,6 +135,10 @@ def _given(settings: Settings) -> dict[str, Any]:
         "token": MASK if settings.token else None,
         "sources": role.sources(settings),
     }
+
+
+def _waits(settings: Settings) -> str:
+    return "waits for rollcall submit" if settings.serve else ""
 
 
 def _print_text(row: dict[str, Any]) -> None:

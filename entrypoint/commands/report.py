@@ -8,21 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
 
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles, write_atomically
+from entrypoint.commands.arguments import Parser
 from entrypoint.run.flight_record import html, text
 from entrypoint.run.flight_record.record import NothingToReportError, from_journal
-
-
-class _Parser(argparse.ArgumentParser):
-    """Exits with 64 on a usage error, as all commands do."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="rollcall report", description=__doc__)
+    parser = Parser(prog="rollcall report", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page there")

@@ -107,6 +107,14 @@ class Settings:
         default=(),
         shown="–",
     )
+    serve: bool = variable(
+        "ROLLCALL_SERVE",
+        parse.boolean,
+        "1: the head runs no job of its own; it waits for jobs that `rollcall submit` brings, as"
+        " the command `serve` does.",
+        default=False,
+        shown="0",
+    )
     runtime_env: dict[str, Any] = variable(
         "ROLLCALL_RUNTIME_ENV",
         runtime_env.parsed,
@@ -115,6 +123,13 @@ class Settings:
         default={},
         shown="–",
         secret=True,
+    )
+    url: str | None = variable(
+        "ROLLCALL_URL",
+        parse.url,
+        "Where `status`, `logs`, `stop`, `submit` and `list` find the head's control port from"
+        " outside: `http://HOST:8267`, or a proxy's URL.",
+        shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",

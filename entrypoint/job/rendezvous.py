@@ -252,7 +252,12 @@ class Rendezvous:
         self._restart_ray()
 
     def _restart_ray(self) -> None:
-        # By itself, the workers' Ray notices only after a minute that the head's Ray is new.
-        self.run.control.new_incarnation()
-        self.cluster.revive()
-        self.run.inbox.forget(RayEnded)  # a message about the Ray that is gone
+        restart_ray(self.run, self.cluster)
+
+
+def restart_ray(run: RunContext, cluster: Cluster) -> None:
+    """Restart Ray on all nodes. Raises RayFailedError."""
+    # By itself, the workers' Ray notices only after a minute that the head's Ray is new.
+    run.control.new_incarnation()
+    cluster.revive()
+    run.inbox.forget(RayEnded)  # a message about the Ray that is gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -20,6 +20,8 @@ class RunContext:
     journal: Journal
     control: ControlServer
     inbox: Inbox
+    job: str = field(init=False, default="")
+    """The submitted job's id; "" if the head runs a job of its own."""
 
     @property
     def files(self) -> RunFiles:

@@ -136,7 +136,8 @@ class Supervisor:
             job = run.recipe.going_on(job)
         named = run.recipe.begins_at(job)
         resume_from = named or run.recipe.latest(run.settings.run_dir)
-        submission = f"rollcall-{run.control.incarnation}-{number}"
+        own = f"{run.job}-" if run.job else ""
+        submission = f"rollcall-{run.control.incarnation}-{own}{number}"
         run.control.phase = "training"
         run.control.ask_for_stacks(0)
         added = job.job[len(run.settings.job) + 1 :]

@@ -19,6 +19,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import resume_check
+from entrypoint.job.job_loop import JobLoop
+from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Rendezvous
@@ -55,7 +57,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 return ExitCode.FINISHED
             # The first event of each head: readers take the epoch of those that follow from it.
-            journal.record("start", _start_sentence(role), incarnation=lease.incarnation)
+            journal.record("start", _start_sentence(settings, role), incarnation=lease.incarnation)
             run_identity.record_difference(settings, begun, journal)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
@@ -124,13 +126,25 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
-        jobs = JobClient(cluster.dashboard, token, settings.ray_dir, settings.secrets)
         ray = sockets.host_port(me.address, settings.ray_port)
-        collective = CollectiveCheck(settings, ray, env)
-        rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
+
+        def supervise(run: RunContext) -> Outcome:
+            collective = CollectiveCheck(run.settings, ray, env)
+            rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
+            jobs = JobClient(cluster.dashboard, token, settings.ray_dir, run.settings.secrets)
+            return Supervisor(run, rendezvous, jobs).supervise()
+
         try:
             cluster.wait_ready()
-            outcome = Supervisor(run, rendezvous, jobs).supervise()
+            if settings.serve:
+                queue = JobQueue(settings, journal, inbox)
+                control.jobs.desk = queue
+                log.info(
+                    "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
+                )
+                outcome = JobLoop(run, queue, cluster).serve(supervise)
+            else:
+                outcome = supervise(run)
         except Exception as error:
             outcome = Outcome.of_error(error, settings.run_dir)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
@@ -150,8 +164,10 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
     return None
 
 
-def _start_sentence(role: Head) -> str:
+def _start_sentence(settings: Settings, role: Head) -> str:
+    jobs = " and for jobs (rollcall submit)" if settings.serve else ""
     if role.expected_workers == 0:
-        return "this is the head of a cluster of one node (EXPECTED_WORKERS=0)"
+        waits = "; it waits for jobs (rollcall submit)" if settings.serve else ""
+        return f"this is the head of a cluster of one node (EXPECTED_WORKERS=0){waits}"
     noun = "worker" if role.expected_workers == 1 else "workers"
-    return f"this is the head; it waits for {role.expected_workers} {noun}"
+    return f"this is the head; it waits for {role.expected_workers} {noun}{jobs}"

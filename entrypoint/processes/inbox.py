@@ -14,6 +14,8 @@ from types import FrameType
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     why: str
+    job: str = ""
+    """The submitted job that is to stop; "" if the node itself is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,16 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.stop = threading.Event()
-        """Set once this node was asked to stop: what waits elsewhere sees it at once."""
+        """Set once this node, or its present job, was asked to stop: all waits end at once."""
+        self.node_stop: StopAsked | None = None
+        """The first request to stop the node itself."""
+        self._node_stopping = threading.Event()
 
     def put(self, message: Message) -> None:
         if isinstance(message, StopAsked):
+            if not message.job:
+                self.node_stop = self.node_stop or message
+                self._node_stopping.set()
             self.stop.set()
         self._queue.put(message)
 
@@ -104,6 +112,19 @@ class Inbox:
                 kept.append(message)
         for message in kept:
             self._queue.put(message)
+
+    def after_job(self) -> None:
+        """Drop the messages about a submitted job that is over, so that the next can begin."""
+        kept = []
+        while (message := self.take(timeout=0)) is not None:
+            of_job = isinstance(message, StopAsked) and message.job
+            if not of_job and not isinstance(message, JobEnded):
+                kept.append(message)
+        for message in kept:
+            self._queue.put(message)
+        self.stop.clear()
+        if self.node_stop:  # looked at last: it is noted before `stop` is set
+            self.stop.set()
 
     def listen_to_signals(self) -> None:
         """Turn signals into messages, in a thread of its own.
@@ -131,7 +152,7 @@ class Inbox:
 
         def watch() -> None:
             while not path.exists():
-                if self.stop.wait(FILE_POLL_SECONDS):
+                if self._node_stopping.wait(FILE_POLL_SECONDS):
                     return
             self.put(StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)"))
 

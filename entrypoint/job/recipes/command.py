@@ -23,7 +23,8 @@ OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
 """A word that a shell would have consumed as syntax, unless it was quoted."""
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
-    "give the command after the image's name, or in ROLLCALL_JOB."
+    "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
+    "jobs, start every node with `serve` and bring jobs with `rollcall submit`."
 )
 
 

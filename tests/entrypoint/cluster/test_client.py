@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,8 @@ from entrypoint.cluster import roll
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import doctor, remote
+from entrypoint.commands.arguments import parse
+from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -60,8 +63,7 @@ NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"d
 @pytest.mark.parametrize("command", [remote.status, remote.stop])
 def test_a_command_says_that_what_answers_is_no_head(
     stranger: Stranger,
-    capsys: pytest.CaptureFixture[str],
-    command: Callable[[Settings, bool], int],
+    command: Callable[[Settings, argparse.Namespace], int],
     status: int,
     body: str,
 ) -> None:
@@ -73,8 +75,10 @@ def test_a_command_says_that_what_answers_is_no_head(
             "ROLLCALL_CONTROL_PORT": str(port),
         }
     )
-    assert command(settings, False) == 69
-    said = capsys.readouterr().err
+    with pytest.raises(NoAnswerError) as caught:
+        command(settings, parse("status", []))
+    assert caught.value.exit_code == 69
+    said = str(caught.value)
     assert said.startswith(f"what answers at http://127.0.0.1:{port} is no head (/v1/")
     assert f"gives {status}): is ROLLCALL_CONTROL_PORT right?" in said
     assert doctor.of_head(settings) is None

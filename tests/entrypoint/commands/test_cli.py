@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli
 from entrypoint.commands.cli import COMMANDS, Invocation, UsageError, parse
+from entrypoint.config.read import read_settings
 
 
 @pytest.mark.parametrize(
@@ -26,8 +28,11 @@ from entrypoint.commands.cli import COMMANDS, Invocation, UsageError, parse
         ("plan --json", Invocation("plan", (), as_json=True)),
         ("plan --json -- --pretrain m", Invocation("plan", ("--pretrain", "m"), as_json=True)),
         ("doctor --json", Invocation("doctor", (), as_json=True)),
+        ("serve", Invocation("serve")),
         ("status", Invocation("status")),
-        ("logs --json", Invocation("logs", (), as_json=True)),
+        ("logs --json", Invocation("logs", ("--json",))),
+        ("submit --no-wait -- a --b", Invocation("submit", ("--no-wait", "--", "a", "--b"))),
+        ("submit -- --pretrain m", Invocation("submit", ("--", "--pretrain", "m"))),
         ("stop", Invocation("stop")),
         ("prepare arithmetic --out d", Invocation("prepare", ("arithmetic", "--out", "d"))),
         ("demo --crash", Invocation("demo", ("--crash",))),
@@ -64,9 +69,9 @@ def test_with_the_command_recipe_a_misspelt_command_is_not_the_job(words: str, m
     ("words", "said"),
     [
         ("statsu", "did you mean status?"),
-        ("qqqqqq", "the commands are up, plan, doctor"),
-        ("status now", "status does not take now; it takes --json"),
-        ("stop --force", "stop does not take --force"),
+        ("qqqqqq", "the commands are up, serve, plan, doctor"),
+        ("doctor now", "doctor does not take now; it takes --json"),
+        ("serve --pretrain m", "serve does not take --pretrain m: its jobs come by"),
     ],
 )
 def test_words_that_mean_nothing_are_answered_with_what_would(words: str, said: str) -> None:
@@ -101,6 +106,15 @@ def test_words_that_mean_nothing_end_with_64_and_one_line() -> None:
     assert done.stderr.splitlines() == [
         "statsu is neither a command nor a program in this image: did you mean status?"
     ]
+
+
+@pytest.mark.parametrize("recipe", ["builtin", "command"])
+def test_a_head_without_a_job_says_how_to_have_a_cluster_that_waits_for_jobs(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = read_settings({"RAY_WORKER": "0", "ROLLCALL_RECIPE": recipe})
+    assert entrypoint._up(settings) == 64
+    assert "start every node with `serve` and bring jobs with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,11 @@ def test_a_job_that_cannot_run_is_a_fault(
     assert "nosuchprogram is no program" in capsys.readouterr().err
 
 
+def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:
+    row = plan.plan(read_settings({"ROLLCALL_SERVE": "1", "ROLLCALL_RECIPE": "command"}))
+    assert (row["role"], row["job"], row["faults"]) == ("head", "waits for rollcall submit", [])
+
+
 def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:
     given = job(tmp_path, model=str(write_files(tmp_path / "model")))
     layout = plan.plan(read_settings({}, given))["layout"]

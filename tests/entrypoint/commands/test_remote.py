@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import ControlServer
-from entrypoint.commands import remote
+from entrypoint.commands import logs, remote
+from entrypoint.commands.arguments import parse
+from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
@@ -29,7 +32,7 @@ STOPPED = Outcome("stopped", ExitCode.STOPPED, "SIGTERM")
 RECIPE = recipes.load("command")
 NO_CONTROL = cast(ControlServer, None)
 """What is written down at the end asks nothing of it."""
-Command = Callable[[Settings, bool], int]
+Command = Callable[[Settings, argparse.Namespace], int]
 
 
 def lived(run: RunFiles, *outcomes: Outcome | None) -> None:
@@ -65,12 +68,12 @@ def test_status_and_stop_tell_the_outcome(
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, None, outcome)
-    assert command(settings(run), False) == 0
+    assert command(settings(run), parse("status", [])) == 0
     assert capsys.readouterr().out == (
         f"the run has ended ({outcome.name}, exit code {int(outcome.exit_code)}): "
         f"{outcome.sentence}\n24 steps, 2 attempts\n"
     )
-    assert command(settings(run), True) == 0
+    assert command(settings(run), parse("status", ["--json"])) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["phase"] == "ended"
     assert row["outcome"] == {"outcome": outcome.name, "exit_code": outcome.exit_code}
@@ -82,22 +85,23 @@ def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, None)
-    assert remote.logs(settings(run), False) == 0
+    assert logs.logs(settings(run), parse("logs", [])) == 0
     assert capsys.readouterr().out == "==> head.log\na line\n\n"
     lived(run, FINISHED)
-    assert remote.logs(settings(run), False) == 0
+    assert logs.logs(settings(run), parse("logs", [])) == 0
     said = capsys.readouterr().out
     assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended (finished")
 
 
 @pytest.mark.parametrize("lives", [(), (None,), (STOPPED, None)])
 def test_a_run_that_was_started_again_since_or_has_no_outcome_has_not_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lives: tuple[Outcome | None, ...]
+    tmp_path: Path, lives: tuple[Outcome | None, ...]
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, *lives)
-    assert remote.status(settings(run), False) == ExitCode.UNREACHABLE
-    assert "no head answers" in capsys.readouterr().err
+    with pytest.raises(NoAnswerError, match="no head answers") as caught:
+        remote.status(settings(run), parse("status", []))
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
 
 
 def test_the_head_of_another_run_on_the_port_hides_no_outcome(
@@ -110,7 +114,7 @@ def test_the_head_of_another_run_on_the_port_hides_no_outcome(
     with other.control:
         mine = settings(run, other.port)
         asked = read_settings({**mine.environ, "ROLLCALL_TOKEN": "the-token-of-this-run"})
-        assert remote.status(asked, False) == 0
+        assert remote.status(asked, parse("status", [])) == 0
     assert "finished" in capsys.readouterr().out
 
 
@@ -120,5 +124,5 @@ def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
     run = RunFiles(tmp_path)
     lived(run, FINISHED)
     run.result.write_bytes(b"\xff")
-    assert remote.status(settings(run), False) == 0
+    assert remote.status(settings(run), parse("status", [])) == 0
     assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"

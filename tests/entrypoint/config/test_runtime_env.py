@@ -18,6 +18,19 @@ def test_json_and_yaml_say_the_same() -> None:
     assert parsed("pip: [einops]\nenv_vars: {LEVEL: '2'}\nexcludes:\n  - /data/\n") == row
 
 
+def test_the_file_of_verls_guide_is_read_as_it_is() -> None:
+    text = (
+        'working_dir: ./\nexcludes: ["/.git/"]\n'
+        'env_vars:\n  TORCH_NCCL_AVOID_RECORD_STREAMS: "1"\npip:\n  - "peft"\n'
+    )
+    assert parsed(text) == {
+        "working_dir": "./",
+        "excludes": ["/.git/"],
+        "env_vars": {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"},
+        "pip": ["peft"],
+    }
+
+
 def test_a_file_of_requirements_is_read_beside_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("einops\ndatasets==5.2.0\n")
     assert parsed("pip: requirements.txt", tmp_path) == {"pip": ["einops", "datasets==5.2.0"]}
@@ -67,6 +80,8 @@ def test_a_variable_gives_the_environment_of_the_heads_own_command(tmp_path: Pat
             (),
             "is set, and the recipe is builtin, which takes none",
         ),
+        ({"ROLLCALL_SERVE": "1"}, ("--pretrain", "m"), "waits for jobs, and the command line has"),
+        ({"ROLLCALL_SERVE": "1", "ROLLCALL_JOB": "a"}, (), "waits for jobs, and ROLLCALL_JOB has"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

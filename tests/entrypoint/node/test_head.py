@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +17,18 @@ from contract import lease as contract_lease
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint import __main__ as entrypoint
+from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.node import head, ray_node
 from entrypoint.node.ray_head import HeadRay
-from entrypoint.processes.inbox import Inbox
+from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import lease
 from entrypoint.run.journal import Journal
+from tests.support.control import answers
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -38,17 +43,18 @@ def taken() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
+def variables(run: RunFiles, port: int) -> dict[str, str]:
+    return {
+        "ROLLCALL_RUN_DIR": str(run.root),
+        "ROLLCALL_RECIPE": "command",
+        "ROLLCALL_CONTROL_PORT": str(port),
+        "ROLLCALL_NODE_NAME": f"head-{os.getpid()}",
+        "ROLLCALL_RAY_TEMP_DIR": f"/tmp/rollcall-head-{os.getpid()}",
+    }
+
+
 def serve(run: RunFiles, port: int, *job: str) -> int:
-    settings = read_settings(
-        {
-            "ROLLCALL_RUN_DIR": str(run.root),
-            "ROLLCALL_RECIPE": "command",
-            "ROLLCALL_CONTROL_PORT": str(port),
-            "ROLLCALL_NODE_NAME": f"head-{os.getpid()}",
-            "ROLLCALL_RAY_TEMP_DIR": f"/tmp/rollcall-head-{os.getpid()}",
-        },
-        job,
-    )
+    settings = read_settings(variables(run, port), job)
     return head.serve(settings, Head(0, 0, "a test"), (), Inbox())
 
 
@@ -122,7 +128,7 @@ def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int
 def test_a_token_that_was_given_is_not_written_down(
     run: RunFiles, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head, "_start_sentence", lambda _: "begun with correct-horse-battery")
+    monkeypatch.setattr(head, "_start_sentence", lambda *_: "begun with correct-horse-battery")
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_CONTROL_PORT": str(taken)}
     settings = read_settings(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
     head.serve(settings, Head(0, 0, "a test"), (), Inbox())
@@ -132,15 +138,56 @@ def test_a_token_that_was_given_is_not_written_down(
     assert "correct-horse-battery" not in written
 
 
-def test_a_run_is_finished_for_the_command_that_finished_it(
-    run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
-) -> None:
-    """From its start to its outcome in the journal, with a Ray that does nothing."""
+@pytest.fixture
+def idle_ray(run: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray that does nothing."""
     ray = run.root / "ray"
     ray.write_text("#!/bin/sh\nexec sleep 60\n")
     ray.chmod(0o755)
     monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
     monkeypatch.setattr(HeadRay, "wait_ready", lambda self: None)
+
+
+@pytest.mark.usefixtures("idle_ray")
+def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    led: list[tuple[str, tuple[str, ...]]] = []
+
+    def lead(supervisor: Supervisor) -> Outcome:
+        led.append((supervisor.run.job, supervisor.rendezvous.job.job))
+        return Outcome("finished", ExitCode.FINISHED, "the job has finished")
+
+    monkeypatch.setattr(Supervisor, "supervise", lead)
+    inbox, codes = Inbox(), list[int]()
+    environ = variables(run, free_port) | {"ROLLCALL_SERVE": "1"}
+    settings = read_settings(environ)
+
+    def live() -> None:
+        codes.append(head.serve(settings, Head(0, 0, "a test"), (), inbox))
+
+    living = threading.Thread(target=live)
+    living.start()
+    eventually(lambda: answers(free_port), 60)
+
+    def submitted() -> bool:
+        return entrypoint._ask(cli.parse(["submit", "--", "true", "1"]), environ) == 0
+
+    eventually(submitted, 60)
+    inbox.put(StopAsked("SIGTERM"))
+    living.join(60)
+    assert codes == [ExitCode.STOPPED]
+    assert led == [("job-1", ("true", "1"))]
+    kinds = [event["kind"] for event in read_events(run.journal)]
+    assert kinds == ["start", "job-submitted", "job-started", "job-ended", "outcome"]
+    assert json.loads((run.jobs / "job-1" / "result.json").read_text())["outcome"] == "finished"
+
+
+@pytest.mark.usefixtures("idle_ray")
+def test_a_run_is_finished_for_the_command_that_finished_it(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    """From its start to its outcome in the journal."""
     led: list[str] = []
 
     def ended(code: ExitCode, *job: str) -> int:

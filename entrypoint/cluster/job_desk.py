@@ -1,0 +1,34 @@
+"""What the control port asks of the queue of submitted jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class SubmissionError(Exception):
+    """A submission cannot be a job; `faults` has a sentence for each reason."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+class JobDesk(Protocol):
+    """Every method may be called from any thread. `submit` and `stop` wait for storage."""
+
+    def submit(self, words: Sequence[str], runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a job into the queue; return its row. Raises SubmissionError and OSError."""
+        ...
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all jobs, oldest first."""
+        ...
+
+    def row(self, job: str) -> dict[str, Any] | None:
+        """Return one job; None if there is none of that id."""
+        ...
+
+    def stop(self, job: str) -> None:
+        """End a job that is not over: at once, or after it has saved. Raises OSError."""
+        ...

@@ -1,0 +1,165 @@
+"""The control port's paths for submitted jobs, their working directories, and logs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.cluster.job_desk import JobDesk, SubmissionError
+from entrypoint.cluster.request_io import body_of
+from entrypoint.config.runtime_env import PACKAGE
+from entrypoint.run import log_files
+from entrypoint.run.reads import StorageReads
+
+MOST_BYTES = 2**20
+"""Limit for a submission without its working directory."""
+MOST_PACKAGE_BYTES = 500 * 2**20
+"""Limit for a working directory as an archive, as Ray's own."""
+NO_QUEUE = (
+    "this head runs the job that it was started with: start the head with `rollcall serve` for a "
+    "cluster that takes jobs"
+)
+
+
+@dataclass(slots=True)
+class JobRoutes:
+    run: RunFiles
+    reads: StorageReads
+    desk: JobDesk | None = None
+    """None if the head runs a job of its own."""
+    shown: str | None = None
+    """The submitted job that runs."""
+
+    @property
+    def shown_files(self) -> RunFiles:
+        """The files of the run that the page shows."""
+        return self._files(self.shown or "")
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/jobs", self._list),
+            Route("/v1/jobs", self._submit, methods=["POST"]),
+            Route("/v1/jobs/{job}", self._show),
+            Route("/v1/jobs/{job}/stop", self._stop, methods=["POST"]),
+            Route("/v1/packages/{name}", self._upload, methods=["PUT"]),
+            Route("/v1/logs", self._logs),
+            Route("/v1/logs/{name}", self._log),
+        ]
+
+    def files_of(self, request: Request) -> RunFiles:
+        """Return the files of the job that `?job=` names; without it, those of the head's run."""
+        job = request.query_params.get("job", "")
+        return self._files(self._row(job)["id"] if job else "")
+
+    def _files(self, job: str) -> RunFiles:
+        return RunFiles(self.run.jobs / job) if job else self.run
+
+    async def _list(self, request: Request) -> Response:
+        return JSONResponse({"jobs": self._taken().rows()})
+
+    async def _submit(self, request: Request) -> Response:
+        from entrypoint.cluster import request_format
+
+        desk = self._taken()
+        try:
+            asked = request_format.submission(await body_of(request, MOST_BYTES))
+            row = await asyncio.to_thread(desk.submit, asked.job, asked.runtime_env)
+        except SubmissionError as error:
+            return _refused(400, *error.faults)
+        except ValueError as error:
+            return _refused(400, str(error))
+        return JSONResponse(row, status_code=201)
+
+    async def _show(self, request: Request) -> Response:
+        row = self._row(request.path_params["job"])
+        look = partial(Progress.read, self._files(row["id"]).progress)
+        progress = await self.reads.ask(look)
+        return JSONResponse({**row, "progress": progress and progress.as_dict()})
+
+    async def _stop(self, request: Request) -> Response:
+        row = self._row(request.path_params["job"])
+        await asyncio.to_thread(self._taken().stop, row["id"])
+        return JSONResponse(self._row(row["id"]), status_code=202)
+
+    async def _upload(self, request: Request) -> Response:
+        """Keep the archive of a working directory until jobs need it."""
+        self._taken()
+        name = request.path_params["name"]
+        if not PACKAGE.fullmatch(name):
+            return _refused(400, f"{name} is no name of an archive")
+        directory = self.run.packages
+        temporary = directory / f".{name}.{os.urandom(4).hex()}"
+        try:
+            await asyncio.to_thread(directory.mkdir, exist_ok=True)
+            await _receive(request, temporary)
+            await asyncio.to_thread(temporary.replace, directory / name)
+        except ValueError as error:
+            return _refused(413, str(error))
+        finally:
+            await asyncio.to_thread(temporary.unlink, missing_ok=True)
+        return JSONResponse({"working_dir": str(directory / name)}, status_code=201)
+
+    async def _logs(self, request: Request) -> Response:
+        names = await self.reads.ask(partial(log_files.names, self.files_of(request).logs))
+        return JSONResponse({"logs": names})
+
+    async def _log(self, request: Request) -> Response:
+        """Answer with a piece of a log: its text, and the offset of the next piece."""
+        directory, name = self.files_of(request).logs, request.path_params["name"]
+        try:
+            offset = int(request.query_params.get("offset", "0"))
+        except ValueError:
+            return _refused(400, "offset is no whole number")
+        if name not in await self.reads.ask(partial(log_files.names, directory)):
+            return _refused(404, f"there is no log {name}")
+        piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
+        return JSONResponse(piece._asdict())
+
+    def _taken(self) -> JobDesk:
+        if self.desk is None:
+            raise HTTPException(409, NO_QUEUE)
+        return self.desk
+
+    def _row(self, job: str) -> Mapping[str, Any]:
+        row = self._taken().row(job)
+        if row is None:
+            known = ", ".join(row["id"] for row in self._taken().rows())
+            raise HTTPException(404, f"there is no job {job}: the jobs are {known or 'none yet'}")
+        return row
+
+
+def explain(request: Request, error: Exception) -> Response:
+    """Answer with the reason of an HTTPException."""
+    assert isinstance(error, HTTPException)
+    return _refused(error.status_code, error.detail)
+
+
+def _refused(status: int, *faults: str) -> Response:
+    return JSONResponse({"error": "\n".join(faults)}, status_code=status)
+
+
+async def _receive(request: Request, path: Path) -> None:
+    """Write the body to `path`. Raises ValueError if it is too long, and OSError."""
+    size = 0
+    with path.open("xb") as file:
+        async for part in request.stream():
+            size += len(part)
+            if size > MOST_PACKAGE_BYTES:
+                limit = MOST_PACKAGE_BYTES // 2**20
+                raise ValueError(
+                    f"the working directory has more than {limit} MiB as an archive: leave data "
+                    'out by .gitignore, or by --runtime-env-json \'{"excludes": ["/data"]}\''
+                )
+            await asyncio.to_thread(file.write, part)

@@ -1,0 +1,78 @@
+"""How a command asks the head, from inside and outside of the cluster."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from contract.exit_codes import ExitCode
+from entrypoint.cluster.client import ControlClient, DeclinedError, NoHeadError, WrongTokenError
+from entrypoint.config.role import host_to_ask
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+from entrypoint.run import token as run_token
+
+T = TypeVar("T")
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C has ended, as of other programs."""
+NEVER = threading.Event()
+
+
+class NoAnswerError(Exception):
+    """No head does what is asked for; the sentence says why, with a remedy."""
+
+    def __init__(self, sentence: str, exit_code: ExitCode) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
+    token = run_token.for_client(settings)
+    if token is None:
+        sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
+        raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
+    host = host_to_ask(settings)
+    client = ControlClient(host, settings.control_port, token, settings.url)
+    try:
+        return client.command(method, path, **options)
+    except DeclinedError as error:
+        raise NoAnswerError(str(error), ExitCode.USAGE) from None
+    except NoHeadError as error:
+        raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
+    except wait.NotYetError as error:
+        elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
+        remedy = elsewhere if host == "localhost" and settings.url is None else ""
+        raise NoAnswerError(f"no head answers: {error}{remedy}", ExitCode.UNREACHABLE) from None
+    except WrongTokenError as error:
+        raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
+    finally:
+        client.close()
+
+
+def patiently(settings: Settings, look: Callable[[], T]) -> T:
+    """Return what `look` returns; while the head does not answer, retry for ROLLCALL_HEAD_TIMEOUT.
+
+    Raises NoAnswerError.
+    """
+    try:
+        return look()
+    except NoAnswerError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        print(f"{error}; asking again", file=sys.stderr)
+
+    def again() -> T:
+        try:
+            return look()
+        except NoAnswerError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            raise wait.NotYetError(str(error)) from None
+
+    try:
+        return wait.until("the head", again, timeout=settings.head_timeout, stop=NEVER)
+    except wait.GaveUpError as error:
+        raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None

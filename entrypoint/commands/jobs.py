@@ -1,0 +1,114 @@
+"""`submit` and `list`: jobs for a cluster that waits for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from contract.exit_codes import ExitCode
+from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask, patiently
+from entrypoint.commands.logs import LogsOfHead, follow
+from entrypoint.commands.remote import job_sentences
+from entrypoint.config import runtime_env
+from entrypoint.config.settings import Settings
+from entrypoint.config.variables import ParseError
+from entrypoint.job import working_dir
+
+SUBMIT_SECONDS = 120.0
+"""The head reads the files that the job names, which may lie on slow storage."""
+UPLOAD_SECONDS = 600.0
+WIDEST = 60
+"""Characters of a job's words in the list."""
+
+
+def submit(settings: Settings, options: argparse.Namespace) -> int:
+    """Bring a job; show its output and end with its exit code, unless `--no-wait` is given."""
+    environment = _environment(settings, options)
+    if working_dir.is_local(environment):
+        environment = _uploaded(settings, environment)
+    body = {"job": options.words, "runtime_env": environment}
+    row = ask(settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
+    job = str(row["id"])
+    if options.no_wait:
+        print(json.dumps(row) if options.json else job)
+        return ExitCode.FINISHED
+    try:
+        print(f"{job} is submitted; its run directory is {row['run_dir']}", file=sys.stderr)
+        row = _wait(settings, job, sys.stderr if options.json else sys.stdout)
+    except KeyboardInterrupt:
+        print(
+            f"{job} goes on: see `rollcall logs --follow {job}`, `rollcall status {job}`, "
+            f"`rollcall stop {job}`",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    if options.json:
+        print(json.dumps(row))
+    else:
+        print("\n".join(job_sentences(row)), file=sys.stderr)
+    return int(row["exit_code"])
+
+
+def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
+    """Show all jobs of the cluster, oldest first."""
+    rows = ask(settings, "GET", "/v1/jobs")["jobs"]
+    if options.json:
+        print(json.dumps(rows))
+        return ExitCode.FINISHED
+    if not rows:
+        print("no job was submitted yet: rollcall submit -- python train.py")
+    for row in rows:
+        words = " ".join(row["words"])
+        shown = words if len(words) <= WIDEST else f"{words[:WIDEST]}…"
+        code = "" if row["exit_code"] is None else f" {row['exit_code']}"
+        print(f"{row['id']:<8} {row['state'] + code:<12} {row['submitted'][:19]}  {shown}")
+    return ExitCode.FINISHED
+
+
+def _wait(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:
+    """Print the job's output until it is over; return its last row. Raises NoAnswerError."""
+    for text in follow(LogsOfHead(settings, job, patient=True)):
+        print(text, end="", file=output, flush=True)
+    return patiently(settings, partial(ask, settings, "GET", f"/v1/jobs/{job}"))
+
+
+def _environment(settings: Settings, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the runtime environment that the arguments ask for. Raises NoAnswerError."""
+    flag, text = "--runtime-env-json", options.runtime_env_json or "{}"
+    directory = Path()
+    if options.runtime_env:
+        flag, path = "--runtime-env", Path(options.runtime_env)
+        directory = path.parent
+        try:
+            text = path.read_text() or "{}"
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise NoAnswerError(f"--runtime-env {path}: {reason}", ExitCode.USAGE) from None
+    try:
+        row = runtime_env.parsed(text, directory)
+    except ParseError as error:
+        raise NoAnswerError(f"{flag} {error}", ExitCode.USAGE) from None
+    if options.working_dir:
+        row["working_dir"] = options.working_dir
+    return row
+
+
+def _uploaded(settings: Settings, environment: dict[str, Any]) -> dict[str, Any]:
+    """Bring the local working directory to the head; return the environment that names it there.
+
+    Raises NoAnswerError.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            package = working_dir.pack(environment, Path(temporary))
+        except working_dir.PackError as error:
+            raise NoAnswerError(str(error), ExitCode.USAGE) from None
+        path, content = f"/v1/packages/{package.name}", package.read_bytes()
+        row = ask(settings, "PUT", path, content=content, timeout=UPLOAD_SECONDS)
+    given = {name: value for name, value in environment.items() if name != "excludes"}
+    return given | {"working_dir": row["working_dir"]}

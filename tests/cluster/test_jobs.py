@@ -1,0 +1,181 @@
+"""A real node that waits for jobs, and the real command from outside of the cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.run_dir import RunFiles
+from entrypoint.processes.programs import beside_interpreter, program
+from tests.support.node_cluster import HEAD, JOB, Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+STEPS = ("--", sys.executable, str(JOB))
+"""A job that makes steps until it is stopped, or finds RUN/finish."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("jobs")
+    env = {"ROLLCALL_SERVE": "1", "ROLLCALL_MAX_RESTARTS": "0"}
+    cluster = Cluster(root, workers=0, job=(), **env)
+    try:
+        cluster.start(HEAD)
+        cluster.until_said(HEAD, "the cluster takes jobs", within=300)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def outside(cluster: Cluster) -> dict[str, str]:
+    """The variables of a laptop: where the head answers, and the token."""
+    env = cluster.environment(HEAD)
+    token = cluster.run.token.read_text().strip() if cluster.run.token.exists() else "x" * 16
+    url = f"http://{env['ROLLCALL_NODE_ADDRESS']}:{env['ROLLCALL_CONTROL_PORT']}"
+    return {"PATH": os.environ["PATH"], "ROLLCALL_URL": url, "ROLLCALL_TOKEN": token}
+
+
+def asked(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        program("entrypoint", *words),
+        env=outside(cluster),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def jobs(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    rows = json.loads(asked(cluster, "list", "--json").stdout)["jobs"]
+    return {row["id"]: row for row in rows}
+
+
+def run_of(cluster: Cluster, job: str) -> RunFiles:
+    return RunFiles(cluster.run.jobs / job)
+
+
+def begins(cluster: Cluster, *options: str) -> str:
+    """Submit the job of steps without waiting; return its id."""
+    done = asked(cluster, "submit", "--no-wait", *options, *STEPS)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def makes_steps(cluster: Cluster, job: str, *, within: float = 120) -> None:
+    progress = run_of(cluster, job).progress
+    before = progress.read_text() if progress.exists() else ""
+    cluster.until(
+        lambda: progress.exists() and progress.read_text() != before,
+        f"step of {job}",
+        within=within,
+    )
+
+
+def test_a_job_brings_its_directory_and_variables_and_its_output_and_exit_code_come_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    (code / "data").mkdir(parents=True)
+    (code / "data" / "large").write_text("not to be brought")
+    (code / "helper.py").write_text("WORD = 'from the directory'\n")
+    (code / "train.py").write_text(
+        "import os, ray, helper\n"
+        "print(helper.WORD, os.environ['LEVEL'], os.path.exists('data'))\n"
+        "ray.init(log_to_driver=False)\n"
+        "@ray.remote\n"
+        "def there(): import helper; return helper.WORD, os.environ['LEVEL']\n"
+        "print(ray.get(there.remote()))\n"
+    )
+    environment = tmp_path / "runtime_env.yaml"
+    environment.write_text("excludes: [/data/]\nenv_vars: {LEVEL: '2'}\n")
+    options = ("--working-dir", str(code), "--runtime-env", str(environment))
+    done = asked(cluster, "submit", *options, "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "from the directory 2 False" in done.stdout
+    assert "('from the directory', '2')" in done.stdout
+    assert "job-1 (finished, exit code 0)" in done.stderr
+    run = run_of(cluster, "job-1")
+    assert json.loads(run.result.read_text())["outcome"] == "finished"
+    kinds = [event["kind"] for event in cluster.events("job-ended")]
+    assert kinds == ["job-ended"]
+
+
+def test_a_job_that_is_used_wrongly_ends_the_command_with_its_exit_code(cluster: Cluster) -> None:
+    done = asked(cluster, "submit", "--", sys.executable, "-c", "exit(64)")
+    assert done.returncode == 64
+    assert jobs(cluster)["job-2"]["state"] == "failed"
+
+
+def test_a_job_waits_for_the_one_before_which_can_be_stopped_alone(cluster: Cluster) -> None:
+    first, second = begins(cluster), begins(cluster)
+    makes_steps(cluster, first)
+    states = {name: row["state"] for name, row in jobs(cluster).items()}
+    assert (states[first], states[second]) == ("running", "queued")
+    assert f"{first} runs" in asked(cluster, "status").stdout
+    assert asked(cluster, "stop", first).returncode == 0
+    makes_steps(cluster, second)
+    assert jobs(cluster)[first]["exit_code"] == 143
+    assert cluster.nodes[HEAD].running
+
+
+def test_rays_own_commands_work_with_the_variables_of_the_images_shells(cluster: Cluster) -> None:
+    (cluster.layout.root / "ray").symlink_to(cluster.ray_dir(HEAD))
+    shell = {
+        "PATH": os.environ["PATH"],
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(cluster.run.token),
+        "RAY_TMPDIR": str(cluster.layout.root),
+    }
+    env = cluster.environment(HEAD)
+    dashboard = f"http://{env['ROLLCALL_NODE_ADDRESS']}:{env['ROLLCALL_DASHBOARD_PORT']}"
+
+    def said(*words: str, **more: str) -> str:
+        argv = [beside_interpreter("ray"), *words]
+        done = subprocess.run(argv, env=shell | more, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "Resources" in said("status")
+    # This node's dashboard is at another port than localhost's 8265, which Ray takes by default.
+    assert "job-1-1" in said("job", "list", RAY_API_SERVER_ADDRESS=dashboard)
+
+
+def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_with_it(
+    cluster: Cluster,
+) -> None:
+    (job,) = [name for name, row in jobs(cluster).items() if row["state"] == "running"]
+    following = subprocess.Popen(
+        program("entrypoint", "submit", "--", "true"),
+        env=outside(cluster),
+        cwd="/",
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stderr is not None
+    said = following.stderr.readline()
+    following.send_signal(signal.SIGINT)
+    said += following.communicate(timeout=30)[1]
+    assert following.returncode == 130
+    assert "job-5 goes on" in said
+    cluster.kill(HEAD)
+    cluster.start(HEAD)
+    makes_steps(cluster, job)
+    assert json.loads(run_of(cluster, job).progress.read_text())["attempt"] == 2
+    (run_of(cluster, job).root / "finish").touch()
+    cluster.until(
+        lambda: jobs(cluster)["job-5"]["state"] == "finished", "end of all jobs", within=120
+    )
+    assert jobs(cluster)[job]["state"] == "finished"
+    assert asked(cluster, "stop").returncode == 0
+    assert cluster.exit_codes(within=60) == {HEAD: 143}

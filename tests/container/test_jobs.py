@@ -1,0 +1,27 @@
+"""A container that waits for jobs, and what a user types in its shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.container.cluster import Cluster
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
+
+
+def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
+    tmp_path: Path, data: Path
+) -> None:
+    with Cluster(tmp_path / "cluster", data) as cluster:
+        head = cluster.head(workers=0, ROLLCALL_SERVE="1")
+        takes = "the cluster takes jobs"
+        cluster.watch.until(lambda: takes in head.said, "head that takes jobs", within=120)
+        done = head.execute("rollcall", "submit", "--", "python", "-c", "print(6 * 7)")
+        assert done.returncode == 0, done.stderr
+        assert "42" in done.stdout.splitlines()
+        assert "Resources" in head.execute("ray", "status").stdout
+        assert "job-1-1" in head.execute("ray", "job", "list").stdout
+        assert head.execute("rollcall", "stop").returncode == 0
+        assert head.exit_code(within=60) == 143

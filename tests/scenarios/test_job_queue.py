@@ -1,0 +1,153 @@
+"""Jobs one after another on a head that stays up: real queue, journal and control port, no Ray."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
+from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.job.run_context import RunContext
+from entrypoint.job.supervisor import Outcome
+from entrypoint.processes.inbox import RayEnded, StopAsked
+from tests.support.job_head import JobHead, job_head, soon, until_stopped
+
+__all__ = ["job_head"]
+
+
+def fails(run: RunContext) -> Outcome:
+    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
+
+
+def test_jobs_run_one_after_another_each_as_a_run_of_its_own(job_head: JobHead) -> None:
+    for word in ("true", "false"):
+        job_head.queue.submit([word], {})
+    soon(lambda: job_head.state("job-2") == "finished")
+    assert job_head.ran == ["job-1", "job-2"]
+    assert sorted(job_head.kinds()) == sorted(["job-submitted", "job-started", "job-ended"] * 2)
+    for job in ("job-1", "job-2"):
+        run = RunFiles(job_head.run.jobs / job)
+        assert json.loads(run.result.read_text())["outcome"] == "finished"
+        assert json.loads(run.run.read_text())["recipe"] == "command"
+        assert job_head.kinds(run) == ["start", "outcome"]
+    assert job_head.revived == 0
+
+
+def test_a_jobs_secrets_are_masked_where_it_is_shown(job_head: JobHead) -> None:
+    environment = {"env_vars": {"HUB_TOKEN": "hf_not-to-be-shown", "LEVEL": "2"}}
+    row = job_head.queue.submit(["true", "--api_key", "sk-not-to-be-shown"], environment)
+    assert row["words"][:2] == ["true", "--api_key"]
+    assert row["runtime_env"] == ["env_vars"]
+    assert "not-to-be-shown" not in str(row) + job_head.run.journal.read_text()
+    entry = job_head.run.jobs / "job-1" / "job.json"
+    assert entry.stat().st_mode & 0o777 == 0o600
+    settings = job_head.queue.settings_of(job_head.queue._jobs["job-1"])
+    assert "hf_not-to-be-shown" in settings.secrets
+
+
+def test_a_failed_job_leaves_the_cluster_up_with_a_new_ray(tmp_path: Path) -> None:
+    with JobHead(tmp_path, false=fails) as head:
+        head.queue.submit(["false"], {})
+        head.queue.submit(["true"], {})
+        soon(lambda: head.state("job-2") == "finished")
+        row = head.queue.row("job-1")
+        assert row is not None
+        assert (row["state"], row["exit_code"]) == ("failed", 70)
+        assert row["sentence"] == "ValueError: broken"
+        assert head.revived == 1
+
+
+def test_a_stop_of_a_job_ends_that_job_alone(job_head: JobHead) -> None:
+    for _ in range(3):
+        job_head.queue.submit(["sleep", "9"], {})
+    soon(lambda: job_head.ran == ["job-1"])
+    job_head.queue.stop("job-2")
+    job_head.queue.stop("job-1")
+    soon(lambda: job_head.ran == ["job-1", "job-3"])
+    assert [row["state"] for row in job_head.queue.rows()] == ["stopped", "stopped", "running"]
+    assert job_head.outcome is None
+    assert not job_head.inbox.stop.is_set()
+
+
+def test_the_next_head_goes_on_with_the_job_that_its_stop_interrupted(tmp_path: Path) -> None:
+    with JobHead(tmp_path, sleep=until_stopped) as first:
+        first.queue.submit(["sleep", "9"], {"env_vars": {"LEVEL": "2"}})
+        first.queue.submit(["true"], {})
+        soon(lambda: first.ran == ["job-1"])
+    assert first.outcome is not None
+    assert (first.outcome.name, first.outcome.exit_code) == ("stopped", ExitCode.STOPPED)
+    assert first.kinds()[-1] == "job-interrupted"
+    seen: list[object] = []
+
+    def finishes(run: RunContext) -> Outcome:
+        seen.append(run.settings.runtime_env)
+        return Outcome("finished", ExitCode.FINISHED, "the job has finished")
+
+    with JobHead(tmp_path, sleep=finishes) as second:
+        soon(lambda: second.state("job-2") == "finished")
+        assert second.ran == ["job-1", "job-2"]
+        assert seen == [{"env_vars": {"LEVEL": "2"}}]
+        assert second.queue.submit(["true"], {})["id"] == "job-3"
+
+
+@pytest.mark.parametrize("node_first", [False, True])
+def test_a_stop_of_job_and_node_at_once_ends_both_for_good(
+    tmp_path: Path, node_first: bool
+) -> None:
+    go_on = threading.Event()
+
+    def ends_late(run: RunContext) -> Outcome:
+        go_on.wait(60)
+        return until_stopped(run)
+
+    with JobHead(tmp_path, sleep=ends_late) as head:
+        head.queue.submit(["sleep", "9"], {})
+        soon(lambda: head.ran == ["job-1"])
+        if node_first:
+            head.inbox.put(StopAsked("SIGTERM"))
+        head.queue.stop("job-1")
+        head.inbox.put(StopAsked("SIGTERM"))
+        go_on.set()
+        soon(lambda: head.outcome is not None)
+    assert head.state("job-1") == "stopped"
+
+
+def test_a_ray_that_ends_while_no_job_runs_is_started_again(job_head: JobHead) -> None:
+    job_head.inbox.put(RayEnded(1))
+    soon(lambda: job_head.revived == 1)
+
+
+def test_a_damaged_entry_is_left_out_and_its_directory_is_not_used_again(tmp_path: Path) -> None:
+    with JobHead(tmp_path) as first:
+        first.queue.submit(["true"], {})
+        soon(lambda: first.state("job-1") == "finished")
+    (tmp_path / "jobs" / "job-1" / "job.json").write_text('{"id": "job')
+    with JobHead(tmp_path) as second:
+        assert second.queue.rows() == []
+        assert second.queue.submit(["true"], {})["id"] == "job-2"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        (["no-such-program"], {}, "no-such-program is no program that this image has"),
+        (["true", "|", "tee"], {}, "no shell reads it"),
+        (["--pretrain", "m"], {"pip": ["a"]}, "the builtin trainer takes no runtime environment"),
+        (["--use_wandb", "0123456789abcdef"], {}, "set WANDB_API_KEY on the head"),
+        (["--pretrain", "/none"], {}, "/none"),
+        (["true"], {"working_dir": "/none"}, "working_dir /none of the runtime environment is not"),
+        (["true"], {"piip": []}, "did you mean pip?"),
+    ],
+)
+def test_a_submission_that_cannot_run_is_refused_and_leaves_nothing(
+    job_head: JobHead, words: list[str], environment: dict[str, object], said: str
+) -> None:
+    with pytest.raises(SubmissionError) as caught:
+        job_head.queue.submit(words, environment)
+    assert said in str(caught.value)
+    assert not job_head.run.jobs.exists()
+    assert job_head.kinds() == []
