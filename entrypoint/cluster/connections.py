@@ -27,7 +27,8 @@ from entrypoint.cluster.auth import PROVE
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
-"""Deadline of a request, from its first byte to its last; and of an unproven connection."""
+"""Deadline of a request's headers, and of each piece of its body after the token is shown; and of
+an unproven connection."""
 HEADER_BYTES = 16 * 1024
 """Longest header section of a request, which is read in pieces of this size."""
 UNPROVEN_OF_ADDRESS = 64
@@ -204,6 +205,8 @@ class Connection(H11Protocol):
         if not self._is_proven:
             return
         state = self.conn.their_state
+        if state is SEND_BODY:
+            self._end_deadline()  # a working directory may arrive for minutes
         if not (state is SEND_BODY or (state is IDLE and self.conn.trailing_data[0])):
             self._end_deadline()
         elif self._deadline is None:

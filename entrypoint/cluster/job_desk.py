@@ -17,8 +17,13 @@ class SubmissionError(Exception):
 class JobDesk(Protocol):
     """Every method may be called from any thread. `submit` and `stop` wait for storage."""
 
-    def submit(self, words: Sequence[str], runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-        """Take a job into the queue; return its row. Raises SubmissionError and OSError."""
+    def submit(
+        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
+    ) -> dict[str, Any]:
+        """Take a job into the queue; return its row. Raises SubmissionError and OSError.
+
+        With the `key` of an earlier job, returns that job's row.
+        """
         ...
 
     def rows(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -19,14 +19,12 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import JobDesk, SubmissionError
 from entrypoint.cluster.request_io import body_of
-from entrypoint.config.runtime_env import PACKAGE
+from entrypoint.config.runtime_env import MOST_PACKAGE_BYTES, PACKAGE, TOO_LARGE
 from entrypoint.run import log_files
 from entrypoint.run.reads import StorageReads
 
 MOST_BYTES = 2**20
 """Limit for a submission without its working directory."""
-MOST_PACKAGE_BYTES = 500 * 2**20
-"""Limit for a working directory as an archive, as Ray's own."""
 NO_QUEUE = (
     "this head runs the job that it was started with: start the head with `rollcall serve` for a "
     "cluster that takes jobs"
@@ -75,7 +73,7 @@ class JobRoutes:
         desk = self._taken()
         try:
             asked = request_format.submission(await body_of(request, MOST_BYTES))
-            row = await asyncio.to_thread(desk.submit, asked.job, asked.runtime_env)
+            row = await asyncio.to_thread(desk.submit, asked.job, asked.runtime_env, asked.key)
         except SubmissionError as error:
             return _refused(400, *error.faults)
         except ValueError as error:
@@ -102,11 +100,14 @@ class JobRoutes:
         directory = self.run.packages
         temporary = directory / f".{name}.{os.urandom(4).hex()}"
         try:
-            await asyncio.to_thread(directory.mkdir, exist_ok=True)
+            # Mode 0700: a working directory may hold secrets.
+            await asyncio.to_thread(directory.mkdir, mode=0o700, exist_ok=True)
             await _receive(request, temporary)
             await asyncio.to_thread(temporary.replace, directory / name)
         except ValueError as error:
             return _refused(413, str(error))
+        except ClientDisconnect:
+            return _refused(400, "the archive did not arrive whole")
         finally:
             await asyncio.to_thread(temporary.unlink, missing_ok=True)
         return JSONResponse({"working_dir": str(directory / name)}, status_code=201)
@@ -153,13 +154,12 @@ def _refused(status: int, *faults: str) -> Response:
 async def _receive(request: Request, path: Path) -> None:
     """Write the body to `path`. Raises ValueError if it is too long, and OSError."""
     size = 0
-    with path.open("xb") as file:
+    file = await asyncio.to_thread(path.open, "xb")
+    try:
         async for part in request.stream():
             size += len(part)
             if size > MOST_PACKAGE_BYTES:
-                limit = MOST_PACKAGE_BYTES // 2**20
-                raise ValueError(
-                    f"the working directory has more than {limit} MiB as an archive: leave data "
-                    'out by .gitignore, or by --runtime-env-json \'{"excludes": ["/data"]}\''
-                )
+                raise ValueError(TOO_LARGE)
             await asyncio.to_thread(file.write, part)
+    finally:
+        await asyncio.to_thread(file.close)  # NFS writes what it has still to write

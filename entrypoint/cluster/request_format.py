@@ -63,6 +63,7 @@ class Submission(BaseModel):
 
     job: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
     runtime_env: dict[str, Any] = {}
+    key: Line = ""
 
 
 class Question(BaseModel):

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,10 +30,13 @@ WIDEST = 60
 def submit(settings: Settings, options: argparse.Namespace) -> int:
     """Bring a job; show its output and end with its exit code, unless `--no-wait` is given."""
     environment = _environment(settings, options)
+    ask(settings, "GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
     if working_dir.is_local(environment):
         environment = _uploaded(settings, environment)
-    body = {"job": options.words, "runtime_env": environment}
-    row = ask(settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
+    # With the key, a submission whose answer was lost can be repeated.
+    body = {"job": options.words, "runtime_env": environment, "key": uuid.uuid4().hex}
+    post = partial(ask, settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
+    row = patiently(settings, post)
     job = str(row["id"])
     if options.no_wait:
         print(json.dumps(row) if options.json else job)
@@ -108,7 +112,8 @@ def _uploaded(settings: Settings, environment: dict[str, Any]) -> dict[str, Any]
             package = working_dir.pack(environment, Path(temporary))
         except working_dir.PackError as error:
             raise NoAnswerError(str(error), ExitCode.USAGE) from None
-        path, content = f"/v1/packages/{package.name}", package.read_bytes()
-        row = ask(settings, "PUT", path, content=content, timeout=UPLOAD_SECONDS)
+        path = f"/v1/packages/{package.name}"
+        with package.open("rb") as content:
+            row = ask(settings, "PUT", path, content=content, timeout=UPLOAD_SECONDS)
     given = {name: value for name, value in environment.items() if name != "excludes"}
     return given | {"working_dir": row["working_dir"]}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from contract.exit_codes import ExitCode
+from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor
 from entrypoint.job.job_queue import Job, JobQueue
@@ -60,6 +61,8 @@ class JobLoop:
 
     def _lead(self, job: Job, supervise: Callable[[RunContext], Outcome]) -> None:
         """Run one job. A job that the node's own stop has interrupted stays in the queue."""
+        if self._ended_before(job):
+            return
         began = time.monotonic()
         run = self._run_of(job)
         jobs, inbox = self.run.control.jobs, self.run.inbox
@@ -76,6 +79,17 @@ class JobLoop:
         if outcome.exit_code != ExitCode.FINISHED and inbox.node_stop is None:
             # What the job has left on the nodes, such as detached actors, holds memory and GPUs.
             self._restart_ray()
+
+    def _ended_before(self, job: Job) -> bool:
+        """End a job whose outcome an earlier head recorded, but not in the queue."""
+        run = RunFiles(self.queue.settings_of(job).run_dir)
+        outcomes = [event for event in read_events(run.journal) if event["kind"] == "outcome"]
+        if not outcomes:
+            return False
+        details, sentence = outcomes[-1]["details"], outcomes[-1]["sentence"]
+        code = details.get("exit_code", ExitCode.JOB_FAILED)
+        self.queue.end(job, details["outcome"], ExitCode(code), sentence)
+        return True
 
     def _run_of(self, job: Job) -> RunContext:
         settings = self.queue.settings_of(job)

@@ -18,7 +18,7 @@ from typing import Any
 from contract import lease, stored_json
 from contract.exit_codes import ExitCode
 from contract.journal import timestamp
-from contract.redaction import redact_all
+from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
 from entrypoint.config import runtime_env as environments
@@ -57,6 +57,8 @@ class Job:
     sentence: str = ""
     """How it ended."""
     ended: str | None = None
+    key: str = ""
+    """The client's own name of the submission, so that a retried submission is one job."""
 
     @property
     def over(self) -> bool:
@@ -82,11 +84,19 @@ class JobQueue:
         self._jobs = {job.id: job for job in _stored(directory)}
         self._newest = max((_number(path.name) for path in directory.glob("job-*")), default=0)
 
-    def submit(self, words: Sequence[str], runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    def submit(
+        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
+    ) -> dict[str, Any]:
+        job = Job(f"job-{self._newest + 1}", tuple(words), dict(runtime_env), timestamp(), key=key)
+        # Without the lock, which the main thread takes: the job's files may be on stalled storage.
+        faults = self._faults(job)
         with self._lock:
-            job = Job(f"job-{self._newest + 1}", tuple(words), dict(runtime_env), timestamp())
-            if faults := self._faults(job):
+            known = (job for job in self._jobs.values() if key and job.key == key)
+            if (submitted := next(known, None)) is not None:
+                return self._row(submitted)
+            if faults:
                 raise SubmissionError(faults)
+            job = replace(job, id=f"job-{self._newest + 1}")
             self._newest += 1
             RunFiles(self.settings_of(job).run_dir).logs.mkdir(parents=True, exist_ok=True)
             self._store(job)
@@ -139,6 +149,7 @@ class JobQueue:
         )
 
     def _end(self, job: Job, state: JobState, exit_code: ExitCode, sentence: str) -> None:
+        sentence = redact(sentence, self.settings_of(job).secrets)
         over = replace(
             job, state=state, exit_code=int(exit_code), sentence=sentence, ended=timestamp()
         )
@@ -167,7 +178,7 @@ class JobQueue:
 
     def _row(self, job: Job) -> dict[str, Any]:
         """Return what the control port says of a job: no variables, secrets masked."""
-        row: dict[str, Any] = redact_all(asdict(job), self._settings.secrets)
+        row: dict[str, Any] = redact_all(asdict(job), self.settings_of(job).secrets)
         row["recipe"] = recipe_of(job.words)
         row["run_dir"] = str(self.settings_of(job).run_dir)
         row["runtime_env"] = sorted(job.runtime_env)

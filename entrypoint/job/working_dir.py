@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entrypoint.config.runtime_env import PACKAGE, REMOTE
+from entrypoint.config.runtime_env import MOST_PACKAGE_BYTES, PACKAGE, REMOTE, TOO_LARGE
 from entrypoint.processes.process import Process, StartError
 from entrypoint.processes.programs import program
 
@@ -50,4 +50,7 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
         last = (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1]
     if code != 0:
         raise PackError(f"working_dir {given} cannot be packed: {last}")
-    return Path(last)
+    if (package := Path(last)).stat().st_size > MOST_PACKAGE_BYTES:
+        package.unlink()
+        raise PackError(TOO_LARGE)
+    return package

@@ -107,6 +107,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
+    queue = JobQueue(settings, journal, inbox) if settings.serve else None
     try:
         control = ControlServer(registry, observer, files, token, port)
     except OSError as error:
@@ -116,6 +117,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             error.strerror,
         )
         return ExitCode.UNFIT
+    control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
@@ -136,9 +138,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
 
         try:
             cluster.wait_ready()
-            if settings.serve:
-                queue = JobQueue(settings, journal, inbox)
-                control.jobs.desk = queue
+            if queue is not None:
                 log.info(
                     "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
                 )

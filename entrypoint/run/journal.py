@@ -9,6 +9,7 @@ from typing import Any
 
 from contract import lease
 from contract.journal import EventSource, append_event, read_events
+from contract.redaction import redact
 
 log = logging.getLogger("rollcall")
 
@@ -39,7 +40,7 @@ class Journal:
         """
         lease.check(self.claim)  # before the sentence is logged
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
-        log.log(level, "%s", sentence)
+        log.log(level, "%s", redact(sentence, self._secrets))
         self.write(kind, sentence, **details)
 
     def write(self, kind: str, sentence: str, **details: Any) -> None:

@@ -94,6 +94,37 @@ def test_the_next_head_goes_on_with_the_job_that_its_stop_interrupted(tmp_path: 
         assert second.queue.submit(["true"], {})["id"] == "job-3"
 
 
+def test_a_job_whose_outcome_the_queue_missed_does_not_run_twice(tmp_path: Path) -> None:
+    with JobHead(tmp_path, false=fails) as first:
+        first.queue.submit(["false"], {})
+        soon(lambda: first.state("job-1") == "failed")
+    entry = tmp_path / "jobs" / "job-1" / "job.json"  # as if the head was killed before its end
+    before = {"state": "queued", "exit_code": None, "sentence": "", "ended": None}
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | before))
+    with JobHead(tmp_path) as second:
+        soon(lambda: second.queue.rows()[0]["state"] == "failed")
+        row = second.queue.row("job-1")
+        assert row is not None
+        assert (row["exit_code"], row["sentence"]) == (70, "ValueError: broken")
+        assert second.ran == []
+
+
+def test_the_secrets_of_a_job_are_masked_in_the_reason_of_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(run: RunContext) -> Outcome:
+        run.journal.record("failure", "401 for hf_not-to-be-shown", failure="unknown")
+        return Outcome("failed", ExitCode.JOB_FAILED, "401 for hf_not-to-be-shown")
+
+    caplog.set_level("INFO")
+    with JobHead(tmp_path, false=refused) as head:
+        head.queue.submit(["false"], {"env_vars": {"HF_TOKEN": "hf_not-to-be-shown"}})
+        soon(lambda: head.state("job-1") == "failed")
+        assert "not-to-be-shown" not in str(head.queue.rows()) + head.run.journal.read_text()
+    assert "not-to-be-shown" not in caplog.text
+    assert "401 for ***" in caplog.text
+
+
 @pytest.mark.parametrize("node_first", [False, True])
 def test_a_stop_of_job_and_node_at_once_ends_both_for_good(
     tmp_path: Path, node_first: bool

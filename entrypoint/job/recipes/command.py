@@ -98,7 +98,7 @@ def _packed(settings: Settings) -> Mapping[str, Any]:
     row = dict(settings.runtime_env)
     if working_dir.is_local(row):
         packages = RunFiles(settings.run_dir).packages
-        packages.mkdir(exist_ok=True)
+        packages.mkdir(mode=0o700, exist_ok=True)
         try:
             row["working_dir"] = str(working_dir.pack(row, packages))
         except working_dir.PackError as error:

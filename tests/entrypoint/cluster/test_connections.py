@@ -20,7 +20,10 @@ from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Message
 from tests.support.connections import is_closed
 from tests.support.control import TOKEN, Head, answers, asking, node_info
+from tests.support.job_head import JobHead, job_head
 from tests.support.waiting import eventually
+
+__all__ = ["job_head"]
 
 DESCRIPTORS = 200
 ENDLESS = b"GET /v1/state HTTP/1.1\r\nHost: x\r\n"
@@ -68,6 +71,24 @@ def test_a_proven_connection_has_a_deadline_for_each_request(
         began = time.monotonic()
         eventually(lambda: is_closed(connection))
         assert time.monotonic() - began < 4.0  # uvicorn's own, without a byte, are 5 s
+
+
+def test_a_body_with_the_token_may_arrive_for_longer_than_one_deadline(
+    job_head: JobHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.5)
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(15):
+            yield b"x" * 100
+            time.sleep(0.1)
+
+    path = f"/v1/packages/_ray_pkg_{'0' * 64}.zip"
+    url, headers = job_head.environment["ROLLCALL_URL"], {"Authorization": f"Bearer {TOKEN}"}
+    assert httpx.put(url + path, content=parts(), headers=headers).status_code == 201
+    (package,) = job_head.run.packages.iterdir()
+    assert package.stat().st_size == 1500
+    assert job_head.run.packages.stat().st_mode & 0o777 == 0o700
 
 
 def test_an_address_loses_its_oldest_unproven_connection_and_no_proven_one(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +16,9 @@ import pytest
 from contract.exit_codes import ExitCode
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, jobs
-from entrypoint.config.settings import SettingsError
+from entrypoint.commands.head_client import NoAnswerError, ask
+from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.job import working_dir
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
@@ -133,7 +137,12 @@ def test_a_local_directory_is_packed_as_ray_does_and_brought_to_the_head(
 ) -> None:
     code = tmp_path / "code"
     (code / "data").mkdir(parents=True)
-    for name in ("train.py", "data/large", "secret.env", ".gitignore"):
+    (code / ".git").mkdir()
+    (code / ".venv").mkdir()
+    for name in (
+        *("train.py", "data/large", "secret.env", ".gitignore"),
+        *(".git/config", ".venv/python"),
+    ):
         (code / name).write_text("*.env\n")
     environment = '{"excludes": ["/data/"], "env_vars": {"LEVEL": "2"}}'
     words = ("--working-dir", str(code), "--runtime-env-json", environment, "--", "true")
@@ -143,6 +152,41 @@ def test_a_local_directory_is_packed_as_ray_does_and_brought_to_the_head(
     assert sorted(zipfile.ZipFile(package).namelist()) == [".gitignore", "train.py"]
     row = json.loads((job_head.run.jobs / "job-1" / "job.json").read_text())
     assert row["runtime_env"] == {"env_vars": {"LEVEL": "2"}, "working_dir": str(package)}
+
+
+def test_a_directory_that_ray_would_not_take_is_refused_before_it_is_sent(
+    job_head: JobHead,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(working_dir, "MOST_PACKAGE_BYTES", 1000)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "data").write_bytes(os.urandom(2000))
+    assert rollcall(job_head, "submit", "--working-dir", str(code), "--", "true") == 64
+    assert "100 MiB or more as an archive: leave data out" in capsys.readouterr().err
+    assert not job_head.run.packages.exists()
+
+
+def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[object] = []
+
+    def loses_the_first(settings: Settings, method: str, path: str, **options: Any) -> object:
+        answer = ask(settings, method, path, **options)
+        if method == "POST" and not lost:
+            lost.append(answer)
+            raise NoAnswerError("no head answers: it timed out", ExitCode.UNREACHABLE)
+        return answer
+
+    monkeypatch.setattr(jobs, "ask", loses_the_first)
+    assert rollcall(job_head, "submit", "--no-wait", "--", "true") == 0
+    said = capsys.readouterr()
+    assert said.out == "job-1\n"
+    assert "it timed out; asking again" in said.err
+    assert [row["id"] for row in job_head.queue.rows()] == ["job-1"]
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,8 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
         return Outcome("finished", ExitCode.FINISHED, "the job has finished")
 
     monkeypatch.setattr(Supervisor, "supervise", lead)
+    ready = threading.Event()
+    monkeypatch.setattr(HeadRay, "wait_ready", lambda self: ready.wait(60))
     inbox, codes = Inbox(), list[int]()
     environ = variables(run, free_port) | {"ROLLCALL_SERVE": "1"}
     settings = read_settings(environ)
@@ -169,11 +171,11 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     living = threading.Thread(target=live)
     living.start()
     eventually(lambda: answers(free_port), 60)
-
-    def submitted() -> bool:
-        return entrypoint._ask(cli.parse(["submit", "--", "true", "1"]), environ) == 0
-
-    eventually(submitted, 60)
+    submit = cli.parse(["submit", "--no-wait", "--", "true", "1"])
+    assert entrypoint._ask(submit, environ) == 0  # before Ray answers
+    assert led == []
+    ready.set()
+    eventually(lambda: bool(led), 60)
     inbox.put(StopAsked("SIGTERM"))
     living.join(60)
     assert codes == [ExitCode.STOPPED]

@@ -2,7 +2,8 @@
 
     python -m trainer.cluster.diagnostics.pack DIRECTORY --into FOLDER [--excludes JSON]
 
-Leaves out what `.gitignore`, `.rayignore` and the patterns in `excludes` name. Prints the archive's
+Leaves out what Ray leaves out by default (`.git`, `.venv`, `venv`, `__pycache__`), and what
+`.gitignore`, `.rayignore` and the patterns in `excludes` name. Prints the archive's
 path; its name is a hash of the content.
 """
 
@@ -30,8 +31,10 @@ def main() -> int:
 def pack(directory: Path, into: Path, excludes: list[str]) -> Path:
     """Return the archive, in `into`; an archive itself is copied there. Raises OSError."""
     # Ray's Python API has no such call without a cluster. It does nothing if the file is there.
+    from ray._private.ray_constants import get_runtime_env_default_excludes
     from ray._private.runtime_env.packaging import create_package
 
+    excludes = [*get_runtime_env_default_excludes(), *excludes]
     with tempfile.TemporaryDirectory(dir=into) as temporary:
         archive = Path(temporary) / "package.zip"
         if directory.is_file():
