@@ -15,7 +15,8 @@ from entrypoint.processes import programs
 
 NO_JOB = (
     "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
-    "waits for jobs, start every node with `serve` and bring jobs with `rollcall submit`."
+    "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
+    "`rollcall submit`."
 )
 
 
@@ -30,6 +31,8 @@ def _run() -> int:
     except cli.UsageError as error:
         print(error, file=sys.stderr)
         return ExitCode.USAGE
+    if call.waits_for_jobs:
+        environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
     match call.command:
         case "help":
             print(cli.help_text())
@@ -53,8 +56,6 @@ def _run() -> int:
             from entrypoint.commands import plan
 
             return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
-        case "serve":
-            environ = {**environ, "ROLLCALL_SERVE": "1"}
     try:
         if call.command in cli.REMOTE:
             return _ask(call, environ)
@@ -81,7 +82,7 @@ def _up(settings: Settings) -> int:
 
     role = decide(settings)
     is_head = isinstance(role, Head)
-    own_job = is_head and not settings.serve
+    own_job = is_head and not settings.waits_for_jobs
     if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
         more = [NO_JOB] if settings.recipe == "builtin" and not settings.job else []
         print("\n".join([*faults, *more]), file=sys.stderr)

@@ -26,8 +26,8 @@ from entrypoint.run.reads import StorageReads
 MOST_BYTES = 2**20
 """Limit for a submission without its working directory."""
 NO_QUEUE = (
-    "this head runs the job that it was started with: start the head with `rollcall serve` for a "
-    "cluster that takes jobs"
+    "this head runs the job that it was started with: start the nodes with `rollcall up "
+    "--wait-for-jobs` for a cluster that takes jobs"
 )
 
 

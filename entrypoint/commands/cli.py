@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COMMANDS: Mapping[str, str] = {
-    "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
-    "serve": "run this node without a job: the cluster waits for jobs that `submit` brings",
+    "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command);"
+    " up --wait-for-jobs",
     "plan": "say what this node would do, and do nothing",
     "doctor": "check this node",
     "submit": "bring a job to a cluster that waits for jobs: submit [--no-wait] -- python train.py",
@@ -22,7 +22,8 @@ COMMANDS: Mapping[str, str] = {
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
 
-
+WAIT = "--wait-for-jobs"
+"""Flag of `up` and `plan`: the cluster has no job of its own."""
 REMOTE = ("submit", "list", "status", "logs", "stop")
 """Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
@@ -33,6 +34,7 @@ class Invocation:
     """One of COMMANDS, `help`, or `exec`: another program, run as it is."""
     arguments: tuple[str, ...] = ()
     as_json: bool = False
+    waits_for_jobs: bool = False
 
 
 class UsageError(Exception):
@@ -47,24 +49,21 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     command is reported as a misspelt command.
     """
     if not words:
-        return Invocation("up")
+        return _start("up", ())
     first, rest = words[0], tuple(words[1:])
     if first in ("-h", "--help", "help"):
         return Invocation("help")
-    if first in ("up", "prepare", "demo", "report", *REMOTE):
+    if first == "up":
+        return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
+    if first in ("prepare", "demo", "report", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
-    if first == "serve":
-        if rest:
-            problem = "its jobs come by `rollcall submit`; `up` runs a job of its own"
-            raise UsageError(f"serve does not take {' '.join(rest)}: {problem}")
-        return Invocation(first)
     if first in COMMANDS:
         return _reader(first, rest)
     if first == "--":
-        return Invocation("up", rest)
+        return _start("up", rest)
     if first.startswith("-"):
-        return Invocation("up", tuple(words))
+        return _start("up", tuple(words))
     if shutil.which(first):
         return Invocation("up" if recipe_takes_command else "exec", tuple(words))
     near = difflib.get_close_matches(first.lower(), COMMANDS, n=1)
@@ -80,7 +79,17 @@ def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
     others = tuple(word for word in rest if word not in ("--json", "--"))
     if others and command != "plan":
         raise UsageError(f"{command} does not take {' '.join(others)}; it takes --json")
-    return Invocation(command, others, as_json)
+    return replace(_start(command, others), as_json=as_json)
+
+
+def _start(command: str, job: tuple[str, ...]) -> Invocation:
+    """Return `up` or `plan` of a job, or of a cluster that waits for jobs. Raises UsageError."""
+    if not job or not job[0].startswith("-") or WAIT not in job:
+        return Invocation(command, job)
+    if others := [word for word in job if word != WAIT]:
+        problem = f"{command} {WAIT} does not take {' '.join(others)}"
+        raise UsageError(f"{problem}: `rollcall submit` brings the jobs of such a cluster")
+    return Invocation(command, waits_for_jobs=True)
 
 
 def help_text() -> str:
@@ -93,6 +102,7 @@ def help_text() -> str:
             *lines,
             "",
             "With no command, or with flags alone, the node comes up and the flags go to the job.",
+            "With --wait-for-jobs, it comes up without a job, and `submit` brings jobs.",
             "Any other program is executed as it is. Settings come from the environment: see plan.",
         ]
     )

@@ -55,7 +55,7 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
-    if settings.serve or (not settings.job and settings.recipe == "builtin"):
+    if settings.waits_for_jobs or (not settings.job and settings.recipe == "builtin"):
         return _row(**given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
@@ -138,7 +138,7 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 def _waits(settings: Settings) -> str:
-    return "waits for rollcall submit" if settings.serve else ""
+    return "waits for rollcall submit" if settings.waits_for_jobs else ""
 
 
 def _print_text(row: dict[str, Any]) -> None:

@@ -75,11 +75,11 @@ def _services(settings: Settings) -> Iterator[Fault]:
 
 def _jobs(settings: Settings) -> Iterator[Fault]:
     """A cluster that waits for jobs has none of its own; a runtime environment is a command's."""
-    if settings.serve and settings.job:
+    if settings.waits_for_jobs and settings.job:
         source = settings.variable("job") or "the command line"
         remedy = "leave one of the two out; `rollcall submit` gives the cluster its jobs"
         problem = f"waits for jobs, and {source} has one"
-        yield Fault("ROLLCALL_SERVE", "1", problem, remedy)
+        yield Fault("ROLLCALL_WAIT_FOR_JOBS", "1", problem, remedy)
     if settings.runtime_env and settings.recipe != "command":
         problem = f"is set, and the recipe is {settings.recipe}, which takes none"
         remedy = "set ROLLCALL_RECIPE=command, or leave it out"

@@ -107,11 +107,11 @@ class Settings:
         default=(),
         shown="–",
     )
-    serve: bool = variable(
-        "ROLLCALL_SERVE",
+    waits_for_jobs: bool = variable(
+        "ROLLCALL_WAIT_FOR_JOBS",
         parse.boolean,
         "1: the head runs no job of its own; it waits for jobs that `rollcall submit` brings, as"
-        " the command `serve` does.",
+        " `up --wait-for-jobs` does.",
         default=False,
         shown="0",
     )

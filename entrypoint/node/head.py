@@ -107,7 +107,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
-    queue = JobQueue(settings, journal, inbox) if settings.serve else None
+    queue = JobQueue(settings, journal, inbox) if settings.waits_for_jobs else None
     try:
         control = ControlServer(registry, observer, files, token, port)
     except OSError as error:
@@ -165,9 +165,9 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
 
 
 def _start_sentence(settings: Settings, role: Head) -> str:
-    jobs = " and for jobs (rollcall submit)" if settings.serve else ""
+    jobs = " and for jobs (rollcall submit)" if settings.waits_for_jobs else ""
     if role.expected_workers == 0:
-        waits = "; it waits for jobs (rollcall submit)" if settings.serve else ""
+        waits = "; it waits for jobs (rollcall submit)" if settings.waits_for_jobs else ""
         return f"this is the head of a cluster of one node (EXPECTED_WORKERS=0){waits}"
     noun = "worker" if role.expected_workers == 1 else "workers"
     return f"this is the head; it waits for {role.expected_workers} {noun}{jobs}"

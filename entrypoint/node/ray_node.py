@@ -229,7 +229,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
-    if settings.recipe == "builtin" and not settings.serve:  # a submitted job may be a command
+    if (
+        settings.recipe == "builtin" and not settings.waits_for_jobs
+    ):  # a submitted job may be a command
         defaults["RAY_worker_register_timeout_seconds"] = str(REGISTER_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",

@@ -26,7 +26,7 @@ STEPS = ("--", sys.executable, str(JOB))
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("jobs")
-    env = {"ROLLCALL_SERVE": "1", "ROLLCALL_MAX_RESTARTS": "0"}
+    env = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_MAX_RESTARTS": "0"}
     cluster = Cluster(root, workers=0, job=(), **env)
     try:
         cluster.start(HEAD)

@@ -15,7 +15,7 @@ def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
     tmp_path: Path, data: Path
 ) -> None:
     with Cluster(tmp_path / "cluster", data) as cluster:
-        head = cluster.head(workers=0, ROLLCALL_SERVE="1")
+        head = cluster.head(workers=0, ROLLCALL_WAIT_FOR_JOBS="1")
         takes = "the cluster takes jobs"
         cluster.watch.until(lambda: takes in head.said, "head that takes jobs", within=120)
         done = head.execute("rollcall", "submit", "--", "python", "-c", "print(6 * 7)")

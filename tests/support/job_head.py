@@ -50,7 +50,11 @@ class JobHead:
         self.run = RunFiles(root)
         self.head = Head(root, port)
         self.settings = read_settings(
-            {"ROLLCALL_SERVE": "1", "ROLLCALL_RUN_DIR": str(root), "ROLLCALL_NODE_NAME": "gn1"}
+            {
+                "ROLLCALL_WAIT_FOR_JOBS": "1",
+                "ROLLCALL_RUN_DIR": str(root),
+                "ROLLCALL_NODE_NAME": "gn1",
+            }
         )
         self.inbox = Inbox()
         self.journal = Journal(self.run.journal, "gn1")
@@ -101,7 +105,10 @@ class JobHead:
         return [event["kind"] for event in journal.events()]
 
     def _serve(self) -> None:
-        self.outcome = JobLoop(self.context, self.queue, self).serve(self._supervise)
+        try:
+            self.outcome = JobLoop(self.context, self.queue, self).serve(self._supervise)
+        except Exception as error:
+            self.error = error
 
     def _supervise(self, run: RunContext) -> Outcome:
         self.ran.append(run.job)

@@ -24,7 +24,7 @@ OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
     "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
-    "jobs, start every node with `serve` and bring jobs with `rollcall submit`."
+    "jobs, start every node with `rollcall up --wait-for-jobs`."
 )
 
 

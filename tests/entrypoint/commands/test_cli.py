@@ -28,7 +28,11 @@ from entrypoint.config.read import read_settings
         ("plan --json", Invocation("plan", (), as_json=True)),
         ("plan --json -- --pretrain m", Invocation("plan", ("--pretrain", "m"), as_json=True)),
         ("doctor --json", Invocation("doctor", (), as_json=True)),
-        ("serve", Invocation("serve")),
+        ("up --wait-for-jobs", Invocation("up", waits_for_jobs=True)),
+        ("--wait-for-jobs", Invocation("up", waits_for_jobs=True)),
+        ("-- --wait-for-jobs", Invocation("up", waits_for_jobs=True)),
+        ("plan --json --wait-for-jobs", Invocation("plan", (), True, True)),
+        ("up sh --wait-for-jobs", Invocation("up", ("sh", "--wait-for-jobs"))),
         ("status", Invocation("status")),
         ("logs --json", Invocation("logs", ("--json",))),
         ("submit --no-wait -- a --b", Invocation("submit", ("--no-wait", "--", "a", "--b"))),
@@ -69,9 +73,13 @@ def test_with_the_command_recipe_a_misspelt_command_is_not_the_job(words: str, m
     ("words", "said"),
     [
         ("statsu", "did you mean status?"),
-        ("qqqqqq", "the commands are up, serve, plan, doctor"),
+        ("qqqqqq", "the commands are up, plan, doctor"),
         ("doctor now", "doctor does not take now; it takes --json"),
-        ("serve --pretrain m", "serve does not take --pretrain m: its jobs come by"),
+        (
+            "--pretrain m --wait-for-jobs",
+            "up --wait-for-jobs does not take --pretrain m: `rollcall",
+        ),
+        ("plan --wait-for-jobs -x", "plan --wait-for-jobs does not take -x: `rollcall submit`"),
     ],
 )
 def test_words_that_mean_nothing_are_answered_with_what_would(words: str, said: str) -> None:
@@ -114,7 +122,7 @@ def test_a_head_without_a_job_says_how_to_have_a_cluster_that_waits_for_jobs(
 ) -> None:
     settings = read_settings({"RAY_WORKER": "0", "ROLLCALL_RECIPE": recipe})
     assert entrypoint._up(settings) == 64
-    assert "start every node with `serve` and bring jobs with" in capsys.readouterr().err
+    assert "start every node with `rollcall up --wait-for-jobs`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

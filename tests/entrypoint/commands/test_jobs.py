@@ -228,7 +228,7 @@ def test_a_head_that_runs_its_own_job_takes_no_other(
 ) -> None:
     environ = {"ROLLCALL_URL": f"http://127.0.0.1:{head.port}", "ROLLCALL_TOKEN": TOKEN}
     assert entrypoint._ask(cli.parse(["submit", "--", "true"]), environ) == 64
-    assert "start the head with `rollcall serve`" in capsys.readouterr().err
+    assert "start the nodes with `rollcall up --wait-for-jobs`" in capsys.readouterr().err
 
 
 def test_nothing_of_jobs_and_logs_is_answered_without_the_token(job_head: JobHead) -> None:

@@ -166,7 +166,7 @@ def test_a_job_that_cannot_run_is_a_fault(
 
 
 def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:
-    row = plan.plan(read_settings({"ROLLCALL_SERVE": "1", "ROLLCALL_RECIPE": "command"}))
+    row = plan.plan(read_settings({"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RECIPE": "command"}))
     assert (row["role"], row["job"], row["faults"]) == ("head", "waits for rollcall submit", [])
 
 

@@ -80,8 +80,16 @@ def test_a_variable_gives_the_environment_of_the_heads_own_command(tmp_path: Pat
             (),
             "is set, and the recipe is builtin, which takes none",
         ),
-        ({"ROLLCALL_SERVE": "1"}, ("--pretrain", "m"), "waits for jobs, and the command line has"),
-        ({"ROLLCALL_SERVE": "1", "ROLLCALL_JOB": "a"}, (), "waits for jobs, and ROLLCALL_JOB has"),
+        (
+            {"ROLLCALL_WAIT_FOR_JOBS": "1"},
+            ("--pretrain", "m"),
+            "waits for jobs, and the command line has",
+        ),
+        (
+            {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_JOB": "a"},
+            (),
+            "waits for jobs, and ROLLCALL_JOB has",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

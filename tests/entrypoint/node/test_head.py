@@ -162,7 +162,7 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     ready = threading.Event()
     monkeypatch.setattr(HeadRay, "wait_ready", lambda self: ready.wait(60))
     inbox, codes = Inbox(), list[int]()
-    environ = variables(run, free_port) | {"ROLLCALL_SERVE": "1"}
+    environ = variables(run, free_port) | {"ROLLCALL_WAIT_FOR_JOBS": "1"}
     settings = read_settings(environ)
 
     def live() -> None:

@@ -87,7 +87,7 @@ def test_ray_gives_up_sooner_on_a_worker_of_builtin_that_is_killed_as_it_starts(
     assert environment()[name] == "30"
     assert environment(**{name: "60"})[name] == "60"
     assert name not in environment(ROLLCALL_RECIPE="command", ROLLCALL_JOB="true")
-    assert name not in environment(ROLLCALL_SERVE="1")  # its jobs may be commands
+    assert name not in environment(ROLLCALL_WAIT_FOR_JOBS="1")  # its jobs may be commands
 
 
 @pytest.mark.parametrize("given", [{}, {"RAY_worker_register_timeout_seconds": "8"}])
