@@ -46,13 +46,12 @@ COPY entrypoint entrypoint
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
  && mv /tmp/digest entrypoint/config/image.digest \
- && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
+ && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall . \
+ && install entrypoint/run/ray.sh /opt/rollcall/bin/ray
 
 FROM cpu-venv AS cpu
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
-# A node writes its token there, so that `docker exec NODE ray status` needs no flags.
-ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/tmp/rollcall-token
 RUN mkdir --mode=1777 /checkpoints /workspace \
  && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace
@@ -115,13 +114,12 @@ COPY entrypoint entrypoint
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
  && mv /tmp/digest entrypoint/config/image.digest \
- && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall .
+ && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall . \
+ && install entrypoint/run/ray.sh /opt/rollcall/bin/ray
 
 FROM cuda-venv AS cuda
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
-# A node writes its token there, so that `docker exec NODE ray status` needs no flags.
-ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/tmp/rollcall-token
 RUN mkdir --mode=1777 /checkpoints /workspace \
  && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace

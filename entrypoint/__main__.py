@@ -38,10 +38,7 @@ def _run() -> int:
             print(cli.help_text())
             return ExitCode.FINISHED
         case "exec":
-            from entrypoint.run import token as run_token
-
-            argv = programs.unshadowed(call.arguments)
-            os.execvpe(call.arguments[0], argv, run_token.without_shells(environ))
+            os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
         case "prepare":
             os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
         case "demo":

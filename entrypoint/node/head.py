@@ -101,7 +101,6 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
     began = time.monotonic()
     token = run_token.for_head(settings)
-    run_token.show_to_shells(settings, token)
     cluster = HeadRay(settings, me, token, inbox)
     skipped = differences.skipped_checks(settings)
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
@@ -122,6 +121,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     env = ray_node.environment(settings, token)
     tell = partial(journal.record, "service")
     with (
+        run_token.shown_to_shells(token),
         FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
         cluster,

@@ -58,16 +58,18 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
     """Stay in the cluster until the head announces the outcome; return the exit code."""
     try:
         token = run_token.for_worker(settings, inbox.stop)
-        run_token.show_to_shells(settings, token)
+        run_token.show_to_shells(token)
         env = ray_node.environment(settings, token)
         with (
             FdStore(ray_node.fd_store_path(settings)) as memory,
             ForkServer(settings, env),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
+            membership = _Membership(settings, warnings, token, inbox, services)
             try:
-                return _Membership(settings, warnings, token, inbox, services).keep()
+                return membership.keep()
             finally:
+                run_token.hide_from_shells(membership.token)
                 memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED
@@ -133,7 +135,7 @@ class _Membership:
                 if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
                     raise
                 self.token = other
-                run_token.show_to_shells(self.settings, other)
+                run_token.show_to_shells(other)
                 continue
             self._why_ended = ended.why if isinstance(ended, RayEnded) else ""
             match ended:

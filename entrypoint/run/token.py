@@ -8,7 +8,8 @@ import re
 import secrets
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from contract.os_errors import with_path
@@ -23,8 +24,9 @@ TOKEN = re.compile(rb"[!-~]{16,}")
 """Characters that an HTTP header can carry, and enough of them to resist guessing."""
 
 
-SHELLS = "/tmp/rollcall-token"
-"""The image has RAY_AUTH_TOKEN_PATH name this file, so that Ray's commands work in its shells."""
+SHELLS = Path("/tmp/rollcall-token")
+"""The image's command `ray` reads it, so that Ray's commands need no flags in a node's shells."""
+RAY_OF_IMAGE = Path("/opt/rollcall/bin/ray")
 
 
 def for_head(settings: Settings) -> str:
@@ -113,28 +115,33 @@ def for_client(settings: Settings) -> str | None:
         return None
 
 
-def show_to_shells(settings: Settings, token: str) -> None:
-    """Write the token where `docker exec NODE ray status` looks for it, in a container of ours.
-
-    If it cannot be written, only such commands miss it.
-    """
-    if settings.environ.get("RAY_AUTH_TOKEN_PATH") != SHELLS:
-        return
-    path = Path(SHELLS)
+@contextmanager
+def shown_to_shells(token: str) -> Iterator[None]:
+    show_to_shells(token)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        yield
+    finally:
+        hide_from_shells(token)
+
+
+def show_to_shells(token: str) -> None:
+    """Write the token where the image's `ray` looks for it; do nothing outside of our images.
+
+    If it cannot be written, only commands such as `docker exec NODE ray status` miss it.
+    """
+    if not RAY_OF_IMAGE.exists():
+        return
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=SHELLS.parent)  # mode 0600
         with os.fdopen(descriptor, "w") as file:
             file.write(token)
-        Path(temporary).replace(path)
+        Path(temporary).replace(SHELLS)
     except OSError as error:
-        log.warning("Ray's own commands have no token here: %s: %s", path, error.strerror)
+        log.warning("Ray's own commands have no token here: %s: %s", SHELLS, error.strerror)
 
 
-def without_shells(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without the image's own token file, if no node of Rollcall has written it.
-
-    Ray would start no cluster of its own with a file that is missing.
-    """
-    ours = environ.get("RAY_AUTH_TOKEN_PATH") == SHELLS and not Path(SHELLS).exists()
-    left_out = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH") if ours else ()
-    return {name: value for name, value in environ.items() if name not in left_out}
+def hide_from_shells(token: str) -> None:
+    """Delete what `show_to_shells` has written, unless another node of this machine uses it."""
+    with suppress(OSError):
+        if RAY_OF_IMAGE.exists() and SHELLS.read_text() == token:
+            SHELLS.unlink()

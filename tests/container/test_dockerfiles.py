@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from entrypoint.run.token import SHELLS
+from entrypoint.run.token import RAY_OF_IMAGE, SHELLS
 from tests.container.dockerfiles import stages
 from tests.support.repository import ROOT
 
@@ -21,9 +21,11 @@ def test_every_image_is_made_of_the_same_last_layers(target: str, stage: str) ->
     assert other.replace(f"{target}-", "cpu-") == cpu
 
 
-def test_the_images_shells_look_for_the_token_where_nodes_write_it() -> None:
-    variables = f"ENV RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={SHELLS}\n"
-    assert variables in stages("Dockerfile")["cpu"]
+def test_the_images_ray_looks_for_the_token_where_nodes_write_it() -> None:
+    assert f"install entrypoint/run/ray.sh {RAY_OF_IMAGE}\n" in stages("Dockerfile")["cpu-source"]
+    assert f"token={SHELLS}\n" in (ROOT / "entrypoint/run/ray.sh").read_text()
+    assert str(RAY_OF_IMAGE.parent) in stages("Dockerfile")["cpu"]
+    assert "RAY_AUTH" not in everything()  # a start past the entrypoint would lack its token
 
 
 @pytest.mark.parametrize("target", TARGETS)

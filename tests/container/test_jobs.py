@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.container.cluster import Cluster
+from tests.support.podman import IMAGE, run_once
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 
@@ -25,3 +26,13 @@ def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
         assert "job-1-1" in head.execute("ray", "job", "list").stdout
         assert head.execute("rollcall", "stop").returncode == 0
         assert head.exit_code(within=60) == 143
+
+
+def test_a_ray_that_is_started_past_the_entrypoint_needs_no_token() -> None:
+    """As pyxis and `docker run --entrypoint bash` do; nothing of Rollcall runs there."""
+    ray = "ray start --head --num-cpus 1 --include-dashboard false && ray status"
+    program = "import ray; ray.init(address='auto'); print(ray.cluster_resources()['CPU'])"
+    words = ("--entrypoint", "bash", IMAGE, "-c", f'{ray} && python -c "{program}"')
+    done = run_once(*words, within=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1.0" in done.stdout.splitlines()

@@ -1,0 +1,9 @@
+#!/bin/sh
+# The images have this file on PATH, before Ray's own `ray`. It runs that one, with the token of the
+# node in this container. If the file with the token is not this user's, no such node runs here.
+token=/tmp/rollcall-token
+given=$RAY_AUTH_MODE$RAY_AUTH_TOKEN$RAY_AUTH_TOKEN_PATH
+if [ -z "$given" ] && [ -r "$token" ] && [ -O "$token" ]; then
+  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
+fi
+exec "$(dirname "$(command -v python)")/ray" "$@"
