@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
+from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor
 from entrypoint.job.job_queue import Job, JobQueue
@@ -17,14 +17,14 @@ from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.processes.inbox import RayEnded, RayFailedError, WorkerLeaves
+from entrypoint.processes.inbox import RayEnded, WorkerLeaves
 from entrypoint.run.journal import Journal
-
-log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.5
 """Interval between looks at the queue."""
 WAITING = "waiting for a job (rollcall submit)"
+OF_THE_CLUSTER = (ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT)
+"""A job that ends with one of these did nothing wrong: its nodes, their Ray or a service failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,11 @@ class JobLoop:
     cluster: Cluster
 
     def serve(self, supervise: Callable[[RunContext], Outcome]) -> Outcome:
-        """Run jobs until the node is asked to stop. `supervise`: leads one job to its outcome.
+        """Run jobs until the node is asked to stop, or the cluster fails.
 
-        Raises OSError if the queue cannot be written, SupersededError if a later head has the run.
+        `supervise`: leads one job to its outcome. Raises RayFailedError if Ray does not start again
+        between two jobs, OSError if the queue cannot be written, and SupersededError if a later
+        head has the run.
         """
         while True:
             if asked := self.run.inbox.node_stop:
@@ -45,7 +47,8 @@ class JobLoop:
             if (job := self.queue.begin_next()) is None:
                 self._wait()
                 continue
-            self._lead(job, supervise)
+            if (failed := self._lead(job, supervise)) is not None:
+                return failed
 
     def _wait(self) -> None:
         """Wait for a job, and keep Ray and the workers ready for it."""
@@ -53,32 +56,40 @@ class JobLoop:
         match self.run.inbox.take(timeout=IDLE_SECONDS):
             case RayEnded():
                 self.run.journal.record("ray", "Ray on the head ended: restarting it on all nodes")
-                self._restart_ray()
+                restart_ray(self.run, self.cluster)
             case WorkerLeaves():
                 self.run.control.release_leaving()
             case _:
                 return
 
-    def _lead(self, job: Job, supervise: Callable[[RunContext], Outcome]) -> None:
-        """Run one job. A job that the node's own stop has interrupted stays in the queue."""
+    def _lead(self, job: Job, supervise: Callable[[RunContext], Outcome]) -> Outcome | None:
+        """Run one job; return the outcome of the cluster if the cluster has failed.
+
+        A job that the node's own stop or a failed cluster has interrupted stays in the queue.
+        """
         if self._ended_before(job):
-            return
+            return None
         began = time.monotonic()
         run = self._run_of(job)
         jobs, inbox = self.run.control.jobs, self.run.inbox
         jobs.shown = job.id
         outcome = supervise(run)
-        stopped_with_node = inbox.node_stop is not None and not self.queue.is_stopping(job)
-        if outcome.name == "stopped" and stopped_with_node:
-            self.run.journal.record("job-interrupted", f"{job.id} goes on with the next head")
-            return
+        stopped_with_node = outcome.name == "stopped" and inbox.node_stop is not None
+        failed = outcome.exit_code in OF_THE_CLUSTER
+        if (failed or stopped_with_node) and not self.queue.is_stopping(job):
+            why = redact(outcome.sentence, run.settings.secrets)
+            sentence = f"{job.id} goes on with the next head: {why}"
+            self.run.journal.record("job-interrupted", sentence, job=job.id)
+            return replace(outcome, sentence=why) if failed else None
+        run.files.logs.mkdir(parents=True, exist_ok=True)  # a user may have deleted it
         supervisor.record(outcome, run, time.monotonic() - began)
         jobs.shown = None
         self.queue.end(job, outcome.name, outcome.exit_code, outcome.sentence)
         inbox.after_job()
         if outcome.exit_code != ExitCode.FINISHED and inbox.node_stop is None:
             # What the job has left on the nodes, such as detached actors, holds memory and GPUs.
-            self._restart_ray()
+            restart_ray(self.run, self.cluster)
+        return None
 
     def _ended_before(self, job: Job) -> bool:
         """End a job whose outcome an earlier head recorded, but not in the queue."""
@@ -105,10 +116,3 @@ class JobLoop:
         run_identity.identify(settings, run.files)
         journal.record("start", f"{job.id} begins on the cluster of {settings.node_name}")
         return run
-
-    def _restart_ray(self) -> None:
-        """Restart Ray on all nodes. If that fails, the next job's roll call tries again."""
-        try:
-            restart_ray(self.run, self.cluster)
-        except RayFailedError as error:
-            log.warning("%s", error)

@@ -201,6 +201,8 @@ def _stored(directory: Path) -> list[Job]:
     for path in directory.glob(f"job-*/{ENTRY}"):
         try:
             row = stored_json.json_object(path) or {}
+            if not row["words"]:
+                raise ValueError("a job without words")
             job = Job(**{**row, "words": tuple(row["words"]), "state": JobState(row["state"])})
             jobs.append((_number(job.id), job))
         except (TypeError, KeyError, ValueError):

@@ -129,12 +129,18 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         Services(settings, is_head=True, env=env, tell=tell) as services,
     ):
         ray = sockets.host_port(me.address, settings.ray_port)
+        present: tuple[str, ...] | None = None  # the next job waits for no worker that was missing
 
         def supervise(run: RunContext) -> Outcome:
+            nonlocal present
             collective = CollectiveCheck(run.settings, ray, env)
             rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
+            rendezvous.present = present
             jobs = JobClient(cluster.dashboard, token, settings.ray_dir, run.settings.secrets)
-            return Supervisor(run, rendezvous, jobs).supervise()
+            try:
+                return Supervisor(run, rendezvous, jobs).supervise()
+            finally:
+                present = rendezvous.present
 
         try:
             cluster.wait_ready()

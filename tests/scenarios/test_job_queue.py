@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.redaction import MASK
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import SubmissionError
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.processes.inbox import RayEnded, StopAsked
+from entrypoint.processes.inbox import RayEnded, RayFailedError, StopAsked
 from tests.support.job_head import JobHead, job_head, soon, until_stopped
 
 __all__ = ["job_head"]
@@ -94,6 +96,72 @@ def test_the_next_head_goes_on_with_the_job_that_its_stop_interrupted(tmp_path: 
         assert second.queue.submit(["true"], {})["id"] == "job-3"
 
 
+@pytest.mark.parametrize("code", [ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT])
+def test_a_fault_of_the_cluster_ends_the_head_and_leaves_the_queue_as_it_is(
+    tmp_path: Path, code: ExitCode
+) -> None:
+    def interrupted(run: RunContext) -> Outcome:
+        return Outcome("failed", code, "no worker checks in with hf_not-to-be-shown")
+
+    environment = {"env_vars": {"HF_TOKEN": "hf_not-to-be-shown"}}
+    go_on = threading.Event()
+
+    def after_both(run: RunContext) -> Outcome:
+        go_on.wait(60)
+        return interrupted(run)
+
+    with JobHead(tmp_path, sleep=after_both) as first:
+        first.queue.submit(["sleep", "9"], environment)
+        first.queue.submit(["true"], {})
+        go_on.set()
+        soon(lambda: first.outcome is not None)
+        assert first.outcome == Outcome("failed", code, f"no worker checks in with {MASK}")
+        assert first.ran == ["job-1"]
+    assert first.kinds()[-1] == "job-interrupted"
+    with JobHead(tmp_path) as second:
+        soon(lambda: second.state("job-2") == "finished")
+        assert second.ran == ["job-1", "job-2"]
+        assert second.state("job-1") == "finished"
+
+
+def test_a_job_that_is_asked_to_stop_leaves_the_queue_also_if_the_cluster_fails(
+    tmp_path: Path,
+) -> None:
+    def unreachable(run: RunContext) -> Outcome:
+        run.inbox.stop.wait(60)
+        return Outcome("failed", ExitCode.UNREACHABLE, "no worker checks in")
+
+    with JobHead(tmp_path, sleep=unreachable) as head:
+        head.queue.submit(["sleep", "9"], {})
+        soon(lambda: head.ran == ["job-1"])
+        head.queue.stop("job-1")
+        soon(lambda: head.state("job-1") == "failed")
+
+
+@pytest.mark.parametrize("broken", ["idle", "after a job"])
+def test_a_ray_that_does_not_start_again_ends_the_head(tmp_path: Path, broken: str) -> None:
+    with JobHead(tmp_path, false=fails) as head:
+        head.broken = True
+        if broken == "idle":
+            head.inbox.put(RayEnded(1))
+        else:
+            head.queue.submit(["false"], {})
+        soon(lambda: head.error is not None)
+        assert isinstance(head.error, RayFailedError)
+
+
+def test_a_job_whose_directory_was_deleted_ends_alone(tmp_path: Path) -> None:
+    def loses_its_directory(run: RunContext) -> Outcome:
+        shutil.rmtree(run.files.root)
+        return Outcome("failed", ExitCode.RUN_DIR, "its directory is gone")
+
+    with JobHead(tmp_path, false=loses_its_directory) as head:
+        head.queue.submit(["false"], {})
+        head.queue.submit(["true"], {})
+        soon(lambda: head.queue.rows()[1]["state"] == "finished")
+        assert head.state("job-1") == "failed"
+
+
 def test_a_job_whose_outcome_the_queue_missed_does_not_run_twice(tmp_path: Path) -> None:
     with JobHead(tmp_path, false=fails) as first:
         first.queue.submit(["false"], {})
@@ -152,11 +220,16 @@ def test_a_ray_that_ends_while_no_job_runs_is_started_again(job_head: JobHead) -
     soon(lambda: job_head.revived == 1)
 
 
-def test_a_damaged_entry_is_left_out_and_its_directory_is_not_used_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ['{"id": "job', ""])
+def test_a_damaged_entry_is_left_out_and_its_directory_is_not_used_again(
+    tmp_path: Path, damage: str
+) -> None:
     with JobHead(tmp_path) as first:
         first.queue.submit(["true"], {})
         soon(lambda: first.state("job-1") == "finished")
-    (tmp_path / "jobs" / "job-1" / "job.json").write_text('{"id": "job')
+    entry = tmp_path / "jobs" / "job-1" / "job.json"
+    whole = json.loads(entry.read_text())
+    entry.write_text(damage or json.dumps(whole | {"words": []}))
     with JobHead(tmp_path) as second:
         assert second.queue.rows() == []
         assert second.queue.submit(["true"], {})["id"] == "job-2"

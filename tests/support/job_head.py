@@ -17,7 +17,7 @@ from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.processes.inbox import Inbox, StopAsked
+from entrypoint.processes.inbox import Inbox, RayFailedError, StopAsked
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head, answers
 from tests.support.waiting import eventually
@@ -67,6 +67,10 @@ class JobHead:
         self.acts = acts
         self.ran: list[str] = []
         self.outcome: Outcome | None = None
+        self.error: Exception | None = None
+        """What ended the loop instead of an outcome."""
+        self.broken = False
+        """Whether Ray does not start again."""
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> JobHead:
@@ -95,6 +99,8 @@ class JobHead:
         return False
 
     def revive(self) -> None:
+        if self.broken:
+            raise RayFailedError("Ray does not start")
         self.revived += 1
 
     def state(self, job: str) -> str:

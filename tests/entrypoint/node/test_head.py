@@ -153,9 +153,12 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     led: list[tuple[str, tuple[str, ...]]] = []
+    before: list[tuple[str, ...] | None] = []
 
     def lead(supervisor: Supervisor) -> Outcome:
         led.append((supervisor.run.job, supervisor.rendezvous.job.job))
+        before.append(supervisor.rendezvous.present)
+        supervisor.rendezvous.present = ("gn2",)
         return Outcome("finished", ExitCode.FINISHED, "the job has finished")
 
     monkeypatch.setattr(Supervisor, "supervise", lead)
@@ -176,12 +179,16 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     assert led == []
     ready.set()
     eventually(lambda: bool(led), 60)
+    assert entrypoint._ask(submit, environ) == 0
+    eventually(lambda: len(led) == 2, 60)
     inbox.put(StopAsked("SIGTERM"))
     living.join(60)
     assert codes == [ExitCode.STOPPED]
-    assert led == [("job-1", ("true", "1"))]
+    assert led == [("job-1", ("true", "1")), ("job-2", ("true", "1"))]
+    assert before == [None, ("gn2",)]  # the second job waits for no worker that was missing
     kinds = [event["kind"] for event in read_events(run.journal)]
-    assert kinds == ["start", "job-submitted", "job-started", "job-ended", "outcome"]
+    of_jobs = sorted(["job-submitted", "job-started", "job-ended"] * 2)
+    assert (kinds[0], kinds[-1], sorted(kinds[1:-1])) == ("start", "outcome", of_jobs)
     assert json.loads((run.jobs / "job-1" / "result.json").read_text())["outcome"] == "finished"
 
 
