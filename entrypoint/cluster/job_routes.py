@@ -19,7 +19,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import JobDesk, SubmissionError
 from entrypoint.cluster.request_io import body_of
-from entrypoint.config.runtime_env import MOST_PACKAGE_BYTES, PACKAGE, TOO_LARGE
+from entrypoint.config.runtime_env import PACKAGE
 from entrypoint.run import log_files
 from entrypoint.run.reads import StorageReads
 
@@ -104,8 +104,6 @@ class JobRoutes:
             await asyncio.to_thread(directory.mkdir, mode=0o700, exist_ok=True)
             await _receive(request, temporary)
             await asyncio.to_thread(temporary.replace, directory / name)
-        except ValueError as error:
-            return _refused(413, str(error))
         except ClientDisconnect:
             return _refused(400, "the archive did not arrive whole")
         finally:
@@ -152,14 +150,10 @@ def _refused(status: int, *faults: str) -> Response:
 
 
 async def _receive(request: Request, path: Path) -> None:
-    """Write the body to `path`. Raises ValueError if it is too long, and OSError."""
-    size = 0
+    """Write the body to `path`. Raises OSError."""
     file = await asyncio.to_thread(path.open, "xb")
     try:
         async for part in request.stream():
-            size += len(part)
-            if size > MOST_PACKAGE_BYTES:
-                raise ValueError(TOO_LARGE)
             await asyncio.to_thread(file.write, part)
     finally:
         await asyncio.to_thread(file.close)  # NFS writes what it has still to write

@@ -20,12 +20,6 @@ OURS = re.compile(r"ROLLCALL_.*|RAY_(AUTH|ADDRESS|JOB).*")
 REMOTE = re.compile(r"[a-z0-9]+://.+")
 PACKAGE = re.compile(r"_ray_pkg_[0-9a-f]{64}\.zip")
 """Ray's name of an archive: a hash of its content."""
-MOST_PACKAGE_BYTES = 100 * 2**20 - 1
-"""Limit for a working directory as an archive: Ray's dashboard takes no larger request."""
-TOO_LARGE = (
-    "the working directory has 100 MiB or more as an archive: leave data out by .gitignore, or by "
-    """--runtime-env-json '{"excludes": ["/data"]}'"""
-)
 NEEDS_INSTALL = ("pip", "uv", "conda", "working_dir", "py_modules", "py_executable")
 """Fields that may bring programs which the image does not have."""
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entrypoint.config.runtime_env import MOST_PACKAGE_BYTES, PACKAGE, REMOTE, TOO_LARGE
+from entrypoint.config.runtime_env import PACKAGE, REMOTE
 from entrypoint.processes.process import Process, StartError
 from entrypoint.processes.programs import program
 
 PACK_SECONDS = 600.0
+MOST_BYTES = 100 * 2**20 - 1
+"""Limit for an archive that Ray's head is to have: its dashboard takes no larger request."""
+TOO_LARGE = (
+    "the working directory has 100 MiB or more as an archive, and the nodes do not share the run "
+    "directory: share it, or leave data out by .gitignore or by "
+    """--runtime-env-json '{"excludes": ["/data"]}'"""
+)
+PLAIN = re.compile(r"/[\w./-]{1,180}")
+"""Paths that Ray reads from a URI as they are; it also makes a file name of them."""
 
 
 class PackError(Exception):
@@ -50,7 +60,16 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
         last = (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1]
     if code != 0:
         raise PackError(f"working_dir {given} cannot be packed: {last}")
-    if (package := Path(last)).stat().st_size > MOST_PACKAGE_BYTES:
-        package.unlink()
+    return Path(last)
+
+
+def on_nodes(package: Path, *, shared: bool) -> str:
+    """Return the archive's place for Ray: a URI, or a path whose content the head gives to Ray.
+
+    `shared`: all nodes see the archive. Raises PackError if it is too large to be given to Ray.
+    """
+    if shared and PLAIN.fullmatch(str(package)):
+        return f"file://{package}"
+    if package.stat().st_size > MOST_BYTES:
         raise PackError(TOO_LARGE)
-    return package
+    return str(package)

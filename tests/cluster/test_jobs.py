@@ -93,7 +93,9 @@ def test_a_job_brings_its_directory_and_variables_and_its_output_and_exit_code_c
         "print(helper.WORD, os.environ['LEVEL'], os.path.exists('data'))\n"
         "ray.init(log_to_driver=False)\n"
         "@ray.remote\n"
-        "def there(): import helper; return helper.WORD, os.environ['LEVEL']\n"
+        "def there():\n"
+        "    import helper\n"
+        "    return helper.WORD, os.environ['LEVEL'], os.environ['ROLLCALL_RUN_DIR']\n"
         "print(ray.get(there.remote()))\n"
     )
     environment = tmp_path / "runtime_env.yaml"
@@ -102,9 +104,9 @@ def test_a_job_brings_its_directory_and_variables_and_its_output_and_exit_code_c
     done = asked(cluster, "submit", *options, "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "from the directory 2 False" in done.stdout
-    assert "('from the directory', '2')" in done.stdout
-    assert "job-1 (finished, exit code 0)" in done.stderr
     run = run_of(cluster, "job-1")
+    assert f"('from the directory', '2', '{run.root}')" in done.stdout
+    assert "job-1 (finished, exit code 0)" in done.stderr
     assert json.loads(run.result.read_text())["outcome"] == "finished"
     kinds = [event["kind"] for event in cluster.events("job-ended")]
     assert kinds == ["job-ended"]

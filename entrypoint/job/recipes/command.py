@@ -11,6 +11,7 @@ from typing import Any
 from contract.progress import Progress
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
+from entrypoint.cluster.differences import skipped_checks
 from entrypoint.config.parsers import BY_A_SHELL
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
@@ -57,7 +58,7 @@ class AnyCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        return JobCommand(unshadowed(settings.job), env, _packed(settings))
+        return JobCommand(unshadowed(settings.job), env, _environment(settings))
 
     def begins_at(self, settings: Settings) -> None:
         return None
@@ -93,18 +94,26 @@ def _no_directory(settings: Settings) -> str:
     return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
 
 
-def _packed(settings: Settings) -> Mapping[str, Any]:
-    """Return the runtime environment with a local working directory as an archive."""
+def _environment(settings: Settings) -> Mapping[str, Any]:
+    """Return the runtime environment, with a local working directory as an archive."""
     row = dict(settings.runtime_env)
+    if settings.waits_for_jobs:  # the variable of Ray's own processes names the cluster's directory
+        row["env_vars"] = {**row.get("env_vars", {}), "ROLLCALL_RUN_DIR": str(settings.run_dir)}
     if working_dir.is_local(row):
         packages = RunFiles(settings.run_dir).packages
         packages.mkdir(mode=0o700, exist_ok=True)
         try:
-            row["working_dir"] = str(working_dir.pack(row, packages))
+            package = working_dir.pack(row, packages)
+            row["working_dir"] = working_dir.on_nodes(package, shared=_share_files(settings))
         except working_dir.PackError as error:
             raise ArgumentsError(str(error)) from None
         row.pop("excludes", None)
     return row
+
+
+def _share_files(settings: Settings) -> bool:
+    """Return whether each worker had to prove at the roll call that it sees the run directory."""
+    return "nodes.storage" not in skipped_checks(settings)
 
 
 def _shell_syntax(settings: Settings) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import zipfile
@@ -18,7 +17,6 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, jobs
 from entrypoint.commands.head_client import NoAnswerError, ask
 from entrypoint.config.settings import Settings, SettingsError
-from entrypoint.job import working_dir
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
@@ -149,24 +147,9 @@ def test_a_local_directory_is_packed_as_ray_does_and_brought_to_the_head(
     assert rollcall(job_head, "submit", "--json", *words) == 0
     assert json.loads(capsys.readouterr().out)["runtime_env"] == ["env_vars", "working_dir"]
     (package,) = job_head.run.packages.iterdir()
-    assert sorted(zipfile.ZipFile(package).namelist()) == [".gitignore", "train.py"]
+    assert sorted(zipfile.ZipFile(package).namelist()) == [".gitignore", ".rollcall", "train.py"]
     row = json.loads((job_head.run.jobs / "job-1" / "job.json").read_text())
     assert row["runtime_env"] == {"env_vars": {"LEVEL": "2"}, "working_dir": str(package)}
-
-
-def test_a_directory_that_ray_would_not_take_is_refused_before_it_is_sent(
-    job_head: JobHead,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(working_dir, "MOST_PACKAGE_BYTES", 1000)
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "data").write_bytes(os.urandom(2000))
-    assert rollcall(job_head, "submit", "--working-dir", str(code), "--", "true") == 64
-    assert "100 MiB or more as an archive: leave data out" in capsys.readouterr().err
-    assert not job_head.run.packages.exists()
 
 
 def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(

@@ -15,7 +15,12 @@ import json
 import shutil
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
+
+MARKER = ".rollcall"
+"""An empty file of each archive. From an archive by URI that has a single directory, Ray takes that
+directory away."""
 
 
 def main() -> int:
@@ -40,8 +45,11 @@ def pack(directory: Path, into: Path, excludes: list[str]) -> Path:
         if directory.is_file():
             shutil.copyfile(directory, archive)
         create_package(str(directory), archive, include_gitignore=True, excludes=excludes)
-        with archive.open("rb") as file:
-            name = f"_ray_pkg_{hashlib.file_digest(file, 'sha256').hexdigest()}.zip"
+        with zipfile.ZipFile(archive, "a") as file:
+            if MARKER not in file.namelist():
+                file.writestr(zipfile.ZipInfo(MARKER), "")
+        with archive.open("rb") as content:
+            name = f"_ray_pkg_{hashlib.file_digest(content, 'sha256').hexdigest()}.zip"
         return archive.replace(into / name)
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ray._private.runtime_env.packaging import get_top_level_dir_from_compressed_package
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir
 from entrypoint.job.recipes.base import ArgumentsError
 from entrypoint.job.recipes.command import RECIPE
+from trainer.cluster.diagnostics.pack import pack
 
 
-def settings(run: Path, environment: Mapping[str, object], *job: str) -> Settings:
+def settings(run: Path, environment: Mapping[str, object], *job: str, **variables: str) -> Settings:
     environ = {
         "ROLLCALL_RECIPE": "command",
         "ROLLCALL_RUN_DIR": str(run),
         "ROLLCALL_RUNTIME_ENV": json.dumps(environment),
+        **variables,
     }
     return read_settings(environ, job or ("true",))
 
@@ -31,13 +36,51 @@ def test_a_directory_of_the_head_is_packed_for_all_nodes(tmp_path: Path) -> None
         (code / name).touch()
     environment = {"working_dir": str(code), "excludes": ["*.bin"], "pip": ["einops"]}
     command = RECIPE.command(settings(tmp_path, environment), None)
-    package = Path(command.runtime_env["working_dir"])
-    assert package.parent == tmp_path / "packages"
-    assert zipfile.ZipFile(package).namelist() == ["train.py"]
+    (package,) = (tmp_path / "packages").iterdir()
+    assert command.runtime_env["working_dir"] == f"file://{package}"
+    assert zipfile.ZipFile(package).namelist() == ["train.py", ".rollcall"]
     assert command.runtime_env["pip"] == ["einops"]
     assert "excludes" not in command.runtime_env
     again = RECIPE.command(settings(tmp_path, {"working_dir": str(package)}), None)
-    assert again.runtime_env == {"working_dir": str(package)}
+    assert again.runtime_env == {"working_dir": f"file://{package}"}
+
+
+def test_a_directory_keeps_its_shape_and_its_name_by_a_uri(tmp_path: Path) -> None:
+    """Ray takes a single top-level directory away, and fetches an archive of a name once."""
+    code = tmp_path / "code"
+    (code / "src").mkdir(parents=True)
+    (code / "src" / "train.py").touch()
+    one, other = (pack(code, tmp_path, []) for _ in range(2))
+    assert one == other
+    assert get_top_level_dir_from_compressed_package(str(one)) is None
+    assert pack(one, tmp_path, []).name == one.name
+
+
+def test_an_archive_that_the_nodes_do_not_see_is_given_to_ray_which_takes_less_than_100_mib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"_ray_pkg_{'a' * 64}.zip"
+    package.write_bytes(b"PK" * 500)
+    alone = settings(
+        tmp_path, {"working_dir": str(package)}, ROLLCALL_PREFLIGHT_SKIP="nodes.storage"
+    )
+    assert RECIPE.command(alone, None).runtime_env == {"working_dir": str(package)}
+    monkeypatch.setattr(working_dir, "MOST_BYTES", 999)
+    with pytest.raises(ArgumentsError, match="the nodes do not share the run directory"):
+        RECIPE.command(alone, None)
+    odd = tmp_path / "a % b" / package.name  # Ray would not find it by a URI
+    odd.parent.mkdir()
+    package.rename(odd)
+    with pytest.raises(ArgumentsError):
+        RECIPE.command(settings(tmp_path, {"working_dir": str(odd)}), None)
+
+
+def test_the_actors_of_a_submitted_job_know_its_run_directory(tmp_path: Path) -> None:
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_WAIT_FOR_JOBS": "1"}
+    submitted = replace(read_settings(environ), job=("true",), runtime_env={"env_vars": {"A": "b"}})
+    assert RECIPE.command(submitted, None).runtime_env == {
+        "env_vars": {"A": "b", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    }
 
 
 def test_an_archive_elsewhere_is_rays_to_fetch(tmp_path: Path) -> None:
