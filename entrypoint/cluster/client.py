@@ -174,7 +174,7 @@ class ControlClient:
             if row["stacks_of"] != stacks_of:  # the next job's attempts count from 1 again
                 stacks_of = row["stacks_of"]
                 if stacks_of:
-                    put(StacksAsked(stacks_of))
+                    put(StacksAsked(stacks_of, row.get("job") or ""))
 
 
 def _is_object(answer: httpx.Response) -> bool:

@@ -295,7 +295,7 @@ class ControlServer:
             hung_up = await hangs_up_before(self._announced, request, QUESTION_SECONDS)
         finally:
             self._registry.poll_closed(entry, hung_up=hung_up)
-        answer = {"outcome": "running", "stacks_of": self._stacks_of}
+        answer = {"outcome": "running", "stacks_of": self._stacks_of, "job": self.jobs.shown}
         if self._outcome is not None:
             self._registry.acknowledge(asked.node)
             answer = self._outcome

@@ -42,7 +42,8 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
         print(json.dumps(row) if options.json else job)
         return ExitCode.FINISHED
     try:
-        print(f"{job} is submitted; its run directory is {row['run_dir']}", file=sys.stderr)
+        said = f"{job} is submitted{_behind(settings, job)}; its run directory is {row['run_dir']}"
+        print(said, file=sys.stderr)
         row = _wait(settings, job, sys.stderr if options.json else sys.stdout)
     except KeyboardInterrupt:
         print(
@@ -72,6 +73,14 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
         code = "" if row["exit_code"] is None else f" {row['exit_code']}"
         print(f"{row['id']:<8} {row['state'] + code:<12} {row['submitted'][:19]}  {shown}")
     return ExitCode.FINISHED
+
+
+def _behind(settings: Settings, job: str) -> str:
+    """Return in words which jobs come before this one. Raises NoAnswerError."""
+    rows = patiently(settings, partial(ask, settings, "GET", "/v1/jobs"))["jobs"]
+    ids = [row["id"] for row in rows]
+    before = [row["id"] for row in rows[: ids.index(job)] if row["ended"] is None]
+    return f" and waits for {', '.join(before)}" if before else ""
 
 
 def _wait(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:

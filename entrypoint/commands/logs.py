@@ -24,7 +24,7 @@ from entrypoint.run.log_files import Piece
 
 TAIL_LINES = 20
 TAIL_BYTES = 2**15
-POLL_SECONDS = 1.0
+POLL_SECONDS = 2.0
 JOB = re.compile(r"job-\d+")
 
 
@@ -147,10 +147,13 @@ def _find_head(settings: Settings) -> None:
 def follow(source: Logs, *names: str) -> Iterator[str]:
     """Yield what is and comes in these logs, until nobody writes to them; none: all attempts'."""
     offsets: dict[str, int] = {}
+    newest = 0  # the attempts before it are over, and read
     while True:
         over = source.over()  # first: then the reads below include all that was written
-        for name in names or attempts(source):
+        unread = names or attempts(source)[newest:]
+        for name in unread:
             yield from _rest(source, name, offsets)
+        newest += max(0, len(unread) - 1)
         if over:
             return
         time.sleep(POLL_SECONDS)

@@ -174,7 +174,7 @@ def recipe(raw: str) -> str:
 
 
 def url(raw: str) -> str:
-    remedy = "give one URL, such as http://127.0.0.1:5000/get_reward"
+    remedy = "give one URL, such as http://127.0.0.1:5000"
     try:
         parts = urlsplit(raw)
         usable = parts.hostname is not None and parts.port != 0

@@ -266,6 +266,7 @@ class _Membership:
     def _next_message(self) -> Message:
         while isinstance(message := self.inbox.take(), StacksAsked):
             run, name = RunFiles(self.settings.run_dir), self.settings.node_name
+            run = RunFiles(run.jobs / message.job) if message.job else run
             stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
         assert message is not None
         return message

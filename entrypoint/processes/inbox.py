@@ -65,6 +65,8 @@ class StacksAsked:
     """The head is about to end a hung attempt."""
 
     attempt: int
+    job: str = ""
+    """The submitted job that hangs; "" for the head's own."""
 
 
 Message = (

@@ -140,6 +140,16 @@ def test_every_worker_hears_once_that_the_stacks_of_an_attempt_are_wanted(head: 
     assert said == [StacksAsked(3)] * 2 + [HeadSaid("finished", 0)] * 2
 
 
+def test_the_workers_hear_of_which_job_the_stacks_are_wanted(head: Head) -> None:
+    said: list[Message] = []
+    client = head.client()
+    client.check_in(node_info("a"), joined=True)
+    client.watch("a", "first", said.append)
+    head.control.jobs.shown = "job-2"
+    head.control.ask_for_stacks(1)
+    eventually(lambda: said == [StacksAsked(1, "job-2")])
+
+
 def test_an_evicted_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(
     head: Head,
 ) -> None:

@@ -94,6 +94,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(
     assert rollcall(job_head, "submit", "sleep", "9") == 130
     assert "job-1 goes on: see `rollcall logs --follow job-1`" in capsys.readouterr().err
     soon(lambda: job_head.ran == ["job-1"])
+    for job, said in (("job-2", "waits for job-1; its"), ("job-3", "waits for job-1, job-2; its")):
+        assert rollcall(job_head, "submit", "true") == 130
+        assert f"{job} is submitted and {said}" in capsys.readouterr().err
     assert job_head.state("job-1") == "queued"  # on disk: it is the first of the next head, too
 
 

@@ -11,7 +11,16 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.net import wait
 from entrypoint.node import worker
-from entrypoint.processes.inbox import HeadLost, HeadSaid, Inbox, Message, RayEnded, StopAsked
+from entrypoint.processes import stacks
+from entrypoint.processes.inbox import (
+    HeadLost,
+    HeadSaid,
+    Inbox,
+    Message,
+    RayEnded,
+    StacksAsked,
+    StopAsked,
+)
 from entrypoint.processes.services import Services
 from tests.support.control import TOKEN, VERSIONS, Head
 
@@ -101,3 +110,19 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
     assert membership._join_once() == StopAsked("SIGTERM")
     assert head.heard.check_ins[0][0] == "w1"
+
+
+def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(stacks, "collect", lambda settings, path: written.append(path))
+    environ = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    settings = read_settings(environ | {"ROLLCALL_NODE_NAME": "gn2"})
+    services = Services(settings, is_head=False, env={}, tell=print)
+    inbox = Inbox()
+    for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
+        inbox.put(message)
+    worker._Membership(settings, (), "token", inbox, services)._next_message()
+    name = "logs/stacks-attempt-{}-gn2.txt"
+    assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]
