@@ -12,7 +12,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path
 from tests.support.tiny_run import Tiny, events, metric_rows, to_argv
-from tests.support.trainer_program import Begin, flags_of, process_of, wait_until
+from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
 from trainer.checkpoint.writer import IN_FLIGHT
 from trainer.config.config import Config
 from trainer.config.parse import parse
@@ -67,7 +67,7 @@ def test_what_was_under_way_in_an_engine_that_is_killed_is_written_by_others(
     config = parse(to_argv(flags))
     running = begin(flags)
     wait_until(lambda: len(events(config, "step")) >= 2, running)
-    process_of("engine-1", running).kill()
+    worker_of("engine-1", running).kill()
     wait_until(lambda: bool(events(config, "engine-replaced")), running)
     running.send_signal(signal.SIGTERM)
     said, _ = running.communicate(timeout=120)
@@ -85,7 +85,7 @@ def test_a_policy_that_is_killed_trains_again_on_the_samples_that_it_had(
     config = parse(to_argv(flags))
     running = begin(flags)
     wait_until(lambda: len(events(config, "step")) >= 4, running)
-    process_of("policy-0", running).kill()
+    worker_of("policy-0", running).kill()
     wait_until(lambda: bool(events(config, "rank-replaced")), running)
     made = len(events(config, "step"))
     wait_until(lambda: len(events(config, "step")) >= made + 3, running)

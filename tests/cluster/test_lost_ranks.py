@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import ray
 
+from tests.support.fork_server import forked_workers
 from tests.support.ray_nodes import short_directory, workers_of
-from tests.support.repository import ROOT
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -53,9 +53,9 @@ def launcher() -> Iterator[RayLauncher]:
     with pytest.MonkeyPatch.context() as patch, short_directory() as root:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("RAY_TMPDIR", str(root))
-        placement.join(wanted)
+        with forked_workers():
+            placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()
 

@@ -62,7 +62,7 @@ def test_a_run_that_loses_processes_and_a_node_ends_as_if_never_touched(
     with cluster_at(*[{"num_cpus": 4, "node_name": f"node-{n}"} for n in range(3)]) as cluster:
         running = begin(flags, cluster.address)
         for victim, repair in (("policy-0", "rank-replaced"), ("engine-1", "engine-replaced")):
-            kill([worker_of(victim, psutil.Process(), running)])
+            kill([worker_of(victim, running)])
             wait_until(partial(happened, config, repair), running)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         at = made(config)

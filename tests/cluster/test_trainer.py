@@ -16,7 +16,7 @@ from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, newest_checkpoint
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, events, to_argv, train
-from tests.support.trainer_program import STEPS, flags_of, process_of, start, wait_until
+from tests.support.trainer_program import STEPS, flags_of, start, wait_until, worker_of
 from trainer.config.config import Config
 from trainer.config.parse import parse
 
@@ -115,7 +115,7 @@ def test_a_stopped_rank_is_named_all_start_anew_and_another_layout_goes_on(
 
     running = start(flags | several, ray_directory)
     wait_until(lambda: len(events(config, "checkpoint")) >= 2, running)
-    stopped = process_of("policy-1", running)
+    stopped = worker_of("policy-1", running)
     stopped.suspend()
     said, _ = running.communicate(timeout=200)
     assert running.returncode == ExitCode.FINISHED, said

@@ -16,9 +16,9 @@ import ray
 import torch
 
 from tests.support.engines import settings
+from tests.support.fork_server import forked_workers
 from tests.support.learners import settings as learner
 from tests.support.ray_nodes import short_directory
-from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
@@ -45,7 +45,6 @@ class Known(HFEngine):
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     roles = {layout.Role.POLICY: 1, layout.Role.ENGINE: 2}
     groups = [
         layout.RoleProcesses(role=role, nodes=count, per_node=1) for role, count in roles.items()
@@ -53,7 +52,8 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     with short_directory() as directory:
         monkeypatch.setenv("RAY_TMPDIR", str(directory))
-        placement.join(wanted)
+        with forked_workers():
+            placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=60.0)
         ray.shutdown()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import ray
 
+from tests.support.fork_server import forked_workers
 from tests.support.ranks import Workbench
-from tests.support.repository import ROOT
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -31,12 +31,13 @@ def started() -> Iterator[Benches]:
     directory = Path(tempfile.mkdtemp(prefix="ray-"))
     before = dict(os.environ)
     os.environ.pop("RAY_ADDRESS", None)
-    os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    os.environ |= {"RAY_TMPDIR": str(directory), "OMP_NUM_THREADS": "1"}
     groups = [
         layout.RoleProcesses(role=role, nodes=1, per_node=count) for role, count in RANKS.items()
     ]
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
-    placement.join(wanted)
+    with forked_workers():
+        placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {
         one.slots: launcher.launch_ranks(one.role, "tests.support.ranks:Workbench", one.slots)

@@ -14,6 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
+from tests.support.fork_server import forked_workers
 from tests.support.ray_workers import actor_of
 from tests.support.where import Spot, Where
 from trainer.cluster import placement
@@ -43,13 +44,15 @@ def short_directory() -> Iterator[Path]:
 
 @contextmanager
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
+    """A cluster that this process is a driver of; a fork server makes its workers."""
     head, *workers = nodes
     cluster = Cluster(shutdown_at_exit=False)
     with short_directory() as directory:
         try:
-            cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
-            for worker in workers:
-                cluster.add_node(**worker)
+            with forked_workers():
+                cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
+                for worker in workers:
+                    cluster.add_node(**worker)
             ray.init(address=cluster.address, log_to_driver=False)
             yield cluster
         finally:
@@ -57,9 +60,9 @@ def cluster_at(*nodes: Node) -> Iterator[Cluster]:
             cluster.shutdown()
 
 
-def workers_of(actor: str, above: psutil.Process | None = None) -> list[psutil.Process]:
-    """Ray's workers below a process, this one if none is named, of actors whose names begin so."""
-    below = (above or psutil.Process()).children(recursive=True)
+def workers_of(actor: str) -> list[psutil.Process]:
+    """Ray's workers below this process, of actors whose names begin so."""
+    below = psutil.Process().children(recursive=True)
     return [process for process in below if actor_of(process).startswith(actor)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.fork_server import forkable, with_forked_workers
 from tests.support.ray_nodes import short_directory, workers_of
 from tests.support.tiny_run import Tiny, to_argv
 
@@ -47,11 +47,12 @@ def start(
     flags: dict[str, Any], ray_directory: Path, address: str | None = None
 ) -> subprocess.Popen[str]:
     """On a Ray of its own, or on the one that is at `address`."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+    inherited = forkable(os.environ)
+    environment = {k: v for k, v in inherited.items() if not k.startswith(("RAY_", "WANDB_"))}
     if address:
         environment["RAY_ADDRESS"] = address
     return subprocess.Popen(
-        [sys.executable, "-m", "trainer", *to_argv(flags)],
+        [*with_forked_workers("trainer"), *to_argv(flags)],
         env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -67,17 +68,12 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         time.sleep(0.05)
 
 
-def process_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
-    """The worker of Ray's that holds the actor, on a Ray of the driver's own."""
-    return worker_of(actor, psutil.Process(driver.pid), driver)
-
-
-def worker_of(actor: str, above: psutil.Process, driver: subprocess.Popen[str]) -> psutil.Process:
-    """The one below `above` that holds the actor; waits for it."""
+def worker_of(actor: str, driver: subprocess.Popen[str]) -> psutil.Process:
+    """The process of Ray's that holds the actor of a driver; waits for it."""
     found: list[psutil.Process] = []
 
     def there() -> bool:
-        found[:] = workers_of(actor, above)
+        found[:] = workers_of(actor)
         return len(found) == 1
 
     wait_until(there, driver)
