@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 STEPS = ("--", sys.executable, str(JOB))
 """A job that makes steps until it is stopped, or finds RUN/finish."""
+ROLL_SECONDS = 40
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +182,22 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
     assert jobs(cluster)[job]["state"] == "finished"
     assert asked(cluster, "stop").returncode == 0
     assert cluster.exit_codes(within=60) == {HEAD: 143}
+
+
+def test_a_missing_worker_leaves_the_queue_and_is_waited_for_once(tmp_path: Path) -> None:
+    env = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_ROLL_TIMEOUT": f"{ROLL_SECONDS}s"}
+    cluster = Cluster(tmp_path, workers=1, job=(), **env)
+    try:
+        cluster.start(HEAD)
+        cluster.until_said(HEAD, "the cluster takes jobs", within=300)
+        for _ in range(2):
+            assert asked(cluster, "submit", "--no-wait", "--", "true").returncode == 0
+        assert cluster.exit_codes(within=ROLL_SECONDS + 120) == {HEAD: 69}
+        assert cluster.events("job-ended") == []
+        cluster._env["ROLLCALL_MIN_WORKERS"] = "0"
+        cluster.start(HEAD)
+        cluster.until(lambda: len(cluster.events("job-ended")) == 2, "end of both jobs", within=300)
+        first, second = (datetime.fromisoformat(e["at"]) for e in cluster.events("job-ended"))
+        assert second - first < timedelta(seconds=ROLL_SECONDS)
+    finally:
+        cluster.close()
