@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from entrypoint.net import wait
 from env.prepare.model import TinyModel, write_model
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["closed_port", "free_port", "port_block"]
 
 # The same examples in every run, and no limit that a busy machine could break.
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("fixed")
 
 # Torch and its like make a million objects that stay: collections would only walk through them.
