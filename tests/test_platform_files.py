@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import SettingsError
 from tests.support.env_files import ENV_FILES, variables_of
+from tests.support.job_flags import assert_flags_are_the_trainers
 from tests.support.repository import ROOT
-from trainer.config.parse import parse
+from tests.support.run_lines import options_of_line, run_lines
 
 COMPOSE, PAGES = ROOT / "compose", ROOT / "docs" / "platforms"
 CHART = COMPOSE / "kubernetes" / "chart"
@@ -52,17 +53,6 @@ def test_every_variable_of_rollcall_that_a_file_names_is_a_setting(path: Path) -
     named = set(re.findall(r"\b(?:ROLLCALL_[A-Z_]*[A-Z]|EXPECTED_WORKERS)\b", path.read_text()))
     of_jobs = {"ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM"}
     assert named - names_of_settings() - of_jobs == set()
-
-
-def assert_flags_are_the_trainers(job: list[str], directory: Path) -> None:
-    """Files on the storage of the platform are taken for files that exist."""
-    prompts = directory / "train.jsonl"
-    prompts.write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    here = [re.sub(r"/[\w/]+/train\.jsonl$", str(prompts), word) for word in job]
-    here = [re.sub(r"^/checkpoints/model$", "owner/model", word) for word in here]
-    config = parse([*here, "--run_dir", str(directory)])
-    assert config.remote_rm_url
-    assert config.warnings == ()
 
 
 # ---- the network's settings
@@ -137,21 +127,7 @@ def options_of_service(name: str, given: Mapping[str, str]) -> set[tuple[str, st
     return options
 
 
-def run_lines() -> Iterator[tuple[str, str]]:
-    text = (PAGES / "docker.md").read_text()
-    yield from re.findall(r"^```sh run-line=(\w+)\n(.+?)\n```$", text, re.M | re.S)
-
-
-def options_of_line(words: list[str]) -> tuple[set[tuple[str, str]], list[str]]:
-    options, rest = set(), list(words)
-    while rest and rest[0].startswith("--"):
-        option = rest.pop(0)[2:]
-        if option != "rm":
-            options.add((option, rest.pop(0)))
-    return options, rest
-
-
-@pytest.mark.parametrize(("name", "line"), list(run_lines()))
+@pytest.mark.parametrize(("name", "line"), run_lines())
 def test_a_run_line_says_the_same_as_the_compose_file(name: str, line: str, tmp_path: Path) -> None:
     program, run, *words = shlex.split(line)
     assert (program in ("docker", "podman"), run) == (True, "run")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.container.cluster import Cluster
+from tests.container.platform_nodes import Shared
 from tests.support.podman import IMAGE, missing, run_once
 
 
@@ -42,3 +43,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run_once(volume, user, IMAGE, *make, within=120)
     assert done.returncode == 0, done.stderr
     return out / "arithmetic"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, data: Path) -> Shared:
+    return Shared.make(tmp_path / "shared", data)

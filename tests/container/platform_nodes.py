@@ -1,0 +1,143 @@
+"""What docs/platforms and compose/ start, started by podman on this machine.
+
+Only what this machine cannot have is replaced: `docker` by `podman`, the image by the one for CPUs,
+shared storage by a directory, GPUs and adapters by none, limits that this machine does not grant by
+its own, and the network of several machines by podman's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.support.podman import CONFIGURATION
+from tests.support.repository import ROOT
+from tests.support.run_lines import options_of_line
+
+COMPOSE = ROOT / "compose"
+LOOK = """
+echo ---; rollcall plan --json "$@"
+echo ---; df --output=size --block-size=1G /dev/shm | tail --lines=1
+echo ---; env
+"""
+"""The plan, the gigabytes of /dev/shm, and the variables that the node has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The machines' shared directory, which has model and prompts, and a cache of models."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path, data: Path) -> Self:
+        (root / "cache").mkdir(parents=True)
+        for place in ("run", "data"):
+            shutil.copytree(data, root / place)
+        return cls(root)
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    def volume(self, value: str) -> str:
+        places = {"/shared/run": self.run, "~/.cache/huggingface": self.root / "cache"}
+        source, inside = value.split(":")
+        return f"{places[source]}:{inside}"
+
+
+def granted(limit: str, value: int) -> bool:
+    kinds = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+    _, hard = resource.getrlimit(kinds[limit])
+    return hard == resource.RLIM_INFINITY or 0 <= value <= hard
+
+
+def line_here(words: Iterable[str], shared: Shared) -> tuple[list[str], list[str]]:
+    """The options of a run line as this machine can have them, and the job's flags."""
+    options, (_, *job) = options_of_line(list(words))
+    here = []
+    for option, value in sorted(options - {("network", "host")}):
+        match option:
+            case "gpus" | "device":
+                continue
+            case "ulimit":
+                limit, _, number = value.partition("=")
+                here += [f"--ulimit={value}"] if granted(limit, int(number)) else []
+            case "volume":
+                here.append(f"--volume={shared.volume(value)}")
+            case "env-file":
+                here.append(f"--env-file={ROOT / value}")
+            case _:
+                here.append(f"--{option}={value}")
+    return here, job
+
+
+POD = {
+    "RUNPOD_POD_ID": "abc123",
+    "RUNPOD_POD_HOSTNAME": "abc123-64410a1b",
+    "RUNPOD_DC_ID": "EU-RO-1",
+    "RUNPOD_GPU_COUNT": "8",
+    "RUNPOD_CPU_COUNT": "128",
+    "RUNPOD_PUBLIC_IP": "192.0.2.7",
+    "RUNPOD_TCP_PORT_22": "10122",
+    "RUNPOD_VOLUME_ID": "v1",
+    "CUDA_VERSION": "13.0.2",
+}
+"""What RunPod gives a pod."""
+
+
+def pod(name: str, shared: Shared, identity: str, **given: str) -> tuple[list[str], list[str]]:
+    """A pod's options and its job's flags: what template, RunPod and `given` say.
+
+    The model is a directory on the volume instead of one of the hub.
+    """
+    template = json.loads((COMPOSE / "runpod" / f"{name}.json").read_text())
+    variables = template["env"] | POD | {"RUNPOD_POD_ID": identity} | given
+    volume = f"--volume={shared.root}:{template['volumeMountPath']}"
+    words = template["dockerStartCmd"]
+    job = ["/workspace/data/model" if word.startswith("Qwen/") else word for word in words]
+    return [volume, *(f"--env={name}={value}" for name, value in variables.items())], job
+
+
+def shell(script: str, *, within: float) -> str:
+    """What a shell prints that runs a block of a page; podman-compose is `docker compose`."""
+    beside = Path(sys.executable).with_name("podman-compose")
+    program = str(beside) if beside.exists() else shutil.which("podman-compose")
+    if program is None:
+        pytest.skip("no podman-compose here")
+    done = subprocess.run(
+        ["bash", "-e", "-c", script.replace("docker compose", program)],
+        env={**os.environ, "CONTAINERS_CONF": str(CONFIGURATION)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=within,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What `LOOK` prints."""
+
+    plan: dict[str, Any]
+    shm_gigabytes: int
+    variables: dict[str, str]
+
+    @classmethod
+    def of(cls, printed: str) -> Look:
+        _, plan, size, variables = printed.split("---\n", 3)
+        pairs = (line.split("=", 1) for line in variables.splitlines() if "=" in line)
+        return cls(json.loads(plan), int(size), dict(pairs))
