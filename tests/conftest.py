@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from entrypoint.net import wait
 from env.prepare.model import TinyModel, write_model
+from tests.support import forked_workers
 from tests.support.ports import closed_port, free_port, port_block
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     processes than run."""
     whole = [Path(path).name for path in config.args] == ["tests"]
     default = config.option.markexpr == config.getini("addopts")[1]
-    return min(4, 2 * (os.cpu_count() or 1)) if whole and default else 0
+    if not (whole and default):
+        return 0
+    forked_workers.install()
+    return min(4, 2 * (os.cpu_count() or 1))
 
 
 def no_gpu() -> str | None:
