@@ -36,7 +36,8 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup lint hosts .platforms/.done  ## lint, then run the tests that this machine can run, without those of make faults
+test: setup  ## lint, then run the tests that this machine can run, without those of make faults
+	$(MAKE) --jobs 2 --output-sync lint hosts .platforms/.done
 	$(PYTHON) -m pytest -q
 	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning or slurm) and not faults"
 

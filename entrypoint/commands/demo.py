@@ -25,6 +25,7 @@ from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.commands import demo_plot
+from entrypoint.commands.arguments import Parser
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
@@ -41,8 +42,11 @@ PORTS_PER_NODE = 200
 PORTS = 1000
 """Ports of one demo; enough for four nodes."""
 WARM_UP_SUMS = "256"
+STEPS = 120
+"""Steps after which the policy answers about nine of ten held-out sums."""
 
 
+HELP_STEPS = f"training steps (default: {STEPS})"
 HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
 
 
@@ -118,11 +122,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rollcall demo", description=__doc__)
+    parser = Parser(prog="rollcall demo", description=__doc__)
     parser.add_argument("--crash", action="store_true", help="kill the driver and a worker")
     parser.add_argument("--seed", type=int, default=0, help="of data, model and training")
+    parser.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
     parser.add_argument("--dir", type=Path, help=HELP_DIR)
     return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    """Return the number in `text`. Raises ArgumentTypeError unless it is a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
 
 
 def _prepare(layout: Layout, seed: int) -> None:
@@ -156,7 +168,7 @@ def warm_up_flags(layout: Layout, seed: int) -> list[str]:
     ]
 
 
-def job_flags(layout: Layout, seed: int) -> list[str]:
+def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
     """Return the PPO job's flags, as a user gives them after the image's name."""
     return [
         *("--pretrain", str(layout.data / "warm")),
@@ -170,17 +182,18 @@ def job_flags(layout: Layout, seed: int) -> list[str]:
         *("--actor_learning_rate", "1e-3", "--critic_learning_rate", "2e-3"),
         *("--lr_warmup_ratio", "0.05", "--freezing_actor_steps", "5"),
         *("--generate_max_len", "5", "--vllm_num_engines", "2"),
-        *("--max_steps", "120", "--eval_steps", "10", "--save_steps", "5"),
+        *("--max_steps", str(steps), "--eval_steps", "10", "--save_steps", "5"),
         *("--seed", str(seed)),
     ]
 
 
 def _run(layout: Layout, options: argparse.Namespace) -> int:
-    nodes = [_start(layout, 0, options.seed)]
+    job = job_flags(layout, options.seed, options.steps)
+    nodes = [_start(layout, 0, job)]
     try:
-        nodes += [_start(layout, number, options.seed) for number in range(1, WORKERS + 1)]
+        nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]
         if options.crash:
-            crash = threading.Thread(target=_crash, args=(layout, nodes, options.seed), daemon=True)
+            crash = threading.Thread(target=_crash, args=(layout, nodes, job), daemon=True)
             crash.start()
         code = nodes[0].wait() or 0
         for node in nodes[1:]:
@@ -192,7 +205,8 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
     return code
 
 
-def _start(layout: Layout, number: int, seed: int) -> Process:
+def _start(layout: Layout, number: int, job: list[str]) -> Process:
+    """Return the started node; the head, number 0, has the job's flags and the reward server."""
     env = inherited() | layout.node(number)
     arguments = []
     log_to = layout.run.logs / f"console-{number}.log"
@@ -203,7 +217,7 @@ def _start(layout: Layout, number: int, seed: int) -> Process:
         env["ROLLCALL_REWARD_COMMAND"] = " ".join(
             [*server, "--host", "127.0.0.1", "--port", str(layout.reward_port)]
         )
-        arguments = job_flags(layout, seed)
+        arguments = job
     return Process(
         env["ROLLCALL_NODE_NAME"],
         program("entrypoint", "up", "--", *arguments),
@@ -218,7 +232,7 @@ def inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
-def _crash(layout: Layout, nodes: list[Process], seed: int) -> None:
+def _crash(layout: Layout, nodes: list[Process], job: list[str]) -> None:
     """Kill the training driver; later kill a worker with all its processes and restart it."""
     _wait_for_share(layout, CRASH_DRIVER_AT)
     drivers = [p for p in _on_node(layout, 0) if "trainer" in _words(p)]
@@ -230,7 +244,7 @@ def _crash(layout: Layout, nodes: list[Process], seed: int) -> None:
     nodes[2].wait()
     time.sleep(2)
     log.warning("worker-2 is started again, as a container platform would")
-    nodes[2] = _start(layout, 2, seed)
+    nodes[2] = _start(layout, 2, job)
 
 
 def _wait_for_share(layout: Layout, share: float) -> None:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 NAMES = ("a", "b", "c")
 
 
+@pytest.mark.faults
 def test_a_node_whose_ray_starts_no_process_is_named_and_no_other_is_at_fault() -> None:
     with cluster_at(*({"node_name": name, "num_cpus": 1} for name in NAMES)) as cluster:
         sockets = {node["NodeName"]: node["RayletSocketName"] for node in ray.nodes()}

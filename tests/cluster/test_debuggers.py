@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.node_cluster import HEAD, Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(400)]
 
 WORKER = 1
 PROGRAM = Path(__file__).with_name("debugged.py")

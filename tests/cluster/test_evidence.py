@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.relaying_job import REASON, RELAYED
 from tests.support.node_cluster import HEAD, Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(300)]
 
 WORKER = 1
 PROGRAM = Path(__file__).with_name("relaying_job.py")

@@ -113,6 +113,7 @@ def test_a_head_whose_ray_dies_revives_it_and_the_run_goes_on_within_90_seconds(
     assert psutil.pid_exists(head)
 
 
+@pytest.mark.faults
 def test_a_head_killed_while_a_worker_starts_ray_anew_goes_on_with_it_within_120_seconds(
     cluster: Cluster,
 ) -> None:

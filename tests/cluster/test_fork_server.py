@@ -17,6 +17,7 @@ from tests.support.watch import assert_no_step_is_lost_or_done_twice
 STEPS = 100_000
 
 
+@pytest.mark.faults
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_by_default_a_killed_driver_resumes_and_the_run_ends_without_a_fork_server(

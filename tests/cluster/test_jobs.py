@@ -184,6 +184,7 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
     assert cluster.exit_codes(within=60) == {HEAD: 143}
 
 
+@pytest.mark.faults
 def test_a_missing_worker_leaves_the_queue_and_is_waited_for_once(tmp_path: Path) -> None:
     env = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_ROLL_TIMEOUT": f"{ROLL_SECONDS}s"}
     cluster = Cluster(tmp_path, workers=1, job=(), **env)

@@ -19,7 +19,7 @@ from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.schema import flags_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(300)]
 
 FACTOR = 1.4
 """Between plan and process, either way: the allocator's slack, copies that live for a moment."""

@@ -21,6 +21,7 @@ EXCERPT = ROOT / "env" / "prepare" / "gsm8k_excerpt"
 STEPS = 20
 
 
+@pytest.mark.faults
 def test_twenty_steps_of_grpo_on_gsm8k_end_0_with_every_reward_known(tmp_path: Path) -> None:
     source = WHOLE if WHOLE.is_dir() else EXCERPT
     data = tmp_path / "gsm8k"

@@ -143,6 +143,7 @@ def test_memory_that_runs_out_in_a_container_leaves_no_file_in_the_repository() 
     assert not Path("oom").exists()
 
 
+@pytest.mark.faults
 def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a_run(
     tmp_path: Path, data: Path
 ) -> None:

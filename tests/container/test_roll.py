@@ -123,6 +123,7 @@ def test_a_head_started_first_names_the_late_worker_and_takes_it_in_within_60_se
     assert MISSING in staggered.nodes["head"].said
 
 
+@pytest.mark.faults
 def test_the_job_starts_within_20_seconds_of_a_reward_server_that_answers_after_30(
     staggered: Cluster,
 ) -> None:
