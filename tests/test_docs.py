@@ -1,8 +1,8 @@
 """Every example in the docs runs, and what the docs quote from the code is what the code says.
 
 A block fenced as ```sh run=LEVEL is executed line by line: `default` at once, `cluster` where Ray
-nodes may start, `server` in the background, `after` against the server before it, `jobs` against a
-head that waits for jobs.
+nodes may start, `faults` with `make faults`, `server` in the background, `after` against the server
+before it, `jobs` against a head that waits for jobs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ def test_an_example_runs(page: str, body: str, tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("page", "body"), blocks("cluster"))
+@pytest.mark.parametrize(
+    ("page", "body"),
+    [
+        *blocks("cluster"),
+        *(pytest.param(*block, marks=pytest.mark.faults) for block in blocks("faults")),
+    ],
+)
 def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> None:
     run(body, tmp_path)
 

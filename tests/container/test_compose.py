@@ -87,6 +87,7 @@ def project(free_port: int) -> Iterator[Project]:
     project.compose("down", "--volumes", "--timeout", "0")
 
 
+@pytest.mark.faults
 @pytest.mark.container
 @pytest.mark.timeout(400)
 def test_compose_up_trains_and_every_node_exits_0_within_150_seconds(project: Project) -> None:

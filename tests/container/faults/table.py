@@ -167,7 +167,6 @@ def several() -> Iterator[Fault[Stage]]:
         after=1,
         deadline=120,
         classes=DIED,
-        fast=True,
     )
     yield Fault(
         name="driver-killed-while-it-starts",
@@ -217,7 +216,6 @@ def notices() -> Iterator[Fault[Stage]]:
             heal=start_node(FIRST),
             deadline=120,
             classes=LOST,
-            fast=name == "preempt-file",
         )
     for name, sentence, tell in (
         ("sigusr1", "gets SIGUSR1, as from Slurm", send("entrypoint-0", signal.SIGUSR1)),
