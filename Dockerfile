@@ -71,12 +71,14 @@ LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 # ---- cuda
-FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-runtime-ubuntu24.04} AS cuda-system
+# CUDA's libraries are torch's packages: of NVIDIA's images the smallest will do.
+FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-base-ubuntu24.04} AS cuda-system
 # Triton builds the launchers of its kernels when they first run: vLLM needs a C compiler with
-# Python's headers in the image. There is neither nvcc nor a C++ compiler.
+# Python's headers in the image. There is neither nvcc nor a C++ compiler. NCCL loads libibverbs and
+# the adapters' providers; without them it uses TCP on InfiniBand and RoCE.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends \
-      ca-certificates gcc libc6-dev python3 python3-dev python3-venv tini \
+      ca-certificates gcc ibverbs-providers libc6-dev libibverbs1 python3 python3-dev python3-venv tini \
  && rm -rf /var/lib/apt/lists/*
 
 FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-build

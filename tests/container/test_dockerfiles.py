@@ -39,6 +39,22 @@ def test_every_package_comes_from_a_lock_with_hashes(target: str) -> None:
             assert (ROOT / lock).exists()
 
 
+def test_the_cuda_image_has_nccls_libraries_and_no_compiler_but_tritons() -> None:
+    (line,) = re.findall(r"install --yes[^&]+", stages("Dockerfile")["cuda-system"])
+    packages = set(line.replace("\\\n", " ").split())
+    assert {"libibverbs1", "ibverbs-providers"} < packages
+    assert {"gcc", "libc6-dev", "python3-dev"} < packages  # Triton's
+    assert not {"g++", "build-essential", "clang"} & packages
+    locked = (ROOT / "requirements" / "cuda.lock").read_text()
+    assert not re.findall(r"^nvidia-(?:cuda-nvcc|nvvm)\b", locked, flags=re.MULTILINE)
+
+
+def test_cudas_headers_are_those_of_torchs_cuda() -> None:
+    locked = (ROOT / "requirements" / "cuda.lock").read_text()
+    found = re.findall(r"^nvidia-cuda-(crt|nvrtc|runtime)==(\d+\.\d+)", locked, flags=re.MULTILINE)
+    assert dict(found) == dict.fromkeys(("crt", "nvrtc", "runtime"), "13.0")
+
+
 def test_the_build_context_has_what_the_dockerfiles_copy_and_no_tests() -> None:
     allowed = (ROOT / ".dockerignore").read_text().split()
     assert allowed[0] == "*"
