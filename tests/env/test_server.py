@@ -20,8 +20,9 @@ from starlette.applications import Starlette
 
 from env.batching import Limits
 from env.client import RemoteReward
+from env.http_server import listen
 from env.rewards import arithmetic
-from env.server import create_app, listen, main
+from env.server import create_app, main
 from env.types import RewardRequest, Score
 
 Serve = Callable[[Starlette], str]

@@ -1,0 +1,106 @@
+"""JSON over HTTP to the cluster's own servers: one request, two kinds of fault, retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_before_delay,
+    wait_exponential_jitter,
+)
+
+WORTH_ANOTHER_TRY = {408, 425, 429}
+"""Client errors that pass by themselves."""
+LONGEST_WAIT = 15.0
+"""Seconds between two tries, at most."""
+
+
+class OutageError(Exception):
+    """A fault that may pass: no answer, or one that says nothing."""
+
+    def __init__(self, url: str, fault: str, wait: float = 0.0, *, slow: bool = False) -> None:
+        super().__init__(f"{url}: {fault}")
+        self.slow = slow
+        """Whether a longer try might have brought an answer."""
+        self.wait = wait
+        """Seconds for which the server asked to be left alone."""
+
+
+class RejectedError(RuntimeError):
+    """The server understood and refused: the same request again would not help."""
+
+
+def new_client() -> httpx.AsyncClient:
+    """A client with a transport of its own, because HTTP_PROXY is not for the cluster's servers."""
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport())
+
+
+async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: float) -> Any:
+    """The JSON that the server answers within `timeout` seconds.
+
+    Raises OutageError and RejectedError.
+    """
+    try:
+        async with asyncio.timeout(timeout):  # httpx's own limits hold for each read, not the whole
+            response = await client.post(url, json=body, timeout=None)
+    except TimeoutError:
+        raise OutageError(url, f"no answer within {timeout:.0f} s", slow=True) from None
+    except httpx.RequestError as error:
+        raise OutageError(url, f"{type(error).__name__}: {error}") from error
+    if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:
+        raise OutageError(url, _words(response), _retry_after(response))
+    if response.status_code >= 300:
+        raise RejectedError(f"{url}: {_words(response)}")
+    try:
+        return response.json()
+    except ValueError as error:
+        raise OutageError(url, f"an unusable answer: {error}") from error
+
+
+def patience(
+    deadline: float, before_sleep: Callable[[RetryCallState], None] | None = None
+) -> AsyncRetrying:
+    """Tries until one brings no OutageError, with growing pauses, for `deadline` seconds."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(OutageError),
+        stop=stop_before_delay(deadline),
+        wait=_wait,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+
+
+def check_url(url: str, example: str) -> None:
+    """Raises ValueError if `url` is no address of a server."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"'{url}' is no URL: {error}") from error
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ValueError(f"'{url}' is no URL such as {example}")
+
+
+_BACKOFF = wait_exponential_jitter(multiplier=0.2, max=LONGEST_WAIT, jitter=0.2)
+
+
+def _wait(state: RetryCallState) -> float:
+    fault = state.outcome.exception() if state.outcome else None
+    asked_for = fault.wait if isinstance(fault, OutageError) else 0.0
+    return max(_BACKOFF(state), min(asked_for, LONGEST_WAIT))
+
+
+def _retry_after(response: httpx.Response) -> float:
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdecimal() else 0.0
+
+
+def _words(response: httpx.Response) -> str:
+    """Status and what the server said, short enough for one line."""
+    said = " ".join(response.text.split())
+    return f"HTTP {response.status_code} {response.reason_phrase}: {said[:200]}".rstrip(": ")
