@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import yaml
 
-from tests.support.podman import CONFIGURATION
+from tests.support.podman import CONFIGURATION, IMAGE
 from tests.support.repository import ROOT
-from tests.support.run_lines import options_of_line
+from tests.support.run_lines import PAGE, options_of_line
 
 COMPOSE = ROOT / "compose"
 LOOK = """
@@ -107,6 +109,50 @@ def pod(name: str, shared: Shared, identity: str, **given: str) -> tuple[list[st
     words = template["dockerStartCmd"]
     job = ["/workspace/data/model" if word.startswith("Qwen/") else word for word in words]
     return [volume, *(f"--env={name}={value}" for name, value in variables.items())], job
+
+
+def compose_here(name: str, root: Path, network: str | None) -> Path:
+    """The compose file as this machine can have it; `network` is that of several machines."""
+    content: dict[str, Any] = yaml.safe_load((COMPOSE / name).read_text())
+    node = content["services"]["node"]
+    content["x-podman"] = {"in_pod": False}
+    node.pop("deploy", None)
+    node["devices"] = [one for one in node["devices"] if one.startswith("${RDMA")]
+    node["ulimits"] = {
+        limit: value for limit, value in node["ulimits"].items() if granted(limit, value)
+    }
+    if network:
+        del node["network_mode"]
+        content["networks"] = {"default": {"external": True, "name": network}}
+    (root / "env").symlink_to(COMPOSE / "env")
+    path = root / name
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def blocks_of_the_page() -> list[str]:
+    """What a user types on the head, and on each worker."""
+    section = PAGE.read_text().partition("## By a compose file")[2].partition("\n## ")[0]
+    found = re.findall(r"^```sh\n(.+?)^```$", section, re.M | re.S)
+    assert len(found) == 2
+    return found
+
+
+def typed(block: str, last: str, file: Path, shared: Shared, address: str = "10.0.0.2") -> str:
+    """The block as this machine can have it, with `last` in place of the word `up` and its option.
+
+    Each machine is a project of its own.
+    """
+    replaced = {
+        "registry.example.com/team/rollcall:cuda": IMAGE,
+        "/shared/run": str(shared.run),
+        "10.0.0.2": address,
+        "--file compose/cuda.yaml up --no-build": f"--file {file} {last}",
+        "docker compose": f"export CACHE={shared.root / 'cache'}\ndocker compose",
+    }
+    for there, here in replaced.items():
+        block = block.replace(there, here)
+    return block
 
 
 def shell(script: str, *, within: float) -> str:

@@ -1,4 +1,4 @@
-"""The run lines, the sbatch file and RunPod's templates start real containers."""
+"""The run lines, compose files and templates of docs/platforms start real containers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from tests.container.platform_nodes import (
     LOOK,
     Look,
     Shared,
+    blocks_of_the_page,
+    compose_here,
     line_here,
     pod,
     shell,
+    typed,
 )
 from tests.support.env_files import variables_of
 from tests.support.podman import IMAGE, run_once
@@ -55,6 +58,26 @@ def test_a_run_line_starts_a_container_that_would_be_the_head(
     network = COMPOSE.parent / given["env-file"]
     assert variables_of(network).items() <= found.variables.items()
     assert found.variables["HF_HOME"] == "/cache"
+
+
+# ---- compose files
+
+
+@pytest.mark.parametrize("name", ["cuda", "rocm"])
+def test_a_compose_file_starts_a_container_that_would_be_the_head(
+    name: str, shared: Shared, tmp_path: Path
+) -> None:
+    file = compose_here(f"{name}.yaml", tmp_path, network=None)
+    head, _ = blocks_of_the_page()
+    once = f"run --rm -T node bash -c {shlex.quote(LOOK)}"
+    try:
+        found = Look.of(shell(typed(head, once, file, shared), within=60))
+    finally:
+        shell(typed(head, "down", file, shared), within=60)
+    assert_the_head_would_start(found.plan)
+    assert found.shm_gigabytes == {"cuda": 64, "rocm": 128}[name]
+    network = {"cuda": "tcp", "rocm": "mi300"}[name]
+    assert variables_of(COMPOSE / "env" / f"{network}.env").items() <= found.variables.items()
 
 
 # ---- the sbatch file
