@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 from env.client import RemoteReward, RewardRejected, RewardUnreachable
-from env.rewards import arithmetic, gsm8k
+from env.rewards import (
+    arithmetic,
+    choice,
+    form,
+    gsm8k,
+    length,
+    mathematics,
+    mathvista,
+    question_answering,
+)
 from env.rewards.guard import guard
 from env.rewards.python_file import RewardFileError, load_reward_file
 from env.types import RewardFunction
 
-__all__ = ["REWARDS", "RewardRejected", "RewardSpecError", "RewardUnreachable", "reward_function"]
+__all__ = [
+    "REWARDS",
+    "RewardRejected",
+    "RewardSpecError",
+    "RewardUnreachable",
+    "pure_reward",
+    "reward_function",
+]
 
-REWARDS: dict[str, RewardFunction] = {
-    "arithmetic": arithmetic.exact,
-    "arithmetic-partial": arithmetic.partial,
-    "gsm8k": gsm8k.score,
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A reward of this package."""
+
+    make: Callable[..., RewardFunction]
+    """Takes the reward's options. Raises ValueError if one is wrong."""
+    pure: bool = True
+    """Whether it neither asks a server nor runs what a policy wrote."""
+
+
+def _plain(reward: RewardFunction) -> Registered:
+    return Registered(lambda: reward)
+
+
+REWARDS: dict[str, Registered] = {
+    "arithmetic": _plain(arithmetic.exact),
+    "arithmetic-partial": _plain(arithmetic.partial),
+    "gsm8k": _plain(gsm8k.score),
+    "math": Registered(mathematics.boxed),
+    "math-exact": _plain(mathematics.exact),
+    "math-verify": Registered(mathematics.anywhere),
+    "mathvista": _plain(mathvista.score),
+    "choice": _plain(choice.score),
+    "exact-match": _plain(question_answering.exact_match),
+    "f1": _plain(question_answering.f1),
+    "format": Registered(form.make),
+    "length": Registered(length.make),
 }
-
+NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +84,14 @@ def reward_function(
     """The reward function that `spec` names.
 
     `spec`: one URL or several with commas between, the path of a `.py` file with
-    `reward_func(queries, prompts, labels)`, or a name in REWARDS. `timeout`, `deadline` (seconds,
-    a try and all tries together) and `tell` (what is waited for, in a sentence) hold for URLs.
-    Raises RewardSpecError.
+    `reward_func(queries, prompts, labels)`, or a name in REWARDS, with options as in a URL:
+    `length?free=500&most=1000`. `timeout`, `deadline` (seconds, a try and all tries together) and
+    `tell` (what is waited for, in a sentence) hold for URLs. Raises RewardSpecError.
     """
     spec = spec.strip()
     try:
+        if (named := NAMED.fullmatch(spec)) and named["name"] in REWARDS:
+            return _registered(named["name"], named["options"])
         if "://" in spec:
             urls = [url.strip() for url in spec.split(",") if url.strip()]
             return RemoteReward(urls, timeout=timeout, deadline=deadline, tell=tell)
@@ -52,15 +99,44 @@ def reward_function(
             return guard(load_reward_file(Path(spec)))
     except (RewardFileError, ValueError) as error:
         raise RewardSpecError(str(error)) from error
-    if spec in REWARDS:
-        return REWARDS[spec]
     raise RewardSpecError(_unknown(spec))
 
 
+def pure_reward(spec: str) -> RewardFunction | None:
+    """A reward of this package that asks no server and runs no code; None for any other `spec`."""
+    named = NAMED.fullmatch(spec.strip())
+    known = REWARDS.get(named["name"]) if named else None
+    return reward_function(spec) if known and known.pure else None
+
+
+def _registered(name: str, options: str | None) -> RewardFunction:
+    make = REWARDS[name].make
+    known = inspect.signature(make).parameters
+    given = {}
+    # A plus stays one, as in a regular expression; %2B is one too.
+    for key, text in parse_qsl((options or "").replace("+", "%2B"), keep_blank_values=True):
+        if key not in known:
+            names = ", ".join(known) or "none"
+            raise RewardSpecError(f"the reward '{name}' has no option '{key}'; it has: {names}")
+        given[key] = _converted(name, key, text, known[key].default)
+    return make(**given)
+
+
+def _converted(name: str, key: str, text: str, default: object) -> Any:
+    """`text` as a value of the default's type. Raises RewardSpecError."""
+    kind = type(default) if isinstance(default, int | float) else str
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number"}[kind]
+        raise RewardSpecError(f"{name}: {key} is '{text}', where {wanted} is wanted") from None
+
+
 def _unknown(spec: str) -> str:
-    if "/" in spec or ":" in spec:
+    name = spec.partition("?")[0]
+    if "/" in name or ":" in name:
         return f"'{spec}' is no URL and no .py file; did you mean 'http://{spec}'?"
-    near = difflib.get_close_matches(spec, REWARDS, n=1)
+    near = difflib.get_close_matches(name, REWARDS, n=1)
     advice = f"; did you mean '{near[0]}'?" if near else ""
     names = ", ".join(REWARDS)
     return f"'{spec}' is no URL, no .py file and none of the rewards {names}{advice}"

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from env.types import RewardRequest
 
-# OpenRLHF decodes queries with special tokens: <eos>, </s>, <|im_end|>, <|endoftext|>, [PAD].
-SPECIAL = r"(?:</?\|?[A-Za-z_]+\|?>|\[(?:PAD|EOS|SEP)\])"
-LEADING = re.compile(rf"^(?:\s*{SPECIAL})+")
-TRAILING = re.compile(rf"(?:{SPECIAL}\s*)+$")
+# OpenRLHF decodes queries with special tokens: <eos>, </s>, <|im_end|>, <|endoftext|>, [PAD]. Tags
+# such as </answer> are words of the policy.
+NAMES = r"s|pad|eos|bos|unk|sep|cls|mask|(?:start|end)_of_turn|end_of_utterance"
+SPECIAL = rf"(?:</?(?:{NAMES})>|<\|[^\s<>|]{{1,40}}\|>|<｜[^\s<>｜]{{1,40}}｜>|\[(?:PAD|EOS|SEP)\])"
+LEADING = re.compile(rf"^(?:\s*{SPECIAL})+", re.IGNORECASE)
+TRAILING = re.compile(rf"(?:{SPECIAL}\s*)+$", re.IGNORECASE)
 
 
 def completion_of(request: RewardRequest) -> str:

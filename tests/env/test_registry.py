@@ -22,7 +22,7 @@ def written(directory: Path, source: str) -> str:
 
 def test_names_and_urls_are_understood() -> None:
     assert [score.reward for score in reward_function("arithmetic")(SUMS)] == [1.0, 0.0]
-    assert set(REWARDS) == {"arithmetic", "arithmetic-partial", "gsm8k"}
+    assert {"arithmetic", "arithmetic-partial", "gsm8k", "math", "choice"} <= set(REWARDS)
     remote = reward_function(" http://a:5000/get_reward , https://[::1]:1/x ", deadline=5)
     assert isinstance(remote, RemoteReward)
     assert remote.urls == ["http://a:5000/get_reward", "https://[::1]:1/x"]

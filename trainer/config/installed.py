@@ -40,9 +40,12 @@ def data_faults(config: Config) -> list[str]:
 
 def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
     """By a reward of our own: who only looks asks no server and runs no code of a user's."""
-    from env.registry import REWARDS  # imports an HTTP client, and --help is to answer at once
+    from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
-    reward = REWARDS.get(config.remote_rm_url.strip())
+    try:
+        reward = pure_reward(config.remote_rm_url)
+    except RewardSpecError as error:
+        return f"--remote_rm_url: {error}"
     fault = first_rows.unscored(config, reward, prompts) if reward else None
     return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 

@@ -14,10 +14,10 @@ from contract.progress import Progress
 from contract.stop import Stopped, StopRequest
 from env.prompts import PromptError
 from env.registry import (
-    REWARDS,
     RewardRejected,
     RewardSpecError,
     RewardUnreachable,
+    pure_reward,
     reward_function,
 )
 from env.types import RewardFunction
@@ -114,7 +114,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     if (fault := first_rows.unscored(config, reward, first)) is None:
         return
     label = first[0].label
-    if config.remote_rm_url.strip() in REWARDS or first_rows.parts(label):
+    if pure_reward(config.remote_rm_url) or first_rows.parts(label):
         raise PromptError(first_rows.blamed_on_labels(config, fault, label))
     journal_writer(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from decimal import Decimal
@@ -122,20 +123,48 @@ def test_no_completion_raises(completion: str) -> None:
         assert score(arithmetic.exact, text, "7").ok
 
 
-def solutions(directory: Path) -> Iterator[tuple[str, str]]:
-    for split in ("train", "test"):
-        for line in (directory / f"{split}.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            yield row["question"], row["answer"]
+def solutions(directory: Path, split: str) -> list[tuple[str, str]]:
+    rows = map(json.loads, (directory / f"{split}.jsonl").read_text().splitlines())
+    return [(row["question"], row["answer"]) for row in rows]
 
 
 @pytest.mark.parametrize("directory", [EXCERPT, WHOLE], ids=["excerpt", "whole"])
 def test_every_solution_of_gsm8k_scores_one_and_its_neighbour_zero(directory: Path) -> None:
     if not directory.exists():
         pytest.skip(f"{directory} is absent: only the excerpt is checked")
-    for question, solution in solutions(directory):
+    splits = [solutions(directory, split) for split in ("train", "test")]
+    assert [len(rows) for rows in splits] == ([16, 6] if directory == EXCERPT else [7473, 1319])
+    for question, solution in itertools.chain(*splits):
         number = solution.rpartition("#### ")[2]
         gold = gsm8k.gold_answer(solution)
         assert gold == int(number.replace(",", ""))
         assert score(gsm8k.score, solution, number, question).reward == 1.0
         assert score(gsm8k.score, f"#### {gold + 1}", solution, question).reward == 0.0
+
+
+def planted(solution: str) -> Iterator[str]:
+    """Wrong solutions that look like the right one."""
+    steps, _, number = solution.rpartition("#### ")
+    value = int(number.replace(",", ""))
+    yield f"{steps}#### {value * 10}"
+    yield f"{steps}#### {-value or 1}"
+    yield f"{steps}#### {value}.5"
+    yield f"{steps}#### {value} / 2"
+    yield f"{steps}#### the answer is {number}"
+    yield f"{solution}\n#### {value + 2}"
+    yield steps
+    if (turned := number[::-1]) != number and turned.isdecimal():
+        yield f"{steps}#### {turned}"
+
+
+@pytest.mark.parametrize("directory", [EXCERPT, WHOLE], ids=["excerpt", "whole"])
+def test_planted_wrong_solutions_of_gsm8k_score_zero(directory: Path) -> None:
+    if not directory.exists():
+        pytest.skip(f"{directory} is absent: only the excerpt is checked")
+    rows = solutions(directory, "test")[:150]
+    wrong = [(text, solution) for _, solution in rows for text in planted(solution)]
+    assert len(wrong) >= (1000 if directory == WHOLE else 40)
+    for text, solution in wrong:
+        got = score(gsm8k.score, text, solution)
+        assert got.ok
+        assert got.reward == 0.0, text

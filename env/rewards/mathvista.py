@@ -1,0 +1,135 @@
+"""Answers of MathV60K and MathVista: a letter, a whole number, a decimal, a list or words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from env.rewards.answers import final_part, last_boxed
+from env.rewards.choice import chosen, label_letter
+from env.rewards.completion import completion_of
+from env.rewards.question_answering import normalised
+from env.types import RewardRequest, Score
+
+NUMBER = re.compile(r"[-+−]?\s*[$€£]?\s*(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?!\d)")
+FRACTION = re.compile(r"(-?\d+)\s*/\s*(\d+)")
+LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
+STATED = re.compile(r"(?:answer|therefore)(?:\s+is)?\s*:?\s*(.+)", re.IGNORECASE)
+WRAPPER = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}|\$|\\[()\[\]]")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A label. `choices` are the texts behind the letters A, B, C, if the label has them."""
+
+    answer: str
+    letter: str | None = None
+    number: Decimal | None = None
+    precision: int | None = None
+    """Decimal places that count; None: those that the label has."""
+    choices: tuple[str, ...] = ()
+
+
+def score(requests: Sequence[RewardRequest]) -> list[Score]:
+    """1 for the label's answer, else 0; an empty or malformed label is a failure."""
+    return [_score(request) for request in requests]
+
+
+def read_gold(label: str) -> Gold | None:
+    """Return a bare answer, or MathVista's row as JSON (answer, choices, precision); None: none."""
+    row = _object(label)
+    if row is None:
+        row = {"answer": label}
+    answer, choices = row.get("answer"), row.get("choices") or ()
+    if not isinstance(answer, str | int | float) or not isinstance(choices, Sequence):
+        return None
+    text = _bare(str(answer))
+    if not text:
+        return None
+    texts = tuple(normalised(_bare(str(choice))) for choice in choices)
+    if texts:
+        return _choice(text, texts)
+    precision = row.get("precision")
+    places = int(precision) if isinstance(precision, int | float) else None
+    number = None if (letter := label_letter(text)) else _number(text)
+    return Gold(text, letter, number, places)
+
+
+def _choice(text: str, choices: tuple[str, ...]) -> Gold | None:
+    """Return a label whose answer is one of `choices`, by its text or by its letter."""
+    place = choices.index(normalised(text)) if normalised(text) in choices else -1
+    letter = label_letter(text)
+    if place < 0 and letter is not None:
+        place = ord(letter) - ord("A")
+    if not 0 <= place < len(choices):
+        return None
+    return Gold(choices[place], chr(ord("A") + place), choices=choices)
+
+
+def _object(label: str) -> Mapping[str, Any] | None:
+    try:
+        read = json.loads(label)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def _score(request: RewardRequest) -> Score:
+    gold = read_gold(request.label or "")
+    if gold is None:
+        return Score.failed(f"no answer in the label {request.label!r}")
+    completion = completion_of(request)
+    answer = _answer(completion)
+    right = float(_is_right(gold, completion, answer))
+    return Score.of(right, acc=right, format=float(bool(answer)))
+
+
+def _answer(completion: str) -> str:
+    """Return the text in the last box, else after "the answer is" in the last line, else all."""
+    text = final_part(completion)
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return _bare(boxed)
+    stated = STATED.findall(text)
+    return _bare(stated[-1] if stated else text)
+
+
+def _is_right(gold: Gold, completion: str, answer: str) -> bool:
+    if gold.letter is not None:
+        letter = chosen(completion)
+        return letter == gold.letter or (
+            letter is None and bool(gold.choices) and normalised(answer) == gold.answer
+        )
+    if gold.number is not None:
+        number = _number(answer)
+        return number is not None and _same(gold, gold.number, number)
+    return normalised(answer) == normalised(gold.answer)
+
+
+def _same(gold: Gold, wanted: Decimal, number: Decimal) -> bool:
+    exponent = wanted.as_tuple().exponent
+    assert isinstance(exponent, int)  # a finite number
+    places = max(0, -exponent) if gold.precision is None else gold.precision
+    return bool(abs(wanted - number) * 2 < Decimal(1).scaleb(-places))
+
+
+def _number(text: str) -> Decimal | None:
+    """Return the number that a text is, or begins with before words; None if there is none."""
+    if fraction := LATEX_FRACTION.match(text) or FRACTION.match(text):
+        below = Decimal(fraction[2])
+        return Decimal(fraction[1]) / below if below else None
+    found = NUMBER.match(text)
+    if found is None or re.match(r"\s*[-+*/^=×:]\s*\d", text[found.end() :]):
+        return None  # a formula or a ratio
+    try:
+        return Decimal(re.sub(r"[\s,$€£+]", "", found[0]).replace("−", "-").rstrip("."))
+    except InvalidOperation:
+        return None
+
+
+def _bare(text: str) -> str:
+    return WRAPPER.sub(lambda found: found[1] or "", text).strip().rstrip(".").strip()

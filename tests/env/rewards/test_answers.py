@@ -1,0 +1,186 @@
+"""Choices, short answers, MathVista's answers, form and length."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from env.registry import RewardSpecError, pure_reward, reward_function
+from env.rewards import choice, mathvista
+from env.rewards import question_answering as qa
+from env.types import RewardRequest, Score
+
+
+def score(spec: str, completion: str, label: str | None = None, prompt: str = "?") -> Score:
+    (score,) = reward_function(spec)([RewardRequest(prompt + completion, prompt, label)])
+    return score
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        ("B", "B"),
+        ("(B)", "B"),
+        ("**B**", "B"),
+        ("B. 12 cm", "B"),
+        ("A is too small.\nThe answer is (B).", "B"),
+        ("Answer: B", "B"),
+        ("the correct option is B because", "B"),
+        ("The answer is A. No, the answer is B", "B"),
+        (r"so \boxed{B}", "B"),
+        (r"so $\boxed{\text{(B)}}$", "B"),
+        ("<think>Answer: A</think><answer>B</answer>", "B"),
+        ("I take (B)", "B"),
+        ("(A) or (B)", None),
+        ("The answer is A or B", None),
+        ("A dog", None),
+        (r"\boxed{12}", None),
+        ("the answer is a guess", None),
+        ("", None),
+    ],
+)
+def test_one_letter_is_the_choice(completion: str, letter: str | None) -> None:
+    assert choice.chosen(completion) == letter
+    got = score("choice", completion, "(b)")
+    assert (got.reward, got.metrics["format"]) == (float(letter == "B"), float(letter is not None))
+
+
+@pytest.mark.parametrize("label", [None, "", "12", "A dog", "Paris", "AB"])
+def test_a_choice_without_a_letter_is_a_failure(label: str | None) -> None:
+    got = score("choice", "A", label)
+    assert not got.ok
+    assert "no letter of a choice" in got.error
+
+
+# From SQuAD's description of its evaluation: case, punctuation, articles and spaces do not count.
+@pytest.mark.parametrize(
+    ("completion", "label", "exact", "f1"),
+    [
+        ("The Eiffel Tower!", "eiffel  tower", 1.0, 1.0),
+        ("in the Eiffel Tower", "Eiffel Tower", 0.0, 0.8),
+        ("tower", "a theatre", 0.0, 0.0),
+        ("<answer>Paris</answer>", '["London", "Paris"]', 1.0, 1.0),
+        ("Paris", '{"target": ["paris."]}', 1.0, 1.0),
+        ("Paris", '{"text": ["paris"], "answer_start": [0]}', 1.0, 1.0),
+        ("1912", "1912", 1.0, 1.0),
+        ("cat cat", "cat", 0.0, 2 / 3),
+        ("", "cat", 0.0, 0.0),
+    ],
+)
+def test_exact_match_and_f1(completion: str, label: str, exact: float, f1: float) -> None:
+    assert score("exact-match", completion, label).reward == exact
+    got = score("f1", completion, label)
+    assert got.reward == pytest.approx(f1)
+    assert got.metrics["acc"] == exact
+
+
+@pytest.mark.parametrize("label", [None, "", "the", "[]", "null", "[1]", '{"a": "x"}'])
+def test_an_answer_without_words_is_a_failure(label: str | None) -> None:
+    assert not score("exact-match", "x", label).ok
+    assert not score("f1", "x", label).ok
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_f1_is_symmetric_and_one_for_the_same_words(a: str, b: str) -> None:
+    a, b = qa.normalised(a), qa.normalised(b)
+    assert qa.word_f1(a, b) == qa.word_f1(b, a)
+    assert 0.0 <= qa.word_f1(a, b) <= 1.0
+    assert not a or qa.word_f1(a, a) == 1.0
+
+
+CHOICES = json.dumps({"answer": "145°", "choices": ["135°", "140°", "145°", "150°"]})
+
+
+@pytest.mark.parametrize(
+    ("completion", "label", "right"),
+    [
+        ("The answer is (C).", CHOICES, True),
+        ("145°", CHOICES, True),
+        ("The answer is (D).", CHOICES, False),
+        ("<answer>B</answer>", "B", True),
+        ("<answer>$C$</answer>", "B", False),
+        (r"so \boxed{14}", "14", True),
+        (r"so \boxed{14 cm}", "14", True),
+        ("The answer is 14.", "14", True),
+        ("15", "14", False),
+        ("14 - 2", "14", False),
+        ("1.24", '{"answer": "1.2", "precision": 1}', True),
+        ("1.26", '{"answer": "1.2", "precision": 1}', False),
+        ("0.5", r"$0.50$", True),
+        (r"\boxed{\frac{1}{2}}", "0.5", True),
+        ("1,000", "1000", True),
+        ("-3", "3", False),
+        ("Yes", "yes", True),
+        ("No", "yes", False),
+        ("[0, 7]", "[0, 7]", True),
+        ("", "14", False),
+    ],
+)
+def test_mathvista_s_answers(completion: str, label: str, right: bool) -> None:
+    got = score("mathvista", completion, label)
+    assert got.ok
+    assert got.reward == got.metrics["acc"] == float(right)
+
+
+@pytest.mark.parametrize(
+    "label", [None, "", " . ", '{"answer": null}', '{"answer": "E", "choices": ["x", "y"]}', "{}"]
+)
+def test_mathvista_s_label_without_an_answer_is_a_failure(label: str | None) -> None:
+    assert not score("mathvista", "E", label).ok
+
+
+@given(st.text(max_size=40), st.text(max_size=20))
+def test_no_text_raises(completion: str, label: str) -> None:
+    for spec in ("choice", "mathvista", "exact-match", "f1", "format", "length", "math-exact"):
+        score(spec, completion, label)
+    mathvista.read_gold(label)
+
+
+@pytest.mark.parametrize(
+    ("completion", "prompt", "right"),
+    [
+        ("<think>a</think><answer>b</answer>", "?", True),
+        ("<think>a\n</think>\n<answer>b</answer><|im_end|>", "?", True),
+        ("a</think><answer>b</answer>", "? <think>\n", True),
+        ("a</think><answer>b</answer>", "?", False),
+        ("<think>a</think>", "?", False),
+        ("<think>a</think> so <answer>b</answer>", "?", False),
+        ("<think>a<think></think><answer>b</answer>", "?", False),
+        ("<think>a</think><answer>b</answer><answer>c</answer>", "?", False),
+        ("<think>a</think><answer>b</answer> and more", "?", False),
+        ("", "?", False),
+    ],
+)
+def test_thoughts_and_answer_are_in_tags(completion: str, prompt: str, right: bool) -> None:
+    got = score("format", completion, None, prompt)
+    assert got.reward == got.metrics["format"] == float(right)
+
+
+def test_options_follow_the_name_as_in_a_url() -> None:
+    assert score(r"format?pattern=\w+ is \d+\.", "It is 12.").reward == 1.0
+    assert score(r"format?pattern=\w+ is \d+\.", "It is twelve.").reward == 0.0
+    assert score("length?free=4&most=8", "abcd").reward == 1.0
+    assert score("length?free=4&most=8", "abcdef").reward == 0.5
+    assert score("length?free=4&most=8", "abcdefghij").metrics == {"characters": 10.0}
+    assert pure_reward("length?free=4&most=8") is not None
+    assert pure_reward("http://host/get_reward") is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("length?longest=4", "the reward 'length' has no option 'longest'; it has: free, most"),
+        ("gsm8k?x=1", "the reward 'gsm8k' has no option 'x'; it has: none"),
+        ("length?free=few", "length: free is 'few', where a whole number is wanted"),
+        ("length?free=9&most=3", "free is 9 and most is 3 characters"),
+        ("format?pattern=(", "pattern '(' is no regular expression: missing )"),
+        ("lenght?free=3", "did you mean 'length'"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_would_be_right(spec: str, says: str) -> None:
+    with pytest.raises(RewardSpecError) as caught:
+        reward_function(spec)
+    assert says in str(caught.value)
