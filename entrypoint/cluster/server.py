@@ -11,8 +11,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from typing import Any
@@ -28,15 +26,15 @@ from starlette.routing import Route
 from contract import lease
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import connections, prometheus, storage_proof
+from entrypoint.cluster import connections, prometheus
 from entrypoint.cluster.auth import BearerToken
 from entrypoint.cluster.event_stream import follow
 from entrypoint.cluster.job_routes import JobRoutes, explain
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.request_io import body_of, hangs_up_before
-from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
+from entrypoint.cluster.roll import RollState
 from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import StorageReads
 
@@ -61,12 +59,10 @@ class ControlServer:
         self._run = run
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
+        self._workers = WorkerRoutes(registry, observer, run, self._reads, self.jobs)
         self._html = (files("entrypoint.cluster") / "page.html").read_text()
         self.phase = "starting"
         self.sentence = ""
-        self._outcome: dict[str, Any] | None = None
-        self._stacks_of = 0
-        self._announced = asyncio.Event()
         self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
@@ -97,7 +93,7 @@ class ControlServer:
     def new_incarnation(self) -> None:
         """Have every worker leave its Ray and join again."""
         self._registry.new_incarnation()
-        self._in_loop(self._answer_running)
+        self._in_loop(self._workers.answer_running)
 
     def worker_at(self, address: str) -> str | None:
         return self._registry.worker_at(address)
@@ -108,25 +104,25 @@ class ControlServer:
     def release_leaving(self) -> None:
         """Tell the workers that asked to leave that no job runs on them any more."""
         if self._registry.release_leaving():
-            self._in_loop(self._answer_running)
+            self._in_loop(self._workers.answer_running)
 
     def evict(self, worker: str, why: str) -> None:
         """Refuse a worker until its checks have passed again."""
         self._registry.evict(worker, why)
-        self._in_loop(self._answer_running)
+        self._in_loop(self._workers.answer_running)
 
     def renew(self, worker: str) -> None:
         """Have a worker leave its Ray and join again."""
         self._registry.forget(worker)
-        self._in_loop(self._answer_running)
+        self._in_loop(self._workers.answer_running)
 
     def ask_for_stacks(self, attempt: int) -> None:
         """Ask all workers, in the reply to their open poll, to write their stacks for this attempt.
 
         0 clears the request.
         """
-        self._stacks_of = attempt
-        self._in_loop(self._answer_running)
+        self._workers.stacks_of = attempt
+        self._in_loop(self._workers.answer_running)
 
     def oom_kills(self) -> dict[str, int]:
         """Return, for each worker, how many processes the kernel has killed for lack of memory."""
@@ -135,14 +131,14 @@ class ControlServer:
     def hear_all(self, timeout: float) -> None:
         """Have all present workers poll again, within `timeout` seconds."""
         since = time.monotonic()
-        self._in_loop(self._answer_running)
+        self._in_loop(self._workers.answer_running)
         while not self._registry.heard_since(since) and time.monotonic() - since < timeout:
             time.sleep(0.02)
 
     def announce(self, outcome: str, exit_code: int) -> None:
         """Answer every worker's poll with the outcome, now and from now on."""
-        self._outcome = {"outcome": outcome, "exit_code": exit_code}
-        self._in_loop(self._announced.set)
+        self._workers.outcome = {"outcome": outcome, "exit_code": exit_code}
+        self._in_loop(self._workers.announced.set)
 
     def wait_until_acknowledged(self, timeout: float) -> None:
         """Wait until every present worker has received the outcome, or `timeout` seconds."""
@@ -160,22 +156,17 @@ class ControlServer:
             "sentence": self.sentence,
             "job": self.jobs.shown,
             "progress": progress and progress.as_dict(),
-            "outcome": self._outcome,
+            "outcome": self._workers.outcome,
         }
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
 
-    def _answer_running(self) -> None:
-        """End all open polls; later polls wait as usual."""
-        self._announced.set()
-        self._announced = asyncio.Event()
-
     def _end_answers(self) -> None:
         """End all handlers in time: Python would cancel each with a traceback."""
         self._closing.set()
-        self._announced.set()
+        self._workers.announced.set()
         asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._hang_up)
 
     def _hang_up(self) -> None:
@@ -196,12 +187,10 @@ class ControlServer:
                 Route("/healthz", self._health),
                 Route("/", self._page),
                 Route("/metrics", self._metrics),
-                Route("/v1/check-in", self._check_in, methods=["POST"]),
-                Route("/v1/outcome", self._ask_outcome),
                 Route("/v1/state", self._state),
                 Route("/v1/events", self._events),
                 Route("/v1/stop", self._stop, methods=["POST"]),
-                Route("/v1/leave", self._leave, methods=["POST"]),
+                *self._workers.routes(),
                 *self.jobs.routes(),
             ],
             middleware=[Middleware(BearerToken, token=token)],
@@ -232,74 +221,6 @@ class ControlServer:
     async def _stop(self, request: Request) -> Response:
         self._observer.stop_requested("asked over HTTP")
         return JSONResponse({"stopping": True}, status_code=202)
-
-    async def _leave(self, request: Request) -> Response:
-        """A worker whose machine is about to go asks to be released."""
-        from entrypoint.cluster import request_format
-
-        try:
-            asked = request_format.query(request_format.Departure, request.query_params)
-        except ValueError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
-        if not self._registry.leaves(asked.node):
-            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
-        self._observer.leaving(asked.node, asked.why)
-        return JSONResponse({"leaving": True}, status_code=202)
-
-    async def _check_in(self, request: Request) -> Response:
-        from entrypoint.cluster import request_format
-
-        try:
-            info = request_format.node_info(await body_of(request, request_format.MOST_BYTES))
-        except ValueError as error:
-            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
-        if info.storage:
-            look = partial(storage_proof.is_there, self._run.root, info.storage)
-            seen = await self._reads.ask(look)
-            info = replace(info, storage=self._registry.me.storage if seen else "")
-        answer = self._registry.check_in(info, request.client.host if request.client else "")
-        if answer.retry_because:
-            return JSONResponse({"error": answer.retry_because}, status_code=503)
-        if answer.had_joined:  # before it starts another Ray
-            await asyncio.to_thread(self._observer.rejoined, info)
-        if answer.refusal:
-            await asyncio.to_thread(self._observer.refused, info, answer.refusal)
-            return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
-        if answer.is_new:
-            await asyncio.to_thread(self._observer.checked_in, info)
-            if info.joined:
-                await asyncio.to_thread(self._report_differences)
-        return JSONResponse({"accepted": True, "incarnation": self.incarnation})
-
-    def _report_differences(self) -> None:
-        for sentence in self._registry.new_differences():
-            self._observer.differs(sentence)
-
-    async def _ask_outcome(self, request: Request) -> Response:
-        """Long poll: answers when there is an outcome, else `running` after a while.
-
-        An open poll is the worker's sign of life, so it ends as soon as the connection does.
-        """
-        from entrypoint.cluster import request_format
-
-        try:
-            asked = request_format.query(request_format.Question, request.query_params)
-        except ValueError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
-        entry = self._registry.poll_opened(asked.node, asked.oom_kills)
-        if entry is None:
-            row = {"error": f"{asked.node} has not checked in", "incarnation": self.incarnation}
-            return JSONResponse(row, status_code=404)
-        hung_up = True
-        try:
-            hung_up = await hangs_up_before(self._announced, request, QUESTION_SECONDS)
-        finally:
-            self._registry.poll_closed(entry, hung_up=hung_up)
-        answer = {"outcome": "running", "stacks_of": self._stacks_of, "job": self.jobs.shown}
-        if self._outcome is not None:
-            self._registry.acknowledge(asked.node)
-            answer = self._outcome
-        return JSONResponse({**answer, "incarnation": self.incarnation})
 
     async def _events(self, request: Request) -> Response:
         journal = self.jobs.files_of(request).journal

@@ -1,0 +1,119 @@
+"""The control port's paths for workers: check-in, the long poll for the outcome, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from contract.run_dir import RunFiles
+from entrypoint.cluster import storage_proof
+from entrypoint.cluster.job_routes import JobRoutes
+from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.cluster.request_io import body_of, hangs_up_before
+from entrypoint.cluster.roll import QUESTION_SECONDS
+from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.run.reads import StorageReads
+
+
+@dataclass(slots=True)
+class WorkerRoutes:
+    registry: NodeRegistry
+    observer: RollObserver
+    run: RunFiles
+    reads: StorageReads
+    jobs: JobRoutes
+    outcome: dict[str, Any] | None = field(init=False, default=None)
+    """How the cluster has ended; None until then."""
+    stacks_of: int = field(init=False, default=0)
+    """The attempt whose stacks the workers are to write; 0 if none."""
+    announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    """Ends all open polls."""
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/check-in", self._check_in, methods=["POST"]),
+            Route("/v1/outcome", self._ask_outcome),
+            Route("/v1/leave", self._leave, methods=["POST"]),
+        ]
+
+    def answer_running(self) -> None:
+        """End all open polls; later polls wait as usual. Call it in the server's loop."""
+        self.announced.set()
+        self.announced = asyncio.Event()
+
+    async def _check_in(self, request: Request) -> Response:
+        from entrypoint.cluster import request_format
+
+        try:
+            info = request_format.node_info(await body_of(request, request_format.MOST_BYTES))
+        except ValueError as error:
+            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
+        if info.storage:
+            look = partial(storage_proof.is_there, self.run.root, info.storage)
+            seen = await self.reads.ask(look)
+            info = replace(info, storage=self.registry.me.storage if seen else "")
+        answer = self.registry.check_in(info, request.client.host if request.client else "")
+        if answer.retry_because:
+            return JSONResponse({"error": answer.retry_because}, status_code=503)
+        if answer.had_joined:  # before it starts another Ray
+            await asyncio.to_thread(self.observer.rejoined, info)
+        if answer.refusal:
+            await asyncio.to_thread(self.observer.refused, info, answer.refusal)
+            return JSONResponse({"accepted": False, "reason": answer.refusal}, status_code=409)
+        if answer.is_new:
+            await asyncio.to_thread(self.observer.checked_in, info)
+            if info.joined:
+                await asyncio.to_thread(self._report_differences)
+        return JSONResponse({"accepted": True, "incarnation": self.registry.incarnation})
+
+    def _report_differences(self) -> None:
+        for sentence in self.registry.new_differences():
+            self.observer.differs(sentence)
+
+    async def _ask_outcome(self, request: Request) -> Response:
+        """Long poll: answers when there is an outcome, else `running` after a while.
+
+        An open poll is the worker's sign of life, so it ends as soon as the connection does.
+        """
+        from entrypoint.cluster import request_format
+
+        try:
+            asked = request_format.query(request_format.Question, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        entry = self.registry.poll_opened(asked.node, asked.oom_kills)
+        if entry is None:
+            row = {
+                "error": f"{asked.node} has not checked in",
+                "incarnation": self.registry.incarnation,
+            }
+            return JSONResponse(row, status_code=404)
+        hung_up = True
+        try:
+            hung_up = await hangs_up_before(self.announced, request, QUESTION_SECONDS)
+        finally:
+            self.registry.poll_closed(entry, hung_up=hung_up)
+        answer = {"outcome": "running", "stacks_of": self.stacks_of, "job": self.jobs.shown}
+        if self.outcome is not None:
+            self.registry.acknowledge(asked.node)
+            answer = self.outcome
+        return JSONResponse({**answer, "incarnation": self.registry.incarnation})
+
+    async def _leave(self, request: Request) -> Response:
+        """A worker whose machine is about to go asks to be released."""
+        from entrypoint.cluster import request_format
+
+        try:
+            asked = request_format.query(request_format.Departure, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        if not self.registry.leaves(asked.node):
+            return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
+        self.observer.leaving(asked.node, asked.why)
+        return JSONResponse({"leaving": True}, status_code=202)
