@@ -146,6 +146,23 @@ def test_whoever_dies_the_run_ends_as_if_nobody_had(
     assert len(events(config, "resume")) == 1
 
 
+@pytest.mark.parametrize(
+    ("role", "method", "call"),
+    [("critic", "values", 2), pytest.param("engine", "generate", 4, marks=MORE)],
+)
+def test_engines_that_sleep_change_nothing_of_that(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    role: str,
+    method: str,
+    call: int,
+) -> None:
+    config = configure(forgetful, run_dir, vllm_enable_sleep=True)
+    run(config, Death(role, method, call))
+    assert leaves_of(config, STEPS) == undisturbed
+
+
 @MORE
 def test_all_engines_that_die_at_once_are_waited_for(
     forgetful: Tiny, run_dir: Path, undisturbed: dict[str, bytes]

@@ -17,6 +17,9 @@ from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
 
+ON_THE_GPU = ("log_probs", "values", "update", "snapshot", "hold", "export", "restore")
+"""Calls of the policy and the critic that bring the model to its GPU."""
+
 
 class Watched(LocalWorkerGroup[Any]):
     """A group that notes what it is asked for, but for what its memory was."""
@@ -37,6 +40,7 @@ class WatchingLauncher(LocalLauncher):
         self.calls: list[str] = []
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
+        self.calls.append(f"{role} starts")
         return self._watched(role, super().launch(role, actor, count, *args))
 
     def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
@@ -96,3 +100,57 @@ def test_engines_sleep_from_the_last_rollout_to_the_next_weights_and_wake_in_two
     ]
     assert learned[0] == learned[1]
     assert learned[0][0]["train/grad_norm"] > 0
+
+
+def test_no_model_needs_its_gpu_while_engines_write(tiny: Tiny, run_dir: Path) -> None:
+    """Copies for checkpoints, evaluations and exports of the best and the last policy included."""
+    config = tiny.config(
+        run_dir,
+        vllm_enable_sleep=True,
+        max_steps=2,
+        save_steps=1,
+        save_hf_ckpt=True,
+        eval_dataset=tiny.held_out,
+        eval_steps=1,
+        best_metric_key="eval/pass1",
+    )
+    calls = calls_of(config, length)
+    awake, seen, written = False, set(), 0
+    for role, method, *which in map(str.split, calls):
+        if role == "engine":
+            awake = which == ["cache"] or (awake and method != "sleep")
+            assert awake or method != "generate"
+            written += method == "generate"
+        elif method in ON_THE_GPU:
+            assert not awake, method
+            seen.add(method)
+    assert written == 2 + 3  # two steps; evaluations before, after the first and at the end
+    assert {"snapshot", "hold", "export"} <= seen
+
+
+def test_engines_are_asleep_before_another_model_loads(tiny: Tiny, run_dir: Path) -> None:
+    class Noting(WatchingLauncher):
+        """Notes the bytes of the engines' weights when another role starts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.engines: list[Any] = []
+            self.held: list[int] = []
+
+        def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
+            for engine in self.engines:
+                self.held += [p.untyped_storage().nbytes() for p in engine._model.parameters()]
+            group = super().launch(role, actor, count, *args)
+            if role == "engine":
+                assert isinstance(group, LocalWorkerGroup)
+                self.engines = group._workers
+            return group
+
+    launcher = Noting()
+    config = tiny.config(run_dir, vllm_enable_sleep=True)
+    run_dir.mkdir()
+    groups.assemble(config, 4, launcher)
+    assert launcher.calls[0] == "engine starts"
+    assert {"policy starts", "critic starts", "reference starts"} <= {*launcher.calls}
+    assert launcher.held
+    assert not any(launcher.held)

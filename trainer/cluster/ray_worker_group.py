@@ -66,8 +66,11 @@ class WorkerHost:
             from trainer.cluster import rendezvous
         rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
 
-    def build(self, actor: str, args: tuple[Any, ...], joined: None = None) -> str:
-        """Build the worker. Returns its node and process. `joined`: the result of `join`."""
+    def build(self, actor: str, args: tuple[Any, ...], before: str | None = None) -> str:
+        """Build the worker. Returns its node and process.
+
+        `before`: the result of `join`, or of `build` of the worker before in the same place.
+        """
         address = ray.util.get_node_ip_address()
         os.environ.setdefault(tcp_stream.ADDRESS, address)
         self._worker = build(actor, args)
@@ -187,13 +190,19 @@ class RayWorkerGroup(WorkerGroup[W_co]):
             self._hosts[worker] = self._host(worker)
         world = recipe.count if recipe.ranks else 1
         address = self._hosts[0].meet.remote(self._timeout) if world > 1 else None
+        newest: dict[int, Any] = {}
+        """Bundle → result of the newest worker's `build` there. Engines that share a GPU start one
+        after the other, because each counts the memory that is free while it loads."""
         for worker in workers:
-            host, args, joined = self._hosts[worker], recipe.args, None
+            host, args = self._hosts[worker], recipe.args
+            bundles = self._rescheduler.bundles(recipe.role, worker)
+            before = next((newest[bundle] for bundle in bundles if bundle in newest), None)
             if recipe.ranks:
                 rank = Rank(worker, world)
                 args = (*args, rank)
-                joined = host.join.remote(address, rank, self._timeout) if address else None
-            self._built[worker] = host.build.remote(recipe.actor, args, joined)
+                before = host.join.remote(address, rank, self._timeout) if address else None
+            self._built[worker] = host.build.remote(recipe.actor, args, before)
+            newest |= dict.fromkeys(bundles, self._built[worker])
         self._heartbeat = self._new_heartbeat()
         self._starts += 1
 

@@ -90,6 +90,10 @@ class Rescheduler:
             options["runtime_env"] = {"env_vars": environment}
         return options
 
+    def bundles(self, role: str, number: int) -> tuple[int, ...]:
+        """Returns the planned bundles of the process, one for each of its slots."""
+        return self._planned.reservation(role, number).bundles
+
     def node(self, role: str, number: int) -> str:
         """Returns the name of the process's node."""
         place = self._of(role, number)[0]

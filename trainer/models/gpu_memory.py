@@ -18,8 +18,12 @@ CLEAR_PEAK = "5"
 class Peaks:
     """Peaks of one process: of its GPU's memory, or of its memory beyond what it had at first."""
 
-    def __init__(self) -> None:
-        """Create it before the model is loaded."""
+    def __init__(self, *, shares_gpu: bool = False) -> None:
+        """Create it before the model is loaded.
+
+        `shares_gpu`: other processes use the GPU's memory between the phases.
+        """
+        self._shares_gpu = shares_gpu
         self._base = 0 if torch.cuda.is_available() else _status("VmRSS")
         self._held: dict[str, int] = {}
 
@@ -30,6 +34,12 @@ class Peaks:
             yield
         finally:
             self._held[name] = max(self._held.get(name, 0), _peak() - self._base)
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Return the GPU's memory of freed tensors, which torch keeps, if others share the GPU."""
+        if self._shares_gpu:
+            torch.cuda.empty_cache()
 
     def now(self, name: str) -> None:
         """Record the memory at this moment as phase `name`."""

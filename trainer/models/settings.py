@@ -27,6 +27,8 @@ class ModelSettings:
     """transformers' name of an attention; None: its own choice."""
     concurrent_models: int = 1
     """Models that run forward at the same time; on a CPU they share its threads."""
+    shares_gpu: bool = False
+    """Engines use the GPU's memory while the model does not compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class RewardSettings:
     deterministic: bool = False
     offload: bool = False
     """Keep the model in the CPU's memory between passes."""
+    shares_gpu: bool = False
+    """Engines use the GPU's memory while the models do not compute."""
     attention: str | None = None
     value_head_prefix: str = "score"
     """Name of the head in files of OpenRLHF's models whose config.json does not give it."""

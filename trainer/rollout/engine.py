@@ -41,6 +41,8 @@ class Engine(WeightReceiver, Measured, Protocol):
 
     A completion depends on its prompt, its seed, the sampling and the weights, up to the rounding
     of batched sums. It does not depend on the engine's other or earlier work.
+
+    With --vllm_enable_sleep an engine is asleep from its start to its first weights.
     """
 
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:

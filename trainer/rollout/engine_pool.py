@@ -228,6 +228,13 @@ class EnginePool:
         back = returned(self._left_out, self._group)
         self._joining |= {worker: self._left_out.pop(worker) for worker in back}
 
+    def wait_started(self) -> None:
+        """Wait until every engine has started, or failed to start.
+
+        Raises BeyondRepairError if that takes too long."""
+        for worker in range(len(self._group)):
+            self._wait_started(worker, version=0)
+
     def _wait_started(self, worker: int, version: int) -> None:
         """Wait until the engine has started, or failed to start."""
         if self._phase and not self._group.has_started(worker, 0):

@@ -75,6 +75,8 @@ class VLLMEngine:
         """Sampling of the partial rollouts."""
         self._withdrawn: list[PartialRollout] = []
         """Rollouts that wait during a weight update or a call of `generate`."""
+        if own.enable_sleep:
+            self.sleep()
 
     def node(self) -> str:
         return shared_memory.node()

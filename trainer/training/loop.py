@@ -27,6 +27,7 @@ from trainer.rollout import rewards
 from trainer.rollout.source import RolloutSource
 from trainer.training.evaluator import Evaluator, is_multiple
 from trainer.training.inputs import TrainingInputs, rollout_source
+from trainer.training.loop_state import LoopState
 from trainer.training.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.types import (
     BeyondRepairError,
@@ -87,29 +88,6 @@ def train(
     return state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopState:
-    """The run state after its newest step, and what the loop has done since that step."""
-
-    run: RunState
-    lost: LostWorkerError | None = None
-    """The loss of a process that the run has not recovered from yet."""
-    published: bool = False
-    """The engines have the policy's weights of this step."""
-    held: bool = True
-    """The step was given to replication, or was restored from there or from a checkpoint."""
-    saved: bool = True
-    """A checkpoint of the step was begun, or is not due."""
-    complete: bool = False
-    """The step's checkpoint is known to be complete."""
-    exported: bool = False
-    """The final model is written."""
-
-    @property
-    def step(self) -> int:
-        return self.run.step
-
-
 Act = Callable[[LoopState], LoopState]
 
 
@@ -124,6 +102,11 @@ class _Run:
     evaluator: Evaluator
     checkpointer: Checkpointer
     recovery: Recovery
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether engines sleep while they do not write, so that models have their memory."""
+        return self.config.vllm.enable_sleep
 
     def to_the_end(self, run: RunState) -> RunState:
         """Do what is due until nothing is. An act that loses a process is due again afterwards."""
@@ -142,12 +125,10 @@ class _Run:
         evaluation_due = self.evaluator.is_due(state.run)
         if state.lost:
             return self._recover
-        if not state.published:
-            return self._publish
         if not state.held:
             return self._hold
         if evaluation_due and not stopping:  # a stop may leave time for no more than the save
-            return self._evaluate
+            return self._with_engines(self._evaluate, state)
         if not state.saved:
             return self._save
         if must_be_complete and not state.complete:
@@ -155,10 +136,16 @@ class _Run:
         if stopping and not last:
             raise Stopped(self._stopped_at(state.step))
         if not last:
-            return self._step
+            return self._with_engines(self._step, state)
         if evaluation_due:
-            return self._evaluate
+            return self._with_engines(self._evaluate, state)
         return None if state.exported else self._export
+
+    def _with_engines(self, act: Act, state: LoopState) -> Act:
+        """Returns `act`, or what the engines need before it."""
+        if not state.published:
+            return self._publish
+        return act if state.awake else self._wake
 
     def _stopped_at(self, step: int) -> str:
         total = self.recorder.total_steps
@@ -170,6 +157,7 @@ class _Run:
         """Bring all models, the prompts and the rollouts back to the newest step that is held."""
         assert state.lost is not None
         self.recorder.repair_begins(state.step + 1)
+        self._let_engines_sleep()
         self.checkpointer.try_flush()
         point = self.recovery.recover(state.lost, state.run, self.rollouts.oldest)
         if point.store:  # the step is durable, even if its replication was reported as failed
@@ -177,14 +165,23 @@ class _Run:
         self.recovery.report(state.lost, point, state.run)
         self.rollouts.go_back(point.run)
         if point.run.step == state.step:
-            return replace(state, lost=None, published=False)
+            return replace(state, lost=None, published=False, awake=False)
         self.recorder.goes_back(point.run.step)
         self.checkpointer.roll_back(point.run.step)
         return LoopState(run=point.run)
 
     def _publish(self, state: LoopState) -> LoopState:
         self._publish_weights(state.step)
-        return replace(state, published=True)
+        return replace(state, published=True, awake=not self._sleeps)
+
+    def _wake(self, state: LoopState) -> LoopState:
+        update.wake_cache(self.workers.engines)
+        return replace(state, awake=True)
+
+    def _let_engines_sleep(self) -> None:
+        """Free the GPUs' memory for the models, if engines share it with them."""
+        if self._sleeps:
+            update.sleep(self.workers.engines)
 
     def _hold(self, state: LoopState) -> LoopState:
         self.checkpointer.snapshot(state.run, self.rollouts.pending)
@@ -226,13 +223,13 @@ class _Run:
         except TrainingError as error:
             kept = failed_samples.save(self.config.files.root, step, samples)
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
-        return LoopState(run=run, published=True, held=False, saved=False)
+        awake = not self._sleeps
+        return LoopState(run=run, published=True, awake=awake, held=False, saved=False)
 
     def _samples(self, step: int, watch: Stopwatch) -> tuple[list[Sample], ForwardPasses]:
         """Returns scored samples, and the models' forward passes over them, which still run."""
         found = self.rollouts.step(step)
-        if self.config.vllm.enable_sleep:
-            update.sleep(self.workers.engines)  # the models may use the engines' memory
+        self._let_engines_sleep()
         watch.lap(found.phase)
         watch.metrics |= found.metrics
         sequences = Sequences.collate([completion for _, completion in found.written])
@@ -276,11 +273,10 @@ class _Run:
         return state
 
     def _publish_weights(self, version: int) -> None:
-        config, workers = self.config, self.workers
-        wake, backend = config.vllm.enable_sleep, config.vllm.sync_backend
+        workers, backend = self.workers, self.config.vllm.sync_backend
         with self.rollouts.new_weights(version):
             update.update_weights(
-                workers.policy, workers.engines, version, wake=wake, backend=backend
+                workers.policy, workers.engines, version, wake=self._sleeps, backend=backend
             )
 
     def _update(self, experience: Experience, step: int) -> Metrics:
@@ -294,7 +290,8 @@ class _Run:
 
     def _evaluate(self, state: LoopState) -> LoopState:
         evaluation = self.evaluator.measure()
+        self._let_engines_sleep()
         self.checkpointer.wait()
         run = self.evaluator.record(state.run, evaluation)
         self.checkpointer.amend(run)
-        return replace(state, run=run)
+        return replace(state, run=run, published=not self._sleeps, awake=not self._sleeps)

@@ -23,8 +23,8 @@ def update_weights(
 ) -> None:
     """Return once every present engine has the weights; at least one engine is present.
 
-    `wake`: the engines may be asleep. They allocate the memory of weights before the update, and
-    that of the cache after it. `backend`: what `choose.choose_backend` returned.
+    `wake`: the engines may be asleep. They allocate the memory of weights before the update; before
+    they write they also need `wake_cache`. `backend`: what `choose.choose_backend` returned.
 
     Raises LostWorkerError if the policy is lost, BeyondRepairError if no engine can be replaced.
     """
@@ -54,6 +54,11 @@ def sleep(engines: ReceiverPool) -> None:
     engines.answers(engines.ask(WeightReceiver.sleep), engines.patience.part, "going to sleep")
 
 
+def wake_cache(engines: ReceiverPool) -> None:
+    """Make engines that have new weights allocate the memory that they need to write."""
+    _wake(engines, "cache")
+
+
 def _update(weights: WeightUpdate, version: int, *, wake: bool, backend: str) -> None:
     if not weights.policy.wait_started(weights.patience.start):
         raise late("starting")
@@ -66,8 +71,6 @@ def _update(weights: WeightUpdate, version: int, *, wake: bool, backend: str) ->
     transfer.carry(buckets)
     weights.answers(weights.engines.ask(WeightReceiver.commit, version))
     transfer.finish()
-    if wake:
-        _wake(weights.engines, "cache")
 
 
 def _wake(engines: ReceiverPool, memory: Memory) -> None:

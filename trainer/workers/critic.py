@@ -17,7 +17,7 @@ from trainer.algorithms.objectives import CriticObjective
 from trainer.algorithms.seeds import derive
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
-from trainer.models import lora, value_model, zero3
+from trainer.models import lora, precision, value_model, zero3
 from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
@@ -31,6 +31,8 @@ def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
     made = settings.model
     with zero3.split(settings.sharding, rank):
         backbone = load_backbone(made.model, torch.float32, made.attention)
+    if settings.rounds_at_load:
+        precision.to_bf16(backbone)
     if settings.gradient_checkpointing:
         backbone.gradient_checkpointing_enable()
     if settings.lora.rank:
@@ -43,7 +45,7 @@ class CriticActor(LearnerActor):
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
-        peaks = Peaks()
+        peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
         with peaks.phase("load"):
             backbone = _backbone(settings, rank).to(device).eval()

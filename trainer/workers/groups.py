@@ -78,9 +78,16 @@ def _engine(config: Config) -> EngineSettings:
 
 
 def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGroups:
-    """Start all workers. They load their models in parallel, after this returns."""
+    """Start all workers. They load their models in parallel, after this returns.
+
+    Engines that sleep have loaded theirs when this returns: an engine counts the GPU's free memory
+    while it loads, and sleeps before other models load.
+    """
     updates = total_steps * config.updates_per_step
     restarts = WorkerRestartBudget(config.max_repairs)
+    engines = _engines(config, launcher, restarts)
+    if config.vllm.enable_sleep:
+        engines.wait_started()
     policy = _policy(config, updates)
     launch = launcher.launch_ranks
     return WorkerGroups(
@@ -109,23 +116,27 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
         )
         if config.kl.has_reference
         else None,
-        EnginePool(
-            launcher.launch(
-                Role.ENGINE,
-                ENGINES[config.rollout_engine],
-                config.vllm_num_engines,
-                _engine(config),
-            ),
-            tell=journal_writer(config.files.journal),
-            phase=PhaseFile(config.files.phase),
-            patience=Patience(
-                life=min(Patience().life, config.dist_timeout / 3),
-                restart_eagerly=not config.vllm.enable_sleep,
-            ),
-            restarts=restarts,
-        ),
+        engines,
         restarts,
         _reward(config, launcher),
+    )
+
+
+def _engines(config: Config, launcher: Launcher, restarts: WorkerRestartBudget) -> EnginePool:
+    return EnginePool(
+        launcher.launch(
+            Role.ENGINE,
+            ENGINES[config.rollout_engine],
+            config.vllm_num_engines,
+            _engine(config),
+        ),
+        tell=journal_writer(config.files.journal),
+        phase=PhaseFile(config.files.phase),
+        patience=Patience(
+            life=min(Patience().life, config.dist_timeout / 3),
+            restart_eagerly=not config.vllm.enable_sleep,
+        ),
+        restarts=restarts,
     )
 
 
@@ -138,6 +149,7 @@ def _reward(config: Config, launcher: Launcher) -> WorkerGroup[RewardModel] | No
         micro_batch_size=config.micro_rollout_batch_size,
         deterministic=config.train.full_determinism,
         offload=config.ref_reward_offload,
+        shares_gpu=config.vllm.enable_sleep,
         attention=config.attn_implementation,
         value_head_prefix=config.value_head_prefix,
     )
@@ -157,6 +169,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             packing=config.packing_samples,
             attention=config.attn_implementation,
             concurrent_models=config.concurrent_scoring,
+            shares_gpu=config.vllm.enable_sleep,
         ),
         optimizer=config.policy_optimizer,
         train=config.train,

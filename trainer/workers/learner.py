@@ -85,6 +85,7 @@ class LearnerEngine:
         self.restored_rate: float | None = None
         """Peak learning rate of the restored state, if known."""
         self._limits = trained.limits
+        self.offload()
 
     @contextmanager
     def onloaded(self, phase: str = "other") -> Iterator[Callable[..., Any]]:
@@ -101,7 +102,9 @@ class LearnerEngine:
         self._strategy.wake()
 
     def offload(self) -> None:
+        """Free the GPU's memory that others may use until the next pass."""
         self._strategy.sleep()
+        self._peaks.give_back()
 
     def peaks(self) -> Metrics:
         """Returns this rank's memory peaks since the last call."""

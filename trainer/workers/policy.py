@@ -19,7 +19,7 @@ from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
-from trainer.models import lora, zero3
+from trainer.models import lora, precision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
@@ -38,11 +38,13 @@ class PolicyActor(LearnerActor):
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
         device = prepare_process(deterministic=settings.model.deterministic)
-        peaks = Peaks()
+        peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
         with peaks.phase("load"):
             with zero3.split(settings.sharding, rank):
                 self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+            if settings.rounds_at_load:
+                precision.to_bf16(self._model)
             self._model.to(device)
             if settings.gradient_checkpointing:
                 self._model.gradient_checkpointing_enable()

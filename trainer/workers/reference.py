@@ -24,7 +24,7 @@ class ReferenceActor:
 
     def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
         self._device = prepare_process(deterministic=settings.deterministic)
-        self._peaks = Peaks()
+        self._peaks = Peaks(shares_gpu=settings.shares_gpu)
         sharding = replace(sharding, zpg=1)  # zpg speeds up backward passes, and there are none
         split = zero3.splits(sharding, rank)
         self._moves = settings.offload and not split  # DeepSpeed moves layers to the device itself

@@ -19,7 +19,7 @@ class RewardActor:
 
     def __init__(self, settings: RewardSettings) -> None:
         device = prepare_process(deterministic=settings.deterministic)
-        self._peaks = Peaks()
+        self._peaks = Peaks(shares_gpu=settings.shares_gpu)
         self._models = [ScalarRewardModel(name, settings, device) for name in settings.models]
 
     def score(self, requests: Sequence[RewardRequest]) -> list[list[Score]]:

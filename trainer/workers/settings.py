@@ -31,3 +31,12 @@ class LearnerSettings:
     sharding: Sharding = field(default_factory=Sharding)
     sync_port: int = 0
     """TCP port on the policy's first node, where other nodes read its weights; 0: any free port."""
+
+    @property
+    def rounds_at_load(self) -> bool:
+        """Whether the weights are rounded to bf16 before they go to the GPU: half the memory.
+
+        DeepSpeed rounds them in any case. Without ZeRO, and for a moving average, fp32 is needed.
+        """
+        zero = self.sharding.zero_stage in (1, 2)
+        return zero and self.model.mixed_precision and not self.train.enable_ema

@@ -16,6 +16,7 @@ from env.types import RewardRequest
 from tests.support.engines import settings as engine_settings
 from tests.support.learners import experience, policy, settings
 from tests.support.local_workers import LocalWorkerGroup
+from tests.support.objectives import policy_objective
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from trainer.config.options.parallelism import Sharding
@@ -25,6 +26,7 @@ from trainer.models.settings import RewardSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.weight_sync import update
+from trainer.workers.policy import PolicyActor
 from trainer.workers.reference import ReferenceActor
 from trainer.workers.reward import RewardActor
 
@@ -64,6 +66,40 @@ def test_reward_models_that_are_offloaded_give_their_memory_back_after_each_pass
     )
     actor.score([RewardRequest("1+1=2", "1+1=")])
     assert len(given_back) == 2 * offload, "each of the two models"
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_policy_beside_engines_gives_its_memory_back_after_each_pass(
+    tiny: Tiny, given_back: list[str], shares: bool
+) -> None:
+    plain = settings(tiny)
+    shared = replace(plain, model=replace(plain.model, shares_gpu=shares))
+    actor = PolicyActor(shared, policy_objective())
+    assert bool(given_back) == shares, "engines write before its first pass"
+    for call in (
+        lambda: actor.log_probs(experience().sequences),
+        lambda: actor.update(experience(), step=1),
+        actor.withdraw,
+    ):
+        given_back.clear()
+        call()
+        assert bool(given_back) == shares
+
+
+@pytest.mark.parametrize(
+    ("stage", "mixed", "average", "rounds"),
+    [
+        *[(1, True, False, True), (2, True, False, True)],
+        *[(0, True, False, False), (3, True, False, False)],
+        *[(2, False, False, False), (2, True, True, False)],
+    ],
+)
+def test_weights_that_deepspeed_rounds_are_rounded_before_they_are_on_the_gpu(
+    tiny: Tiny, stage: int, mixed: bool, average: bool, rounds: bool
+) -> None:
+    plain = settings(tiny, enable_ema=average, sharding=Sharding(zero_stage=stage))
+    model = replace(plain.model, mixed_precision=mixed)
+    assert replace(plain, model=model).rounds_at_load == rounds
 
 
 def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(

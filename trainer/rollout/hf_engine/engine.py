@@ -58,6 +58,8 @@ class HFEngine:
         self._version: int | None = 0
         """None while the weights are incomplete."""
         self._partials: PartialRollouts | None = None
+        if settings.vllm.enable_sleep:
+            self.sleep()
 
     def node(self) -> str:
         return shared_memory.node()
