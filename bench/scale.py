@@ -300,9 +300,9 @@ def model_for(root: Path, case: Case) -> Path:
 
 
 def parameters(model: Path) -> int:
-    from trainer.cluster import memory_estimate
+    from trainer.cluster.model_size import read_size
 
-    size = memory_estimate.read_size(str(model))
+    size = read_size(str(model))
     assert size
     return size.parameters
 

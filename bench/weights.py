@@ -106,11 +106,11 @@ def in_a_process(kind: str, model: Path, versions: int) -> dict[str, Any]:
 def measure(kind: str, model: Path, versions: int, *, apart: bool) -> dict[str, Any]:
     import numpy as np
 
-    from trainer.cluster import memory_estimate
+    from trainer.cluster.model_size import read_size
     from trainer.rollout.engine_pool import EnginePool
     from trainer.weight_sync import update
 
-    size = memory_estimate.read_size(str(model))
+    size = read_size(str(model))
     assert size is not None
     source, target = (np.full(4 * size.parameters, value, np.uint8) for value in (1, 0))
     policy, group = started(kind, model, apart=apart)

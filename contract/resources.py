@@ -12,5 +12,11 @@ class NodeResources:
 
     name: str
     gpus: int = 0
+    gpu_memory: int = 0
+    """Bytes of its smallest GPU; 0 if unknown."""
+    gpu_model: str = ""
+    """The model of its first GPU, as the driver names it; "" if unknown."""
     cpus: float = 0.0
+    memory: int = 0
+    """Bytes of the CPUs' memory; 0 if unknown."""
     resources: Mapping[str, float] = field(default_factory=dict)

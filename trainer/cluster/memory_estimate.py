@@ -7,115 +7,46 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   the optimizer by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
   section 3 and figure 1). --adam_offload moves the optimizer to the CPU's memory, where each rank
   also keeps its shard of the newest checkpoint while it is written, 12Ψ'/N.
-- activations, for t tokens in a pass, of a layer of width h: 34th in 16 bits without the attention
-  matrix, which flash attention never stores (Korthikanti et al. 2022, equation 1 and section 4);
-  twice that in fp32. With --gradient_checkpointing a layer keeps only its input, 2th (4th), and
-  one layer at a time is computed again.
-- loading, before any step: the weights, in fp32 if the model is trained. With ZeRO stage 3 a rank
-  has its shard and, for a moment, the whole largest tensor or layer: less than in a step.
-- an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values.
+- the update under ZeRO: a bucket of at most 5e8 gradients, then copies of a rank's gradients, one
+  in their own type and one in fp32. --enable_ema: 4Ψ of the policy, always.
+- activations, for t tokens in a pass, of a layer of width h, without the attention matrix, which
+  flash attention never stores: 34th in 16 bits, if its feed-forward part has two matrices of width
+  4h (Korthikanti et al. 2022, equation 1 and section 4). With RMSNorm and three matrices of width i
+  (Llama, Qwen): 20th + 8ti. Twice that in fp32. With --gradient_checkpointing a layer keeps only
+  its input, 2th (4th), and one layer at a time is computed again. A pass without gradients keeps
+  nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti).
+- loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
+  round to bf16 before; with stage 3 a rank has its shard.
+- an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values; its
+  weights and a bucket of new ones while it is asleep and the policy publishes.
 
 Not counted: buffers of the communication library, fragmentation, the CUDA context (about 1 GB
-together). If several roles share a GPU, the estimate is the largest of three phases. A role that
+together). If several roles share a GPU, the estimate is the largest of the phases. A role that
 sleeps or is offloaded holds nothing outside its own phase.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trainer.cluster.model_size import ModelSize, known_size
 from trainer.config import reward_models
 from trainer.config.layout import Layout, ResourcePool, Role, engine_slots
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
 
-
-UNGATED = ("gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode", "starcoder2")
-"""Model types whose feed-forward layers have two matrices; other types have three."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    parameters: int
-    hidden: int
-    layers: int
-    intermediate: int
-
-    def adapters(self, rank: int) -> int:
-        """Returns the parameters of LoRA adapters at every linear layer: an upper bound."""
-        attention, feed_forward = 4 * 2 * self.hidden, 3 * (self.hidden + self.intermediate)
-        return self.layers * rank * (attention + feed_forward)
-
-
-def read_size(model: str) -> ModelSize | None:
-    """Returns the size of the model in directory `model`; None if it is not on this disk.
-
-    Parameters are counted from the headers of safetensors files, which hold every tensor's shape
-    (https://huggingface.co/docs/safetensors), else computed from config.json.
-    """
-    directory = Path(model)
-    try:
-        whole = json.loads((directory / "config.json").read_text())
-        config: dict[str, Any] = whole | whole.get("text_config", {})
-        hidden = int(_first(config, "hidden_size", "n_embd", "d_model"))
-        layers = int(_first(config, "num_hidden_layers", "n_layer", "num_layers"))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return None
-    inner = config.get("intermediate_size") or config.get("n_inner") or config.get("ffn_dim")
-    size = ModelSize(0, hidden, layers, int(inner or 4 * hidden))
-    parameters = _counted(directory) or _computed(config, size)
-    return ModelSize(parameters, size.hidden, size.layers, size.intermediate)
-
-
-def _counted(directory: Path) -> int | None:
-    """Returns the elements of all tensors in the safetensors files; None without such files."""
-    files = sorted(directory.glob("*.safetensors"))
-    index = directory / "model.safetensors.index.json"
-    try:
-        if index.is_file():
-            named = set(json.loads(index.read_text())["weight_map"].values())
-            files = [directory / name for name in sorted(named)]
-        return sum(_elements(path) for path in files) or None
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, struct.error):
-        return None
-
-
-def _elements(path: Path) -> int:
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if "shape" in entry)
-
-
-def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
-    """Returns the parameters of embeddings, attention and feed-forward layers, without biases."""
-    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
-    width = int(config.get("head_dim") or size.hidden // heads)
-    keys = int(config.get("num_key_value_heads") or heads)
-    attention = size.hidden * width * (2 * heads + 2 * keys)
-    matrices = 2 if config.get("model_type") in UNGATED else 3
-    embeddings = int(config.get("vocab_size") or 0) * size.hidden
-    tied = config.get("tie_word_embeddings", True)
-    layer = attention + matrices * size.hidden * size.intermediate + 2 * size.hidden
-    return size.layers * layer + embeddings * (1 if tied else 2) + size.hidden
-
-
-def _first(config: Mapping[str, Any], *names: str) -> Any:
-    """Returns the first value that is set; None if none is."""
-    return next((config[name] for name in names if config.get(name)), None)
-
-
 ENGINE_ALONE, ENGINE_BESIDE = 0.9, 0.5
 """Default share of a GPU's memory for an engine: vLLM's default, and the share that OpenRLHF's
 guides give to an engine beside models."""
 TRAINED = (Role.POLICY, Role.CRITIC)
+REDUCED = 500_000_000
+"""Gradients that DeepSpeed reduces at a time: its default."""
+PUBLISHED = 2**30
+"""Bytes of the weights that are on their way to an engine: at most a bucket, or one embedding."""
+PHASES = ("load", "publish", "rollout", "forward", "update")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,28 +59,47 @@ class ProcessMemory:
     forward: int = 0
     """Activations of a pass without gradients."""
     update: int = 0
-    """Activations of a pass with gradients."""
+    """Activations of a pass with gradients, or what the optimizer's step needs if that is more."""
     host: int = 0
     """In the CPU's memory, not on the GPU."""
     idle: int = 0
     """On the GPU while other roles work."""
+    load: int = 0
+    """On the GPU while the process starts."""
+    average: int = 0
+    """A moving average of the weights, which never leaves the GPU."""
+    scores_rollouts: bool = False
+    """Works while engines write."""
 
     def at(self, phase: str) -> int:
-        """Returns the bytes on the GPU in a phase of the step: rollout, forward or update."""
-        if phase == "forward":
-            return self.weights + self.optimizer + self.forward
+        """Returns the bytes on the GPU in one of PHASES.
+
+        While the policy publishes, policy and critic also copy their state for a checkpoint.
+        """
+        kept = self.weights + self.optimizer
+        if phase == "load":
+            return self.load + self.average
+        if phase == "forward" or (phase == "rollout" and self.scores_rollouts):
+            return kept + self.forward + self.average
         if phase == "update" and self.update:
-            return self.weights + self.gradients + self.optimizer + self.update
-        return self.idle
+            return kept + self.gradients + self.update + self.average
+        if phase == "publish" and self.update:
+            return kept + self.average
+        return self.idle + self.average
 
     @property
     def peak(self) -> int:
-        return max(self.at(phase) for phase in ("rollout", "forward", "update"))
+        return max(self.at(phase) for phase in PHASES)
 
 
-def of(config: Config, layout: Layout, role: str) -> ProcessMemory | None:
-    """Returns the memory of a process of `role`; None if the model is not on this disk."""
-    sizes = [size for model in _models(config, role) if (size := read_size(model))]
+SizeOf = Callable[[str], ModelSize | None]
+
+
+def of(
+    config: Config, layout: Layout, role: str, size_of: SizeOf | None = None
+) -> ProcessMemory | None:
+    """Returns the memory of a process of `role`; None if the size of a model is unknown."""
+    sizes = [size for model in models(config, role) if (size := (size_of or known_size)(model))]
     if not sizes:
         return None
     ranks = len(layout.pool_of(role).slots_of(role))
@@ -162,11 +112,14 @@ def of(config: Config, layout: Layout, role: str) -> ProcessMemory | None:
         update=parts[0].update,
         host=sum(part.host for part in parts),
         idle=sum(part.idle for part in parts),
+        load=sum(part.load for part in parts),
+        average=parts[0].average,
+        scores_rollouts=parts[0].scores_rollouts,
     )
 
 
 def sentence(config: Config, layout: Layout) -> str | None:
-    """Returns a sentence with the peak of each role; None if no model is on this disk."""
+    """Returns a sentence with the peak of each role; None if no model's size is known."""
     roles = [
         group.role for pool in layout.pools for group in pool.groups if group.role != Role.ENGINE
     ]
@@ -185,29 +138,71 @@ def engine_share(config: Config, layout: Layout) -> float:
     return (ENGINE_BESIDE if models else ENGINE_ALONE) / beside
 
 
-def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
-    """Returns the least bytes of each GPU of `pool`; None if a model is not on this disk.
+@dataclass(frozen=True, slots=True)
+class PoolMemory:
+    """What the roles of a pool hold on each GPU."""
 
-    Of M bytes the engines take a share u. The models need (1 - u)M during the rollout, and in the
-    other phases too unless the engines sleep. uM must hold the engine's weights.
-    """
-    memories = {group.role: of(config, layout, group.role) for group in pool.groups}
+    phases: Mapping[str, Mapping[str, int]]
+    """Phase → role → bytes. An engine is among the roles in phases in which it has no share."""
+    engine_weights: int = 0
+    """Bytes of an engine's weights on one GPU; 0 without engines."""
+    engine_share: float = 0.0
+    """The share of the GPU that one engine takes."""
+    engines: int = 0
+    """The engines of one GPU."""
+    sleeps: bool = False
+    """Engines have their share in rollouts only."""
+
+    def share(self, phase: str) -> float:
+        """Returns the share of the GPU that engines take in a phase."""
+        asleep = self.sleeps and phase != "rollout"
+        return 0.0 if asleep else min(self.engine_share * self.engines, 0.99)
+
+    def needs(self, memory: int) -> Mapping[str, int]:
+        """Returns the bytes that are used of a GPU with `memory` bytes, by phase."""
+        return {
+            phase: int(self.share(phase) * memory) + sum(held.values())
+            for phase, held in self.phases.items()
+        }
+
+    @property
+    def least(self) -> int:
+        """The bytes of the smallest GPU that has room in every phase."""
+        phases = (sum(held.values()) / (1 - self.share(name)) for name, held in self.phases.items())
+        return int(max(*phases, self.engine_weights / (self.engine_share or 1)))
+
+
+def of_pool(
+    config: Config, layout: Layout, pool: ResourcePool, size_of: SizeOf | None = None
+) -> PoolMemory | None:
+    """Returns the memory of each GPU of `pool`; None if the size of a model is unknown."""
+    memories = {group.role: of(config, layout, group.role, size_of) for group in pool.groups}
     known = {role: memory for role, memory in memories.items() if memory is not None}
     if len(known) < len(memories):
         return None
     engine = known.pop(Role.ENGINE, None)
-    training = max(sum(m.at(phase) for m in known.values()) for phase in ("forward", "update"))
+    phases: dict[str, dict[str, int]] = {
+        phase: {role: memory.at(phase) for role, memory in known.items()} for phase in PHASES
+    }
     if engine is None:
-        return training
-    share = engine_share(config, layout)
-    beside = pool.procs_per_slot - len(known)
-    left = 1 - min(share * beside, 0.99)
-    resident = sum(memory.idle for memory in known.values())
-    awake = 1.0 if config.vllm.enable_sleep else left
-    return int(max(engine.weights / share, resident / left, training / awake))
+        return PoolMemory(phases)
+    beside, sleeps = pool.procs_per_slot - len(known), config.vllm.enable_sleep
+    if sleeps:  # a process may also be replaced while the engines have their weights
+        phases["load"][Role.ENGINE] = beside * engine.weights
+        phases["publish"][Role.ENGINE] = beside * engine.weights + min(PUBLISHED, engine.weights)
+    return PoolMemory(phases, engine.weights, engine_share(config, layout), beside, sleeps)
 
 
-def _models(config: Config, role: str) -> list[str]:
+def least_gpu(
+    config: Config, layout: Layout, pool: ResourcePool, size_of: SizeOf | None = None
+) -> int | None:
+    """Returns the least bytes of each GPU of `pool`; None if the size of a model is unknown."""
+    memory = of_pool(config, layout, pool, size_of)
+    return None if memory is None else memory.least
+
+
+def models(config: Config, role: str) -> list[str]:
+    """Returns the names or directories of the models that `role` holds."""
     if role == Role.REWARD:
         return list(reward_models.names(config))
     return [config.critic_pretrain or config.pretrain] if role == Role.CRITIC else [config.pretrain]
@@ -217,26 +212,35 @@ def _process(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
     if role == Role.ENGINE:
         # Each rank of an engine holds a part of the weights, in the policy's precision.
         return ProcessMemory(weights=_width(config) * size.parameters // engine_slots(config))
-    return _trained(config, size, ranks) if role in TRAINED else _frozen(config, role, size, ranks)
+    made = _trained if role in TRAINED else _frozen
+    return made(config, role, size, ranks)
 
 
-def _trained(config: Config, size: ModelSize, ranks: int) -> ProcessMemory:
+def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
     learnt = size.adapters(config.lora.rank) if config.lora.rank else size.parameters
     stage, width = config.sharding.zero_stage, _width(config)
+    average = 4 * size.parameters if config.train.enable_ema and role == Role.POLICY else 0
     weights = width * size.parameters // (ranks if stage >= 3 else 1)
     gradients = (width if stage else 4) * learnt // (ranks if stage >= 2 else 1)
     optimizer = (12 if config.mixed_precision else 8) * learnt // (ranks if stage >= 1 else 1)
-    on_host = optimizer if config.sharding.adam_offload else 0
+    # Without ZeRO --adam_offload has no effect.
+    on_host = optimizer if config.sharding.adam_offload and stage else 0
     kept = weights + optimizer - on_host
     asleep = config.sharding.sleep
+    rounded = stage in (1, 2) and config.mixed_precision and not average
+    loaded = (2 if rounded else 4) * size.parameters // (ranks if stage >= 3 else 1)
+    bucket = width * min(REDUCED, learnt) if stage else 0
+    step = (4 + width) * learnt // ranks if stage and config.mixed_precision and not on_host else 0
     return ProcessMemory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer - on_host,
-        forward=_layer(config, size, _scoring_tokens(config)),
-        update=_activations(config, size),
+        forward=_forward(config, size),
+        update=max(_activations(config, size) + bucket, step),
         host=on_host + (kept if asleep else 0) + _copy(config, learnt, ranks),
         idle=0 if asleep else kept,
+        load=max(loaded, kept),
+        average=average,
     )
 
 
@@ -252,10 +256,17 @@ def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMe
     offloaded = config.ref_reward_offload
     return ProcessMemory(
         weights=weights,
-        forward=_layer(config, size, _scoring_tokens(config)),
+        forward=_forward(config, size),
         host=weights if offloaded else 0,
         idle=0 if offloaded else weights,
+        load=weights,
+        scores_rollouts=role == Role.REWARD and _scores_rollouts(config),
     )
+
+
+def _scores_rollouts(config: Config) -> bool:
+    """Returns whether the reward models work while the engines hold their memory."""
+    return config.eval_dataset is not None or config.filtering.enabled
 
 
 def _activations(config: Config, size: ModelSize) -> int:
@@ -270,15 +281,19 @@ def _activations(config: Config, size: ModelSize) -> int:
 
 
 def _layer(config: Config, size: ModelSize, tokens: int) -> int:
-    return 17 * _width(config) * tokens * size.hidden
+    values = 10 * size.hidden + 4 * size.intermediate if size.gated else 17 * size.hidden
+    return _width(config) * tokens * values
 
 
-def _scoring_tokens(config: Config) -> int:
-    if config.train.use_dynamic_batch:
-        return config.scoring_tokens
-    return config.micro_rollout_batch_size * (
+def _forward(config: Config, size: ModelSize) -> int:
+    """Returns the activations of a pass that keeps nothing: those at a layer's widest place."""
+    tokens = config.micro_rollout_batch_size * (
         config.prompt_max_len + config.sampling.max_new_tokens
     )
+    if config.train.use_dynamic_batch:
+        tokens = config.scoring_tokens
+    wide = (3 if size.gated else 2) * size.intermediate
+    return _width(config) * tokens * (4 * size.hidden + wide)
 
 
 def _width(config: Config) -> int:

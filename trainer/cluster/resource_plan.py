@@ -86,7 +86,20 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
         "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
         "shortfalls": list(found.shortfalls),
         "note": found.note,
+        "idle": idle(found, offers),
     }
+
+
+def idle(found: Assignment, offers: Sequence[NodeResources]) -> str | None:
+    """Returns a sentence on the GPUs without work, and the nodes; None if every GPU has work."""
+    total = sum(offer.gpus for offer in offers)
+    if not found.on_gpus or found.shortfalls or found.layout.slots >= total:
+        return None
+    busy = {node for nodes in found.nodes.values() for node in nodes}
+    unused = [offer.name for offer in offers if offer.gpus and offer.name not in busy]
+    *most, last = unused or [""]
+    named = f", all of {', '.join(most)}{' and ' if most else ''}{last}," if unused else ""
+    return f"{total - found.layout.slots} of {total} GPUs{named} have no work"
 
 
 def _group(

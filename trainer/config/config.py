@@ -9,8 +9,11 @@ workers take is composed of settings (`config.lora`), which go to the workers as
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from contract.run_dir import RunFiles
 from trainer.config.options.algorithm import (
@@ -36,7 +39,7 @@ from trainer.config.options.parallelism import (
 )
 from trainer.config.options.rollout import RolloutFlags, SamplingSettings
 from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
-from trainer.config.schema import composed, flags_of
+from trainer.config.schema import Declared, composed, flags_of, with_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +190,17 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         """Return every flag's value as text, without secrets."""
         return {
             name: str(flag.value_in(self))
-            for name, flag in flags_of(type(self)).items()
+            for name, flag in declared_flags().items()
             if not flag.about.secret
         }
+
+    def with_flags(self, values: Mapping[str, Any]) -> Config:
+        """Return the same flags, with these values for the flags of these flat names."""
+        declared = declared_flags()
+        return with_values(self, {declared[name].path: value for name, value in values.items()})
+
+
+@cache
+def declared_flags() -> Mapping[str, Declared]:
+    """Return every flag of the trainer by its flat spelling."""
+    return flags_of(Config)

@@ -6,7 +6,7 @@ decides which of the two, and on which node. Pure: the head checks its nodes wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -132,7 +132,8 @@ def of(config: Config) -> Layout:
             continue
         guests = [g for guest, g in groups.items() if _host(config, guest) == role]
         sharing = (group, *guests)
-        pools.append(ResourcePool(groups=sharing, resources=_resources(config, sharing)))
+        resources = resources_of(config, (one.role for one in sharing))
+        pools.append(ResourcePool(groups=sharing, resources=resources))
     return Layout(tuple(pools))
 
 
@@ -248,6 +249,11 @@ def engine_slots(config: Config) -> int:
     return 1 if hf else config.vllm.tensor_parallel_size
 
 
+def may_be_vllm(config: Config) -> bool:
+    """Returns whether the engines may be vLLM's; vLLM's flags have no effect on others."""
+    return config.rollout_engine != "hf" and is_exact(config)
+
+
 def is_exact(config: Config) -> bool:
     """Whether vLLM can return the log-probabilities that training needs."""
     return config.sampling.top_p == 1 or config.sampling.temperature == 1
@@ -257,7 +263,7 @@ def _size(config: Config, role: Role) -> int:
     return _group(config, role).slots
 
 
-def _resources(config: Config, groups: tuple[RoleProcesses, ...]) -> dict[str, float]:
+def resources_of(config: Config, roles: Iterable[Role]) -> dict[str, float]:
     """Returns the custom resources of each slot: the most that any of its roles asks for."""
     asked = {
         Role.POLICY: config.actor_resources,
@@ -267,7 +273,7 @@ def _resources(config: Config, groups: tuple[RoleProcesses, ...]) -> dict[str, f
         Role.ENGINE: config.vllm_resources,
     }
     wanted: dict[str, float] = {}
-    for group in groups:
-        for name, amount in asked[group.role].amounts.items():
+    for role in roles:
+        for name, amount in asked[role].amounts.items():
             wanted[name] = max(amount, wanted.get(name, 0.0))
     return wanted

@@ -33,18 +33,31 @@ PROG = "python -m trainer"
 DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
 
 
-def parse(argv: Sequence[str]) -> Config:
+LEFT_OPEN = {
+    "--vllm_tensor_parallel_size": "actor_num_gpus_per_node",
+    "--vllm_gpu_memory_utilization": "vllm_num_engines",
+    "--zpg": "actor_num_gpus_per_node",
+    "--attn_implementation": "param_dtype",
+}
+"""Flag → the flag that may make it valid, and that the choice of a layout gives if nobody does."""
+
+
+def parse(argv: Sequence[str], *, incomplete: bool = False) -> Config:
     """Return the command line, and the files that it names, as a Config.
 
     Raises ConfigError with every fault, each with its remedy. The Config's `warnings` name flags
-    that were given and have no effect.
+    that were given and have no effect. `incomplete`: the layout is still to be chosen, so faults
+    that the choice may mend are left out.
     """
     reading = read(Config, argv, PROG, DESCRIPTION)
     config = _settled(reading.config, reading.given)
+    open_flags = {
+        flag for flag, other in LEFT_OPEN.items() if incomplete and other not in reading.given
+    }
     between = [
         fault
         for fault in faults_between(config)
-        if fault.flag.removeprefix("--") not in reading.at_fault
+        if fault.flag.removeprefix("--") not in reading.at_fault and fault.flag not in open_flags
     ]
     if faults := [*reading.faults, *between]:
         raise ConfigError(faults)

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
-from trainer.cluster import memory_estimate, resource_plan
-from trainer.cluster.memory_estimate import ModelSize
+from trainer.cluster import memory_estimate, model_size, resource_plan
+from trainer.cluster.model_size import ModelSize
 from trainer.config import layout
 from trainer.config.config import Config
 
@@ -33,7 +33,7 @@ LLAMA_70B = {
 @pytest.fixture
 def seven_billion(monkeypatch: pytest.MonkeyPatch) -> ModelSize:
     size = ModelSize(7_500_000_000, hidden=1, layers=1, intermediate=4)
-    monkeypatch.setattr(memory_estimate, "read_size", lambda model: size)
+    monkeypatch.setattr(memory_estimate, "known_size", lambda model: size)
     return size
 
 
@@ -62,6 +62,7 @@ def test_each_thing_that_saves_memory_saves_some(
     tiny: Tiny, run_dir: Path, seven_billion: ModelSize
 ) -> None:
     all_on_one = {"colocate_all_models": True, "bf16": True, "generate_max_len": 1024}
+    all_on_one |= {"actor_num_gpus_per_node": 8, "zero_stage": 2, "gradient_checkpointing": True}
     plain = peak(tiny.config(run_dir, **all_on_one))
     previous = plain
     for flag in ("vllm_enable_sleep", "deepspeed_enable_sleep", "adam_offload"):
@@ -82,15 +83,81 @@ def test_an_engine_beside_models_leaves_them_what_they_need(
     wanted = layout.of(config)
     roles = ("policy", "critic", "reference")
     needs = [need for role in roles if (need := memory_estimate.of(config, wanted, role))]
-    models = max(sum(need.at(phase) for need in needs) for phase in ("forward", "update"))
+    models = max(sum(need.at(phase) for need in needs) for phase in memory_estimate.PHASES)
     assert peak(config) == pytest.approx(models / 0.6)
 
 
-def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
-    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+def phases(config: Config) -> dict[str, int]:
+    """Returns the bytes that the policy's GPU must have for each phase, engines included."""
+    wanted = layout.of(config)
+    found = memory_estimate.of_pool(config, wanted, wanted.pool_of("policy"))
+    assert found is not None
+    return {phase: sum(held.values()) for phase, held in found.phases.items()}
+
+
+SHARED = {
+    "colocate_all_models": True,
+    "bf16": True,
+    "actor_num_gpus_per_node": 8,
+    "vllm_num_engines": 8,
+    "vllm_enable_sleep": True,
+    "deepspeed_enable_sleep": True,
+    "advantage_estimator": "group_norm",
+}
+PSI = 7_500_000_000
+
+
+@pytest.mark.parametrize(("stage", "loaded"), [(0, 14 * PSI), (2, 3.5 * PSI), (3, 1.75 * PSI)])
+def test_a_model_that_sleeps_is_on_the_gpu_while_it_loads_and_publishes(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize, stage: int, loaded: float
 ) -> None:
-    size = ModelSize(1, 4096, 32, 4 * 4096)
-    monkeypatch.setattr(memory_estimate, "read_size", lambda model: size)
+    found = phases(tiny.config(run_dir, **SHARED, zero_stage=stage))
+    reference = 2 * PSI // (8 if stage == 3 else 1)
+    engine = 2 * PSI
+    assert found["load"] == pytest.approx(loaded + reference + engine)
+    assert found["publish"] == pytest.approx(loaded + reference + engine + 2**30)
+    assert found["rollout"] == reference
+
+
+def test_a_moving_average_keeps_the_weights_of_the_loaded_model(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize
+) -> None:
+    plain, averaged = (
+        phases(tiny.config(run_dir, **SHARED, zero_stage=2, enable_ema=on)) for on in (None, True)
+    )
+    assert averaged["rollout"] - plain["rollout"] == 4 * PSI
+    assert averaged["load"] - plain["load"] == 4.5 * PSI  # and is not rounded before
+
+
+def test_an_update_under_zero_copies_the_gradients_to_fp32(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize
+) -> None:
+    short = {"prompt_max_len": 1, "generate_max_len": 1}
+    update = phases(tiny.config(run_dir, **SHARED, **short, zero_stage=2))["update"]
+    weights, optimizer, gradients = 2 * PSI, 12 * PSI / 8, 2 * PSI / 8
+    reference, copies = 2 * PSI, 6 * PSI / 8
+    assert update == pytest.approx(weights + optimizer + gradients + reference + copies)
+
+
+def test_a_reward_model_that_scores_an_evaluation_does_so_beside_the_engines(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize
+) -> None:
+    judged = SHARED | {"reward_pretrain": "some/judge", "remote_rm_url": None}
+    judged["ref_reward_offload"] = True
+    found = [
+        phases(tiny.config(run_dir, **judged, eval_dataset=rows))["rollout"]
+        for rows in (None, tiny.held_out)
+    ]
+    assert found[0] == 0
+    assert found[1] >= 2 * PSI
+
+
+@pytest.mark.parametrize(("gated", "layer"), [(False, 34 * 4096), (True, 20 * 4096 + 8 * 4 * 4096)])
+def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, gated: bool, layer: int
+) -> None:
+    size = ModelSize(1, 4096, 32, 4 * 4096, gated=gated)
+    monkeypatch.setattr(memory_estimate, "known_size", lambda model: size)
     flags = {"bf16": True, "micro_train_batch_size": 1, "prompt_max_len": 1024}
     plain, checkpointed = (
         memory_estimate.of(config, layout.of(config), "policy")
@@ -101,24 +168,24 @@ def test_gradient_checkpointing_keeps_a_layer_s_input_alone(
     )
     assert plain is not None
     assert checkpointed is not None
-    assert plain.update == 32 * 34 * 2048 * 4096
-    assert checkpointed.update == (34 + 32 * 2) * 2048 * 4096
+    assert plain.update == 32 * layer * 2048
+    assert checkpointed.update == (layer + 32 * 2 * 4096) * 2048
 
 
 def test_parameters_are_counted_from_the_tensors_headers(tiny: Tiny, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny.model)
     stored = sum(p.numel() for p in model.parameters())
-    size = memory_estimate.read_size(str(tiny.model))
+    size = model_size.read_size(str(tiny.model))
     assert size is not None
     assert size.parameters == stored
     model.save_pretrained(tmp_path, max_shard_size="3KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert memory_estimate.read_size(str(tmp_path)) == size
+    assert model_size.read_size(str(tmp_path)) == size
 
 
 def test_without_tensors_they_are_computed_from_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
-    size = memory_estimate.read_size(str(tmp_path))
+    size = model_size.read_size(str(tmp_path))
     assert size is not None
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
@@ -128,11 +195,11 @@ def test_without_tensors_they_are_computed_from_the_configuration(tmp_path: Path
 def test_a_model_that_is_not_on_the_disk_has_no_size(
     tiny: Tiny, run_dir: Path, tmp_path: Path
 ) -> None:
-    assert memory_estimate.read_size("meta-llama/Llama-2-70b-hf") is None
+    assert model_size.read_size("meta-llama/Llama-2-70b-hf") is None
     torn = tmp_path / "torn"
     shutil.copytree(tiny.model, torn)
     (torn / "model.safetensors").write_bytes(b"\x01")
-    assert memory_estimate.read_size(str(torn)) is not None  # its configuration says enough
+    assert model_size.read_size(str(torn)) is not None  # its configuration says enough
     config = replace(tiny.config(run_dir), pretrain="some/name")
     shown = resource_plan.row(config, [NodeResources(name="here", cpus=4)])
     assert [pool["peak_bytes"] for pool in shown["memory"]] == [None] * 4

@@ -1,0 +1,174 @@
+"""Chooses the flags of the layout that the user did not give, so that every GPU has work.
+
+The head adds the flags to the job after each roll call; `rollcall plan` shows them. The choice is a
+function of the flags, the nodes and the sizes of the models. Roles share GPUs if they fit, since on
+GPUs of their own they would wait for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from contract.resources import NodeResources
+from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
+from trainer.cluster.auto_layout.memory_fit import FILLED, HOST_FILLED
+from trainer.cluster.auto_layout.savings import PASSES, SAVERS
+from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
+from trainer.cluster.model_size import known_size
+from trainer.config.config import declared_flags
+from trainer.config.layout import Role
+
+if TYPE_CHECKING:
+    from trainer.cluster.memory_estimate import SizeOf
+    from trainer.config.config import Config
+
+LENGTHS = ("prompt_max_len", "generate_max_len")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChoice:
+    """Flags to add to those that the user gave."""
+
+    words: tuple[str, ...] = ()
+    """As on a command line."""
+    reasons: tuple[str, ...] = ()
+    """A sentence for each decision."""
+    faults: tuple[str, ...] = ()
+    """Why no layout fits, and what to lower."""
+
+
+def complete(
+    config: Config, given: Set[str], offers: Sequence[NodeResources], size_of: SizeOf = known_size
+) -> LayoutChoice:
+    """Returns the flags that complete those in `given`; none on nodes without GPUs.
+
+    Also none if the given flags have no room: then `resource_plan.shortfalls` says why.
+    """
+    nodes = [offer for offer in offers if offer.gpus]
+    search = LayoutSearch.of(config, given, nodes, size_of) if nodes else None
+    best = search.best() if search else None
+    if search is None or best is None:
+        return LayoutChoice()
+    if not given & LAYOUT_FLAGS and (best.use.gpu.filled > 1 or best.use.host.filled > 1):
+        return LayoutChoice(faults=(_fault(best),))
+    flags = _additions(best, given)
+    pairs = ((f"--{name}", str(value).lower()) for name, value in flags.items())
+    words = tuple(word for pair in pairs for word in pair)
+    return LayoutChoice(words=words, reasons=tuple(_reasons(search, best, flags)))
+
+
+def _additions(best: Candidate, given: Set[str]) -> dict[str, Any]:
+    """Returns the flags that were not given and differ from their defaults."""
+    declared = declared_flags()
+    names = [*best.flags, "vllm_enable_sleep", *(() if "bf16" in given else ("param_dtype",))]
+    values = {name: declared[name].value_in(best.config) for name in names if name not in given}
+    return {name: value for name, value in values.items() if value != declared[name].default}
+
+
+def _reasons(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a sentence for each decision that the user left open."""
+    yield from _of_sharing(search, best)
+    if best.arrangement.slots < search.wish.gpus and not search.wish.given & SIZED:
+        yield "some GPUs have no work, because no layout of more GPUs fits"
+    yield from _of_sizes(search, best)
+    yield from _of_memory(search, best, flags)
+    if size := flags.get("vllm_tensor_parallel_size"):
+        count = search.wish.value("vllm_num_engines")
+        why = f"so that --vllm_num_engines {count} uses more GPUs" if count else "for its weights"
+        yield f"an engine has {size} GPUs, {why}"
+    if "vllm_enable_sleep" in flags:
+        yield "engines sleep while the models train, because they share GPUs"
+    if "param_dtype" in flags:
+        yield (
+            "GPUs compute in bf16, and the optimizer keeps the weights in fp32; --param_dtype fp32 "
+            "computes in fp32"
+        )
+
+
+def _of_sharing(search: LayoutSearch, best: Candidate) -> Iterator[str]:
+    given, config = search.wish.given, search.wish.config
+    if "colocate_all_models" in given:
+        return
+    if best.arrangement.shared:
+        yield "all models and engines share the GPUs: they fit, and no GPU waits for another role"
+    elif config.async_train:
+        yield "engines have GPUs of their own, because training is asynchronous"
+    elif not given & LAYOUT_FLAGS:
+        yield (
+            "engines have GPUs of their own, and wait while the models train, as the models do "
+            "while engines write: if all roles shared GPUs, some GPUs would never have work, or "
+            "too little memory"
+        )
+
+
+def _of_sizes(search: LayoutSearch, best: Candidate) -> Iterator[str]:
+    sizes = search.check.sizes
+    if unknown := [model for model, size in sizes.items() if size is None]:
+        saved = "" if search.wish.given & SIZED else ", so the layout saves memory"
+        yield f"the size of {', '.join(unknown)} is unknown{saved}"
+    if named := [model for model, size in sizes.items() if size and size.by_name]:
+        yield f"the size of {', '.join(named)} is taken from its name"
+    if not all(node.gpu_memory for node in search.wish.offers):
+        yield f"the GPUs' memory is unknown, and taken as {_gib(best.use.gpu.memory)}"
+
+
+def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) -> Iterator[str]:
+    use, host = best.use.gpu, best.use.host
+    if not use.need:
+        return
+    yield f"by the estimate a GPU needs {_gib(use.need)} of its {_gib(use.memory)}"
+    if use.filled > FILLED:
+        yield f"that may not fit: {_lower(best)}, or leave flags of the layout out"
+    if host.filled > HOST_FILLED:
+        yield f"{_of_host(best)}: that may not fit"
+    savers = [name for name in flags if name in SAVERS]
+    plain = search.without(best, savers).gpu
+    if plain.need > use.need:
+        names = ", ".join(f"--{name}" for name in savers)
+        yield f"without {names} a GPU would need {_gib(plain.need)}"
+
+
+def _fault(best: Candidate) -> str:
+    """Returns why no layout fits, and what would help."""
+    use = best.use.gpu
+    short, more = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}", _more_gpus(best)
+    if use.filled <= 1:
+        short, more = _of_host(best), "take nodes with more memory, or more nodes"
+    ways = [_lower(best), "train LoRA adapters by --lora_rank", "take a smaller model", more]
+    return (
+        f"no layout fits: by the estimate {short}: {_or(ways)}. A layout by flags, such as "
+        "--actor_num_gpus_per_node, is not refused for its memory"
+    )
+
+
+def _more_gpus(best: Candidate) -> str:
+    """Returns how other GPUs would help: more of them, if their models are divided over them."""
+    role, config = best.use.gpu.role, best.config
+    if role == Role.REWARD:
+        return "take GPUs with more memory, since each process of the reward has whole models"
+    if role == Role.ENGINE:
+        size = config.vllm.tensor_parallel_size
+        return f"take GPUs with more memory, since an engine has {size} GPUs of a node at most"
+    return "add GPUs"
+
+
+def _of_host(best: Candidate) -> str:
+    host = best.use.host
+    return f"a node's CPUs need {_gib(host.need)} and have {_gib(host.memory)} of memory"
+
+
+def _lower(best: Candidate) -> str:
+    declared = declared_flags()
+    values = {name: declared[name].value_in(best.config) for name in (*PASSES, *LENGTHS)}
+    return "lower " + _or([f"--{name} ({value})" for name, value in values.items() if value > 1])
+
+
+def _or(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

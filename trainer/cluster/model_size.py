@@ -1,0 +1,159 @@
+"""Reads the size of a model from its files, Hugging Face's cache, or its name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+UNGATED = ("gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode", "starcoder2")
+"""Model types whose feed-forward layers have two matrices; other types have three."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    parameters: int
+    hidden: int
+    layers: int
+    intermediate: int
+    heads: int = 0
+    """Heads of attention; 0 if unknown."""
+    key_heads: int = 0
+    """Heads of keys and values; 0 if unknown."""
+    gated: bool = True
+    """A feed-forward layer has three matrices, and not two."""
+    by_name: bool = False
+    """The size comes from the model's name, so the numbers are approximate."""
+
+    def splits_over(self, ranks: int) -> bool:
+        """Returns whether an engine can divide the heads and the feed-forward layers over GPUs."""
+        copied = self.key_heads and ranks % self.key_heads == 0
+        whole = self.heads % ranks == 0 and self.intermediate % ranks == 0
+        return whole and (self.key_heads % ranks == 0 or bool(copied))
+
+    def adapters(self, rank: int) -> int:
+        """Returns the parameters of LoRA adapters at every linear layer: an upper bound."""
+        attention, feed_forward = 4 * 2 * self.hidden, 3 * (self.hidden + self.intermediate)
+        return self.layers * rank * (attention + feed_forward)
+
+
+def read_size(model: str) -> ModelSize | None:
+    """Returns the size of the model in directory `model`; None if it is not on this disk.
+
+    Parameters are counted from the headers of safetensors files, which hold every tensor's shape
+    (https://huggingface.co/docs/safetensors), else computed from config.json.
+    """
+    directory = Path(model)
+    try:
+        whole = json.loads((directory / "config.json").read_text())
+        config: dict[str, Any] = whole | whole.get("text_config", {})
+        hidden = int(_first(config, "hidden_size", "n_embd", "d_model"))
+        layers = int(_first(config, "num_hidden_layers", "n_layer", "num_layers"))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+    inner = config.get("intermediate_size") or config.get("n_inner") or config.get("ffn_dim")
+    size = ModelSize(0, hidden, layers, int(inner or 4 * hidden))
+    parameters = _counted(directory) or _computed(config, size)
+    heads, key_heads = _heads(config)
+    gated = config.get("model_type") not in UNGATED
+    return replace(size, parameters=parameters, heads=heads, key_heads=key_heads, gated=gated)
+
+
+def _counted(directory: Path) -> int | None:
+    """Returns the elements of all tensors in the safetensors files; None without such files."""
+    files = sorted(directory.glob("*.safetensors"))
+    index = directory / "model.safetensors.index.json"
+    try:
+        if index.is_file():
+            named = set(json.loads(index.read_text())["weight_map"].values())
+            files = [directory / name for name in sorted(named)]
+        return sum(_elements(path) for path in files) or None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, struct.error):
+        return None
+
+
+def _elements(path: Path) -> int:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if "shape" in entry)
+
+
+def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
+    """Returns the parameters of embeddings, attention and feed-forward layers, without biases."""
+    heads, keys = _heads(config)
+    width = int(config.get("head_dim") or size.hidden // heads)
+    attention = size.hidden * width * (2 * heads + 2 * keys)
+    matrices = 2 if config.get("model_type") in UNGATED else 3
+    embeddings = int(config.get("vocab_size") or 0) * size.hidden
+    tied = config.get("tie_word_embeddings", True)
+    layer = attention + matrices * size.hidden * size.intermediate + 2 * size.hidden
+    return size.layers * layer + embeddings * (1 if tied else 2) + size.hidden
+
+
+def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the heads of attention, and those of keys and values."""
+    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
+    return heads, int(config.get("num_key_value_heads") or heads)
+
+
+def _first(config: Mapping[str, Any], *names: str) -> Any:
+    """Returns the first value that is set; None if none is."""
+    return next((config[name] for name in names if config.get(name)), None)
+
+
+IN_NAME = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
+"""The parameters in a model's name: 0.5B, 135M, 8x7B."""
+TYPICAL = (
+    ModelSize(1, 896, 24, 4864, 14, 2),
+    ModelSize(1_000_000_000, 1536, 28, 8960, 12, 2),
+    ModelSize(2_000_000_000, 2048, 36, 11008, 16, 2),
+    ModelSize(5_000_000_000, 4096, 32, 14336, 28, 4),
+    ModelSize(10_000_000_000, 5120, 48, 13824, 40, 8),
+    ModelSize(20_000_000_000, 5120, 64, 27648, 40, 8),
+    ModelSize(50_000_000_000, 8192, 80, 29568, 64, 8),
+)
+"""Shapes of common models from so many parameters on: Qwen2.5's; for 7 and 8 billion the width of
+Llama 3 with the heads of Qwen2.5-7B, whose 28 heads no eight GPUs can share."""
+ROUNDED = 1.1
+"""A name may round its number down by this factor: Qwen2.5-7B has 7.6 billion parameters."""
+
+
+def known_size(model: str) -> ModelSize | None:
+    """Returns the size of a model by its directory, Hugging Face's cache, or its name.
+
+    None if none of them says it.
+    """
+    cached = _cached(model)
+    return read_size(model) or (cached and read_size(str(cached))) or named_size(model)
+
+
+def _cached(model: str) -> Path | None:
+    """Returns the directory of the model in Hugging Face's cache on this node.
+
+    It follows the cache's documented folders, because huggingface_hub's import is slow.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
+    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    repository = folder / f"models--{model.replace('/', '--')}"
+    try:
+        return repository / "snapshots" / (repository / "refs" / "main").read_text().strip()
+    except (OSError, ValueError):
+        return None
+
+
+def named_size(model: str) -> ModelSize | None:
+    """Returns the approximate size that the last part of a model's name says."""
+    found = IN_NAME.search(model.rstrip("/").rpartition("/")[2].lower())
+    if found is None:
+        return None
+    experts, number, unit = found.groups()
+    stated = float(number) * int(experts or 1) * (1e9 if unit == "b" else 1e6)
+    like = [shape for shape in TYPICAL if shape.parameters <= stated][-1:] or TYPICAL[:1]
+    return replace(like[0], parameters=int(ROUNDED * stated), by_name=True)
