@@ -52,7 +52,8 @@ def _run() -> int:
         case "plan":
             from entrypoint.commands import plan
 
-            return plan.main(_settings_or_error(environ, call.arguments), call.as_json)
+            settings_or_error = _settings_or_error({**environ, **call.variables}, call.arguments)
+            return plan.main(settings_or_error, call.as_json, call.planned)
     try:
         if call.command in cli.REMOTE:
             return _ask(call, environ)

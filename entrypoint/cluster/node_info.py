@@ -49,6 +49,9 @@ class NodeInfo:
         return NodeResources(
             name=self.node,
             gpus=int(self.inventory.get("gpus", 0)),
+            gpu_memory=int(self.inventory.get("gpu_memory_bytes", 0)),
+            gpu_model=self.versions.get("gpu", ""),
             cpus=self.inventory.get("cpus", 0.0),
+            memory=int(self.inventory.get("memory_bytes", 0)),
             resources=self.resources,
         )

@@ -63,6 +63,8 @@ class ControlServer:
         self._html = (files("entrypoint.cluster") / "page.html").read_text()
         self.phase = "starting"
         self.sentence = ""
+        self.idle = ""
+        """A sentence on GPUs that have no work; "" if all have."""
         self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
@@ -155,6 +157,7 @@ class ControlServer:
             "phase": self.phase,
             "sentence": self.sentence,
             "job": self.jobs.shown,
+            "idle": self.idle,
             "progress": progress and progress.as_dict(),
             "outcome": self._workers.outcome,
         }

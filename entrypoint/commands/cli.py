@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from entrypoint.config import parsers
+from entrypoint.config.variables import ParseError
 
 COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command);"
     " up --wait-for-jobs",
-    "plan": "say what this node would do, and do nothing",
+    "plan": "say what this node would do, and do nothing: plan [--nodes 3] [--gpus 8] "
+    "[--gpu-memory 80GB] [--memory 1000GB] [FLAGS OF THE JOB]",
     "doctor": "check this node",
     "submit": "bring a job to a cluster that waits for jobs: submit [--no-wait] -- python train.py",
     "list": "the jobs of a cluster, oldest first",
@@ -29,12 +33,28 @@ REMOTE = ("submit", "list", "status", "logs", "stop")
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedNodes:
+    """What no variable says of the nodes for which `plan` is asked."""
+
+    gpus: tuple[int, ...] = ()
+    """The GPUs of each node, the head's first; () if they are equal."""
+    memory: int = 0
+    """Bytes of the memory of each node's CPUs; 0 if not given."""
+
+
+LIKE_THIS_ONE = PlannedNodes()
+
+
+@dataclass(frozen=True, slots=True)
 class Invocation:
     command: str
     """One of COMMANDS, `help`, or `exec`: another program, run as it is."""
     arguments: tuple[str, ...] = ()
     as_json: bool = False
     waits_for_jobs: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The variables that flags of `plan` stand for."""
+    planned: PlannedNodes = LIKE_THIS_ONE
 
 
 class UsageError(Exception):
@@ -58,6 +78,8 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     if first in ("prepare", "demo", "report", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
+    if first == "plan":
+        return _plan(rest)
     if first in COMMANDS:
         return _reader(first, rest)
     if first == "--":
@@ -74,12 +96,12 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
 
 
 def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
-    """Parse a command that takes --json. Only `plan` takes other words: they are its job."""
+    """Parse a command that takes --json and nothing else."""
     as_json = "--json" in rest
     others = tuple(word for word in rest if word not in ("--json", "--"))
-    if others and command != "plan":
+    if others:
         raise UsageError(f"{command} does not take {' '.join(others)}; it takes --json")
-    return replace(_start(command, others), as_json=as_json)
+    return Invocation(command, as_json=as_json)
 
 
 def _start(command: str, job: tuple[str, ...]) -> Invocation:
@@ -90,6 +112,59 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
         problem = f"{command} {WAIT} does not take {' '.join(others)}"
         raise UsageError(f"{problem}: `rollcall submit` brings the jobs of such a cluster")
     return Invocation(command, waits_for_jobs=True)
+
+
+CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
+
+
+def _plan(rest: tuple[str, ...]) -> Invocation:
+    """Parse the flags of `plan`; all other words are the job, and after a program's name only that.
+
+    `--nodes 3 --gpus 8 --gpu-memory 80GB`: three nodes, each with eight GPUs of 80 GB. `--gpus
+    8,8,4` says it node by node. `--memory 1000GB`: the memory of each node's CPUs.
+    """
+    given: dict[str, str] = {}
+    job: list[str] = []
+    words = list(rest)
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if job and not job[0].startswith("-"):
+            job.append(name + equals + value)
+        elif name in CLUSTER_FLAGS:
+            if not equals and not words:
+                raise UsageError(f"{name} has no value, as in {name} 8")
+            given[name] = value if equals else words.pop(0)
+        elif name not in ("--json", "--"):
+            job.append(name + equals + value)
+    gpus = _numbers("--gpus", given.get("--gpus", ""))
+    nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
+    if len(nodes) > 1 or 0 in nodes or (len(gpus) > 1 and [len(gpus)] != nodes):
+        raise UsageError("--nodes is one number above 0, and that of the numbers of --gpus")
+    return replace(
+        _start("plan", tuple(job)),
+        as_json="--json" in rest,
+        variables=(
+            ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})
+            | ({"ROLLCALL_NUM_GPUS": str(gpus[0])} if gpus else {})
+            | ({"ROLLCALL_GPU_MEMORY": given["--gpu-memory"]} if "--gpu-memory" in given else {})
+        ),
+        planned=PlannedNodes(tuple(gpus) if len(gpus) > 1 else (), _memory(given)),
+    )
+
+
+def _memory(given: Mapping[str, str]) -> int:
+    text = given.get("--memory", "")
+    try:
+        return parsers.size(text) if text else 0
+    except ParseError as error:
+        raise UsageError(f"--memory {text} {error}") from None
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")] if text else []
+    except ValueError:
+        raise UsageError(f"{flag} {text} is no number, as in {flag} 8") from None
 
 
 def help_text() -> str:

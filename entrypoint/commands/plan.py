@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from contract.exit_codes import ExitCode
 from contract.redaction import MASK, redact
+from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, SettingsError
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.base import Recipe
 
 KEYS = (
     "role",
@@ -41,7 +42,7 @@ KEYS = (
 )
 
 
-def plan(settings: Settings | SettingsError) -> dict[str, Any]:
+def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE) -> dict[str, Any]:
     """Return what the node would do, with `KEYS`; None for what faults leave open."""
     if isinstance(settings, SettingsError):
         return _row(faults=settings.faults)
@@ -60,14 +61,20 @@ def plan(settings: Settings | SettingsError) -> dict[str, Any]:
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
         return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
-    layout = _layout(settings, decided, recipe)
-    warnings = list(recipe.warnings(settings))
-    return _row(faults=_layout_faults(layout), layout=layout, warnings=warnings, **given)
+    placed = recipe.placed(settings, _nodes(settings, decided, other))
+    return _row(
+        faults=_layout_faults(placed.lacking),
+        layout=placed.layout,
+        warnings=list(recipe.warnings(placed.settings)),
+        **given,
+    )
 
 
-def main(settings: Settings | SettingsError, as_json: bool) -> int:
+def main(
+    settings: Settings | SettingsError, as_json: bool, other: PlannedNodes = LIKE_THIS_ONE
+) -> int:
     """Print the plan; return 64 if there are faults."""
-    row = plan(settings)
+    row = plan(settings, other)
     if as_json:
         print(json.dumps(row, indent=2))
     else:
@@ -89,27 +96,38 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
 
 
-def _layout(settings: Settings, head: Head, recipe: Recipe) -> Mapping[str, Any] | None:
-    """Return how the job's processes would be placed if every node were like this one."""
-    from entrypoint.machine.inventory import inventory  # a plan without a job starts faster
+def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[NodeResources]:
+    """Return what the nodes offer if every node is like this one, but for what `other` says."""
+    from entrypoint.machine.gpus import discover
+    from entrypoint.machine.inventory import (  # a plan without a job starts faster
+        gpu_model,
+        inventory,
+    )
+    from entrypoint.machine.view import THIS_MACHINE
 
     here = NodeInfo(
         node=settings.node_name,
         address="",
-        versions={},
+        versions={"gpu": gpu_model(THIS_MACHINE.proc, THIS_MACHINE.sys)},
         inventory=inventory(settings),
         resources=settings.resources,
     ).offer
+    if here.gpus > discover.count():  # the plan is for other machines than this one
+        here = replace(here, memory=0, gpu_model="")
+    here = replace(here, memory=other.memory or here.memory)
     workers = [replace(here, name=f"worker-{n}") for n in range(1, head.expected_workers + 1)]
-    return recipe.resources(settings, [here, *workers])
+    nodes = [here, *workers]
+    for place, count in enumerate(other.gpus[: len(nodes)]):
+        nodes[place] = replace(nodes[place], gpus=count)
+    return nodes
 
 
-def _layout_faults(layout: Mapping[str, Any] | None) -> tuple[Fault, ...]:
+def _layout_faults(lacking: Sequence[str]) -> tuple[Fault, ...]:
     remedy = (
         "Ask for less, share GPUs (--colocate_all_models), or add nodes; every node is taken to "
-        "be like this one, with ROLLCALL_NUM_GPUS GPUs"
+        "be like this one, with ROLLCALL_NUM_GPUS GPUs (plan --nodes 3 --gpus 8 --gpu-memory 80GB "
+        "--memory 1000GB)"
     )
-    lacking = layout["shortfalls"] if layout else ()
     return tuple(Fault("layout", None, sentence, remedy) for sentence in lacking)
 
 
@@ -175,7 +193,10 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
             lines.append(
                 ("memory", f"{pool['peak_bytes'] / 2**30:.1f} GiB on each {pool['each']}", roles)
             )
-    return lines + ([("note", layout["note"], "")] if layout["note"] else [])
+    if chosen := layout["chosen"]:
+        lines += [("chosen", reason, "") for reason in chosen["reasons"]]
+        lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
+    return lines + [(key, layout[key], "") for key in ("note", "idle") if layout[key]]
 
 
 def _text(value: Any) -> str:

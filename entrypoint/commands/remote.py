@@ -122,6 +122,7 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
     lines += [f"  missing: {sentence}" for sentence in state["missing"]]
     if state.get("job"):
         lines.append(f"{state['job']} runs")
+    lines += [f"  {idle}"] if (idle := state.get("idle")) else []
     if state["progress"]:
         lines.append(console.sentence(Progress(**state["progress"])))
     if state["outcome"]:

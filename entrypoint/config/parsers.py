@@ -108,6 +108,18 @@ def duration(raw: str) -> float:
     return seconds
 
 
+BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 2**20}
+
+
+def size(raw: str) -> int:
+    """Bytes, from `80GB`, `80 GiB` or `81559MiB`; above zero."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gm]i?b|[gm])", raw.lower())
+    found = int(float(match[1]) * BYTES[match[2]]) if match else 0
+    if not found:
+        raise ParseError("is not a size of memory", "give a size such as 80GB or 81559MiB")
+    return found
+
+
 SMALLEST_PORT_RANGE = 32
 """Ray's daemons take nine ports, and each of Ray's worker processes one."""
 

@@ -277,6 +277,12 @@ class Settings:
         shown="all that are visible",
         replaces=("gpus_per_node",),
     )
+    gpu_memory: int | None = variable(
+        "ROLLCALL_GPU_MEMORY",
+        parse.size,
+        "Memory of each GPU, such as `80GB`, for the choice of the layout.",
+        shown="what the driver says",
+    )
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
     )

@@ -74,6 +74,7 @@ class JobLoop:
         jobs, inbox = self.run.control.jobs, self.run.inbox
         jobs.shown = job.id
         outcome = supervise(run)
+        self.run.control.idle = ""
         stopped_with_node = outcome.name == "stopped" and inbox.node_stop is not None
         failed = outcome.exit_code in OF_THE_CLUSTER
         if (failed or stopped_with_node) and not self.queue.is_stopping(job):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from entrypoint.cluster.roll import RollState
 from entrypoint.config.settings import PreflightMode, Settings
@@ -18,6 +20,8 @@ from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import RayEnded
 from entrypoint.processes.services import Services
+from entrypoint.run import kept_layouts
+from entrypoint.run.kept_layouts import KeptLayout
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +71,8 @@ class Rendezvous:
     """The settings, with a job that fits the present nodes."""
     present: tuple[str, ...] | None = field(init=False, default=None)
     """The workers of the last roll; None before this head's first roll."""
+    _told_layout: tuple[str, str] = ("", "")
+    """The flags and the idle GPUs of the newest event of the layout."""
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
@@ -197,15 +203,36 @@ class Rendezvous:
         """
         head = self.run.control.node_infos()[0]
         offers = [info.offer for info in (head, *state.node_infos)]
-        fitted = self.run.recipe.fitted
+        recipe, given = self.run.recipe, self.run.settings
         try:
-            self.job = self.run.settings if state.complete else fitted(self.run.settings, offers)
-            lacking = self.run.recipe.needs(self.job, offers)
+            job = given if state.complete else recipe.fitted(given, offers)
+            placed = recipe.placed(job, offers)
         except FilesGoneError:
             return False
-        if lacking and self.run.control.roll().present == state.present:
-            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(lacking)}")
-        return not lacking
+        self.job = placed.settings
+        if placed.lacking and self.run.control.roll().present == state.present:
+            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(placed.lacking)}")
+        if placed.layout and not placed.lacking:
+            self._tell_layout(placed.key, placed.layout)
+        return not placed.lacking
+
+    def _tell_layout(self, key: str, layout: Mapping[str, Any]) -> None:
+        """Keep and record the chosen flags and the GPUs without work, if they have changed."""
+        chosen, idle = layout["chosen"], layout["idle"] or ""
+        self.run.control.idle = idle
+        flags = shlex.join(chosen["flags"]) if chosen else ""
+        if (flags, idle) == self._told_layout:
+            return
+        self._told_layout = flags, idle
+        why = []
+        if chosen:
+            kept = KeptLayout(tuple(chosen["flags"]), tuple(chosen["reasons"]))
+            again = kept_layouts.keep(self.run.files.layouts, key, kept)
+            changed = "again, because the nodes or the flags have changed" if again else ""
+            why = [f"chosen {changed or 'for these nodes'}: {flags}", *chosen["reasons"]]
+        sentences = [*why, *([idle] if idle else [])]
+        if sentences:
+            self.run.journal.record("layout", "; ".join(sentences), flags=flags, idle=idle)
 
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()

@@ -13,6 +13,7 @@ from pathlib import Path
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
 from entrypoint.machine.gpus import amd, discover
+from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.view import THIS_MACHINE, Machine
 
 PACKAGES = ("ray", "torch", "vllm", "transformers", "rollcall")
@@ -94,6 +95,8 @@ def inventory(
 ) -> dict[str, float]:
     """What this node offers: usable CPUs, bytes of memory, visible GPUs, and its network.
 
+    `gpu_memory_bytes`: of the node's smallest GPU; 0 if it has none, or none says it.
+
     `mtu`: bytes, of the interface that has the node's `address`; 0 for a loopback.
     `link_gbits`: Gbit/s of the links that NCCL uses; 0 if they do not say.
     """
@@ -105,6 +108,20 @@ def inventory(
         "cpus": limits.usable_cpus() if cpus is None else cpus,
         "memory_bytes": limits.memory_limit(),
         "gpus": len(discover.of_node(settings, machine.dev)) if gpus is None else gpus,
+        "gpu_memory_bytes": gpu_memory(settings, machine),
         "mtu": own.mtu if own else 0,
         "link_gbits": rdma_gbits or (own.gbits if own else 0.0),
     }
+
+
+def gpu_memory(settings: Settings, machine: Machine) -> int:
+    """The bytes of the smallest GPU that this node uses; 0 if none says it."""
+    if settings.gpu_memory is not None:
+        return settings.gpu_memory
+    try:
+        with discover.opened(settings, machine) as gpus:
+            used = [] if isinstance(gpus, str) else gpus
+            found = [gpu.memory() for gpu in used if gpu and not isinstance(gpu, GpuError)]
+    except GpuError:
+        return 0
+    return min((memory.total for memory in found if memory), default=0)

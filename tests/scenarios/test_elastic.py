@@ -198,7 +198,7 @@ def test_the_job_is_given_the_largest_layout_that_fits_and_its_batches_stay(
     settings = settings_of(tmp_path, *job)
     offers = [NodeResources(name=f"n{number}", gpus=8, cpus=64) for number in range(nodes)]
     fitted = RECIPE.fitted(settings, offers)
-    assert RECIPE.needs(fitted, offers) == ()
+    assert RECIPE.placed(fitted, offers).lacking == ()
     commands = (RECIPE.command(one, None).argv for one in (settings, fitted))
     asked, given = (parse(argv[argv.index("trainer") + 1 :]) for argv in commands)
     assert (given.actor_num_nodes, given.vllm_num_engines) == (policy, engines)
@@ -213,4 +213,4 @@ def test_a_job_that_no_layout_makes_fit_stays_as_it_is_and_says_what_it_lacks(
     settings = settings_of(tmp_path, *COLOCATED)
     offers = [NodeResources(name="n0", gpus=4, cpus=64)]
     assert RECIPE.fitted(settings, offers) == settings
-    assert RECIPE.needs(settings, offers)
+    assert RECIPE.placed(settings, offers).lacking

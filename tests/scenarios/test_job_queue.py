@@ -151,6 +151,21 @@ def test_a_ray_that_does_not_start_again_ends_the_head(tmp_path: Path, broken: s
         assert isinstance(head.error, RayFailedError)
 
 
+def test_the_gpus_that_a_job_left_without_work_are_named_while_it_runs(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def leaves_gpus(run: RunContext) -> Outcome:
+        run.control.idle = "4 of 8 GPUs have no work"
+        seen.append(run.control.state()["idle"])
+        return Outcome("finished", ExitCode.FINISHED, "it is done")
+
+    with JobHead(tmp_path, true=leaves_gpus) as head:
+        head.queue.submit(["true"], {})
+        soon(lambda: head.state("job-1") == "finished")
+        assert seen == ["4 of 8 GPUs have no work"]
+        assert head.head.control.state()["idle"] == ""
+
+
 def test_a_job_whose_directory_was_deleted_ends_alone(tmp_path: Path) -> None:
     def loses_its_directory(run: RunContext) -> Outcome:
         shutil.rmtree(run.files.root)

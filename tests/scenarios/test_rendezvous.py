@@ -13,6 +13,7 @@ from contract.exit_codes import ExitCode
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.command import AnyCommand
 from entrypoint.processes.inbox import RayEnded
 from tests.support.world import FINISHED, World, ends
@@ -95,8 +96,9 @@ def test_when_ray_dies_under_the_job_it_is_revived_and_the_workers_join_again(
 
 def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_path: Path) -> None:
     class Needy(AnyCommand):
-        def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
-            return [f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes]
+        def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+            lacking = tuple(f"{node.name} has {node.gpus} of 8 GPUs" for node in nodes)
+            return PlacedJob(settings=settings, lacking=lacking)
 
     world = World(tmp_path, workers=1, minimum=1)
     world.context.recipe = Needy()

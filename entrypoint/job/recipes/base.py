@@ -37,6 +37,24 @@ class ArgumentsError(Exception):
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedJob:
+    """A job on certain nodes."""
+
+    settings: Settings
+    """Their job has a complete layout; what the user's arguments say of the layout stays."""
+    lacking: tuple[str, ...] = ()
+    """What the nodes lack for the job, a sentence each."""
+    layout: Mapping[str, Any] | None = None
+    """How the job's processes are placed, for `plan`; None if the recipe does not say it.
+
+    `chosen` has the flags that the arguments left open and the reasons; `idle` names GPUs without
+    work.
+    """
+    key: str = ""
+    """Names the choice among those of the run."""
+
+
 class Recipe(Protocol):
     """Methods that take settings may raise FilesGoneError and ArgumentsError, except `faults`."""
 
@@ -55,10 +73,6 @@ class Recipe(Protocol):
         """Return the warnings that the job will print at its start, for `plan`."""
         ...
 
-    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
-        """Return what these nodes lack for the job, a sentence each."""
-        ...
-
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         """Return settings whose job fits these nodes, which are fewer than requested.
 
@@ -66,10 +80,8 @@ class Recipe(Protocol):
         """
         ...
 
-    def resources(
-        self, settings: Settings, nodes: Sequence[NodeResources]
-    ) -> Mapping[str, Any] | None:
-        """Return how the job's processes would be placed on these nodes, for `plan`."""
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        """Return the job on these nodes. Raises FilesGoneError."""
         ...
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from contract.journal import read_events
 from contract.manifest import newest_checkpoint
@@ -14,12 +14,14 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
+from entrypoint.run import kept_layouts
 from trainer.config.schema import OVER
 
 if TYPE_CHECKING:
+    from trainer.cluster.auto_layout.choice import LayoutChoice
     from trainer.config.config import Config
 
 
@@ -44,7 +46,7 @@ class Builtin:
         from trainer.config.schema import ConfigError
 
         try:
-            config = parse(_arguments(settings))
+            config = parse(_arguments(settings), incomplete=True)
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
         try:
@@ -61,15 +63,10 @@ class Builtin:
     def warnings(self, settings: Settings) -> Sequence[str]:
         from trainer.config.parse import parse
 
-        return parse(_arguments(settings)).warnings
+        return parse(_arguments(settings), incomplete=True).warnings
 
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)
-
-    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
-        from trainer.cluster.resource_plan import shortfalls
-
-        return shortfalls(_parsed(settings), nodes)
 
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         from trainer.cluster.resource_plan import smaller
@@ -78,17 +75,24 @@ class Builtin:
         words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
         return _with(settings, *words) if flags else settings
 
-    def resources(
-        self, settings: Settings, nodes: Sequence[NodeResources]
-    ) -> dict[str, Any] | None:
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         from trainer.cluster.resource_plan import row
-        from trainer.config.parse import parse
-        from trainer.config.schema import ConfigError
 
+        config = _parsed(settings)
+        key, choice = _choice(settings, config, nodes)
+        completed = _with(settings, *choice.words) if choice.words else settings
         try:
-            return row(parse(_arguments(settings)), nodes)
-        except ConfigError:
-            return None
+            found = row(_parsed(completed, incomplete=False) if choice.words else config, nodes)
+        except ArgumentsError as error:
+            return PlacedJob(settings=settings, lacking=(str(error),))
+        lacking = choice.faults or found["shortfalls"]
+        chosen = {"flags": [*choice.words], "reasons": [*choice.reasons]} if choice.words else None
+        return PlacedJob(
+            settings=completed,
+            lacking=tuple(lacking),
+            layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
+            key=key,
+        )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         python = fork_server.python(settings)
@@ -145,13 +149,40 @@ def _with(settings: Settings, *words: str) -> Settings:
     return replace(settings, job=(*settings.job, *over, *words))
 
 
-def _parsed(settings: Settings) -> Config:
-    """Return the job's configuration. Raises FilesGoneError and ArgumentsError."""
+RESUMES = frozenset({"load_checkpoint", "load_step"})
+"""Flags that later attempts have, and that no layout depends on."""
+
+
+def _choice(
+    settings: Settings, config: Config, nodes: Sequence[NodeResources]
+) -> tuple[str, LayoutChoice]:
+    """Return what completes the layout of the job's flags on these nodes, and its key.
+
+    It is what an earlier attempt had with the same flags and nodes.
+    """
+    from trainer.cluster.auto_layout.choice import LayoutChoice, complete
+    from trainer.config.parse import named_in
+
+    given = named_in(settings.job)
+    values = config.public().items()
+    flags = {name: text for name, text in values if name in given and name not in RESUMES}
+    key = kept_layouts.key_of(flags, nodes)
+    kept = kept_layouts.read(RunFiles(settings.run_dir).layouts).get(key)
+    if kept is not None:
+        return key, LayoutChoice(words=kept.words, reasons=kept.reasons)
+    return key, complete(config, given, nodes)
+
+
+def _parsed(settings: Settings, *, incomplete: bool = True) -> Config:
+    """Return the job's configuration. Raises FilesGoneError and ArgumentsError.
+
+    `incomplete`: its layout is still to be chosen.
+    """
     from trainer.config.parse import parse
     from trainer.config.schema import ConfigError, MissingFile
 
     try:
-        return parse(_arguments(settings))
+        return parse(_arguments(settings), incomplete=incomplete)
     except ConfigError as error:
         missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
         if not missing:
@@ -164,7 +195,7 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
     from trainer.config.parse import named_in, parse
 
     if "run_dir" in named_in(settings.job):
-        given = parse(settings.job).run_dir
+        given = parse(settings.job, incomplete=True).run_dir
         if given != settings.run_dir.absolute():
             yield (
                 f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "

@@ -17,7 +17,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.processes.programs import unshadowed
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
@@ -45,14 +45,11 @@ class AnyCommand:
     def warnings(self, settings: Settings) -> Sequence[str]:
         return ()
 
-    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> Sequence[str]:
-        return ()
-
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         return settings
 
-    def resources(self, settings: Settings, nodes: Sequence[NodeResources]) -> None:
-        return None
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        return PlacedJob(settings=settings)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}

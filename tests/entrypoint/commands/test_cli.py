@@ -10,7 +10,7 @@ import pytest
 
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli
-from entrypoint.commands.cli import COMMANDS, Invocation, UsageError, parse
+from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
 from entrypoint.config.read import read_settings
 
 
@@ -27,11 +27,38 @@ from entrypoint.config.read import read_settings
         ("plan", Invocation("plan")),
         ("plan --json", Invocation("plan", (), as_json=True)),
         ("plan --json -- --pretrain m", Invocation("plan", ("--pretrain", "m"), as_json=True)),
+        (
+            "plan --nodes 3 --pretrain m --gpus=8 --json --gpu-memory 80GB",
+            Invocation(
+                "plan",
+                ("--pretrain", "m"),
+                as_json=True,
+                variables={
+                    "EXPECTED_WORKERS": "2",
+                    "ROLLCALL_NUM_GPUS": "8",
+                    "ROLLCALL_GPU_MEMORY": "80GB",
+                },
+            ),
+        ),
+        (
+            "plan --gpus 8,8,4",
+            Invocation(
+                "plan",
+                variables={"EXPECTED_WORKERS": "2", "ROLLCALL_NUM_GPUS": "8"},
+                planned=PlannedNodes(gpus=(8, 8, 4)),
+            ),
+        ),
+        ("plan --memory 512GB", Invocation("plan", planned=PlannedNodes(memory=512 * 10**9))),
+        ("plan true --nodes 3", Invocation("plan", ("true", "--nodes", "3"))),
         ("doctor --json", Invocation("doctor", (), as_json=True)),
         ("up --wait-for-jobs", Invocation("up", waits_for_jobs=True)),
         ("--wait-for-jobs", Invocation("up", waits_for_jobs=True)),
         ("-- --wait-for-jobs", Invocation("up", waits_for_jobs=True)),
         ("plan --json --wait-for-jobs", Invocation("plan", (), True, True)),
+        (
+            "plan --nodes 3 --wait-for-jobs",
+            Invocation("plan", waits_for_jobs=True, variables={"EXPECTED_WORKERS": "2"}),
+        ),
         ("up sh --wait-for-jobs", Invocation("up", ("sh", "--wait-for-jobs"))),
         ("status", Invocation("status")),
         ("logs --json", Invocation("logs", ("--json",))),
@@ -49,6 +76,15 @@ from entrypoint.config.read import read_settings
 )
 def test_words_mean(words: str, meaning: Invocation) -> None:
     assert parse(words.split()) == meaning
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--nodes", "--nodes 0", "--nodes many", "--gpus 8,8 --nodes 3", "--gpus 8,x", "--memory much"],
+)
+def test_a_cluster_that_plan_cannot_mean_is_refused(words: str) -> None:
+    with pytest.raises(UsageError, match=r"--nodes|--gpus|--memory"):
+        parse(["plan", *words.split()])
 
 
 @pytest.mark.parametrize("words", ["sh -c true", "no-such-program --flag", "stat /", "/opt/statu"])

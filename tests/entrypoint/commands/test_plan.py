@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.commands import plan
+from entrypoint.commands.cli import PlannedNodes
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import SettingsError
 from tests.support.model_files import write_files
@@ -107,6 +108,14 @@ def test_planning_imports_nothing_heavy() -> None:
     assert not imported & {"torch", "transformers", "ray", "numpy", "rich", "httpx", "psutil"}
 
 
+def cluster(nodes: int, gpus: int, memory: str) -> dict[str, str]:
+    return {
+        "EXPECTED_WORKERS": str(nodes - 1),
+        "ROLLCALL_NUM_GPUS": str(gpus),
+        "ROLLCALL_GPU_MEMORY": memory,
+    }
+
+
 def job(tmp_path: Path, *more: str, model: str = "some/model") -> list[str]:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"input": "1+1=", "answer": "2"}\n')
@@ -148,6 +157,53 @@ def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
         "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
         "policy wants 1 GPU on each of 3 nodes; nodes offer 4, 4",
     ]
+
+
+def test_without_layout_flags_the_plan_shows_the_choice_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"ROLLCALL_NODE_NAME": "head", **cluster(3, 8, "80GB")}
+    settings = read_settings(environ, job(tmp_path, model="Qwen/Qwen2.5-7B"))
+    layout = plan.plan(settings)["layout"]
+    assert layout["slots"] == 24
+    assert layout["idle"] is None
+    words = layout["chosen"]["flags"]
+    assert plan.main(settings, False) == 0
+    printed = capsys.readouterr().out
+    assert f"the same by flags {' '.join(words)}" in printed
+    assert "chosen            the size of Qwen/Qwen2.5-7B is taken from its name" in printed
+    again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
+    assert again["layout"]["groups"] == layout["groups"]
+    assert again["layout"]["chosen"] is None
+
+
+def test_gpus_and_nodes_without_work_are_named(tmp_path: Path) -> None:
+    sizes = [
+        f"--{prefix}_num_{unit}=1"
+        for prefix in ("actor", "critic", "ref")
+        for unit in ("nodes", "gpus_per_node")
+    ]
+    flags = [*sizes, "--vllm_num_engines=1", "--vllm_tensor_parallel_size=1"]
+    layout = plan.plan(read_settings(cluster(3, 8, "80GB"), job(tmp_path, *flags)))["layout"]
+    assert layout["idle"] == "20 of 24 GPUs, all of worker-1 and worker-2, have no work"
+
+
+def test_a_model_that_no_gpu_holds_is_a_fault(tmp_path: Path) -> None:
+    given = job(tmp_path, model="meta-llama/Llama-2-70b-hf")
+    (fault,) = plan.plan(read_settings(cluster(1, 8, "24GB"), given))["faults"]
+    assert fault["problem"].startswith("no layout fits: by the estimate a GPU needs")
+
+
+def test_nodes_of_the_plan_may_differ(tmp_path: Path) -> None:
+    settings = read_settings(cluster(3, 8, "80GB"), job(tmp_path, model="Qwen/Qwen2.5-7B"))
+    assert plan.plan(settings, PlannedNodes((8, 8, 4)))["layout"]["slots"] == 20
+
+
+def test_too_little_memory_of_the_planned_nodes_is_a_fault(tmp_path: Path) -> None:
+    settings = read_settings(cluster(1, 2, "80GB"), job(tmp_path, model="Qwen/Qwen2.5-7B"))
+    (fault,) = plan.plan(settings, PlannedNodes(memory=50 * 10**9))["faults"]
+    assert "a node's CPUs need" in fault["problem"]
+    assert "have 46.6 GiB of memory" in fault["problem"]
 
 
 def test_a_job_that_cannot_run_is_a_fault(

@@ -11,8 +11,10 @@ import pytest
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
 from entrypoint.job.rendezvous import UnplaceableError
+from tests.support import qwen
 from tests.support.builtin_settings import settings_of
 from tests.support.world import World
 
@@ -77,7 +79,9 @@ def test_a_worker_that_hangs_up_while_ray_is_asked_is_waited_for(
     nodes.leaves_when_ray_is_asked = True
     assert nodes.rendezvous.complete() is None
     assert nodes.rolls() == [["a", "b"]]
-    assert nodes.rendezvous.job == nodes.context.settings
+    given = nodes.context.settings.job
+    assert nodes.rendezvous.job.job[: len(given)] == given
+    assert "num_nodes" not in " ".join(nodes.rendezvous.job.job[len(given) :])
     assert nodes.rendezvous.present == ("a", "b")
 
 
@@ -87,11 +91,58 @@ class Meanwhile(Builtin):
     def __init__(self, nodes: Nodes) -> None:
         self._nodes: Nodes | None = nodes
 
-    def needs(self, settings: Settings, nodes: Sequence[NodeResources]) -> tuple[str, ...]:
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         if self._nodes is not None:
             self._nodes.hangs_up("b")
             self._nodes = None
-        return tuple(super().needs(settings, nodes))
+        return super().placed(settings, nodes)
+
+
+def test_without_layout_flags_all_gpus_get_work_and_the_journal_says_why(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, ["--advantage_estimator", "reinforce"])
+    assert nodes.rendezvous.complete() is None
+    job = " ".join(nodes.rendezvous.job.job)
+    assert "--actor_num_nodes 2 --actor_num_gpus_per_node 8 --vllm_num_engines 16" in job
+    assert "--param_dtype bf16" in job
+    (event,) = nodes.journal.events("layout")
+    assert event["sentence"].startswith("chosen for these nodes: --colocate_all_models true")
+    assert "all models and engines share the GPUs" in event["sentence"]
+    assert nodes.control.state()["idle"] == ""
+    nodes.rendezvous.complete()
+    assert len([*nodes.journal.events("layout")]) == 1  # nothing has changed
+
+
+def test_a_later_head_keeps_the_layout_until_the_nodes_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is known by its name at first, and has another size once its files are there."""
+    job = ["--", "--advantage_estimator", "reinforce", "--pretrain", "owner/model-0.5B"]
+    first = Nodes(tmp_path, job)
+    first.rendezvous.complete()
+    seen = first.rendezvous.job.job
+    qwen.cache(tmp_path / "hub", "owner/model-0.5B", "7B")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    going_on = (*job, "--load_checkpoint", "true", "--load_step", "0")
+    second = Nodes(tmp_path, going_on)
+    second.rendezvous.complete()
+    assert (
+        second.rendezvous.job.job[len(second.context.settings.job) :]
+        == (seen[len(first.context.settings.job) :])
+    )
+    third = Nodes(tmp_path, going_on)
+    third.comes("b", gpus=4)
+    third.rendezvous.complete()
+    assert third.rendezvous.job.job[-len(seen) :] != seen
+    *_, told = third.journal.events("layout")
+    assert told["sentence"].startswith("chosen again, because the nodes or the flags have changed")
+
+
+def test_gpus_that_the_flags_leave_out_are_named(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, SMALL)
+    assert nodes.rendezvous.complete() is None
+    (event,) = nodes.journal.events("layout")
+    assert event["details"]["idle"] == "2 of 16 GPUs have no work"
+    assert nodes.control.state()["idle"] in event["sentence"]
 
 
 def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:

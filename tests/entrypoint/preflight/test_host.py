@@ -250,7 +250,11 @@ def test_versions_and_inventory_are_what_the_check_in_tells() -> None:
     offered = inventory.inventory(settings)
     assert offered["cpus"] == 3
     assert offered["memory_bytes"] > 0
-    assert set(offered) == {"cpus", "memory_bytes", "gpus", "mtu", "link_gbits"}
+    assert set(offered) == {
+        *("cpus", "memory_bytes", "gpus", "gpu_memory_bytes", "mtu", "link_gbits"),
+    }
+    given = read_settings({"ROLLCALL_GPU_MEMORY": "80 GB"})
+    assert inventory.inventory(given)["gpu_memory_bytes"] == 80 * 10**9
 
 
 def test_amds_gpus_and_libraries_are_told_by_their_files(tmp_path: Path) -> None:

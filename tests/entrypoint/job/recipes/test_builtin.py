@@ -58,8 +58,10 @@ def test_the_nodes_of_the_roll_are_compared_with_the_layout(tmp_path: Path) -> N
     environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_REWARD_URL": URL}
     settings = read_settings(environ, [*job, "8"])
     nodes = [NodeResources(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
-    assert RECIPE.needs(settings, nodes) == ("critic wants 8 GPUs on 1 node; nodes offer 4, 4",)
-    assert RECIPE.needs(read_settings(environ, [*job, "4"]), nodes) == ()
+    assert RECIPE.placed(settings, nodes).lacking == (
+        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
+    )
+    assert RECIPE.placed(read_settings(environ, [*job, "4"]), nodes).lacking == ()
 
 
 def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_path: Path) -> None:
