@@ -1,0 +1,81 @@
+"""The examples and the README's three nodes, planned: every GPU has work, and the numbers agree."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoint.commands import cli, plan
+from entrypoint.config.read import read_settings
+from tests.support import qwen
+from tests.support.repository import ROOT
+
+PAGE = ROOT / "docs" / "quickstart-gpu.md"
+CLUSTERS = {
+    "gsm8k-0.5b-one-gpu.yaml": "--nodes 1 --gpus 1 --gpu-memory 24GB",
+    "gsm8k-7b-eight-gpus.yaml": "--nodes 1 --gpus 8 --gpu-memory 80GB",
+    "gsm8k-7b-three-nodes.yaml": "--nodes 3 --gpus 8 --gpu-memory 80GB",
+}
+
+
+@pytest.fixture(autouse=True)
+def cached_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(qwen.write_cache(tmp_path / "hub")))
+
+
+def planned(words: str, *job: str) -> dict[str, Any]:
+    call = cli.parse(["plan", *words.split(), *job])
+    return plan.plan(read_settings(call.variables, call.arguments), call.planned)
+
+
+def prompts(root: Path) -> str:
+    path = root / "prompts.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    return str(path)
+
+
+def test_every_example_is_planned() -> None:
+    assert {path.name for path in (ROOT / "examples").iterdir()} == CLUSTERS.keys()
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_an_example_uses_every_gpu_and_needs_what_the_page_says(name: str, tmp_path: Path) -> None:
+    data = prompts(tmp_path)
+    job = ["--config", str(ROOT / "examples" / name), "--prompt_data", data, "--eval_dataset", data]
+    row = planned(CLUSTERS[name], *job)
+    assert row["faults"] == []
+    assert row["warnings"] == []
+    layout = row["layout"]
+    assert layout["idle"] is None
+    (need,) = re.findall(r"a GPU needs (.*)", "\n".join(layout["chosen"]["reasons"]))[:1]
+    assert re.search(rf"^\| `examples/{re.escape(name)}` \|.*\| {need} \|$", PAGE.read_text(), re.M)
+
+
+def test_the_page_shows_what_the_plan_of_three_nodes_says(tmp_path: Path) -> None:
+    name, data = "gsm8k-7b-three-nodes.yaml", prompts(tmp_path)
+    job = ["--config", str(ROOT / "examples" / name), "--prompt_data", data, "--eval_dataset", data]
+    chosen = planned(CLUSTERS[name], *job)["layout"]["chosen"]
+    shown = re.findall(r"^chosen +(.*)$", PAGE.read_text(), re.M)
+    assert shown
+    assert set(shown) <= set(chosen["reasons"])
+    (flags,) = re.findall(r"^the same by flags (.*) …$", PAGE.read_text(), re.M)
+    assert shlex.join(chosen["flags"]).startswith(flags)
+
+
+def test_the_readme_s_three_nodes_of_eight_gpus_leave_none_idle(tmp_path: Path) -> None:
+    (block,) = re.findall(
+        r"# on the head\n(docker run .*?)\n\n", (ROOT / "README.md").read_text(), re.S
+    )
+    words = shlex.split(block.replace("\\\n", " "))
+    job = words[words.index("rollcall:cuda") + 1 :]
+    over = ["--pretrain", qwen.name_of("7B"), "--prompt_data", prompts(tmp_path)]
+    rest = [word for word in job if not word.startswith("/checkpoints/")]
+    rest = [word for word in rest if word not in ("--pretrain", "--prompt_data")]
+    row = planned("--nodes 3 --gpus 8 --gpu-memory 80GB", *rest, *over)
+    assert row["faults"] == []
+    assert row["layout"]["idle"] is None
+    assert row["layout"]["slots"] == 24
