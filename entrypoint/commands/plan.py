@@ -65,7 +65,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     return _row(
         faults=_layout_faults(placed.lacking),
         layout=placed.layout,
-        warnings=list(recipe.warnings(placed.settings)),
+        warnings=[*recipe.warnings(placed.settings), *placed.warnings],
         **given,
     )
 

@@ -14,7 +14,7 @@ from entrypoint.cluster.roll import RollState
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
-from entrypoint.job.recipes.base import FilesGoneError
+from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 from entrypoint.job.run_context import RunContext
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
@@ -213,10 +213,10 @@ class Rendezvous:
         if placed.lacking and self.run.control.roll().present == state.present:
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(placed.lacking)}")
         if placed.layout and not placed.lacking:
-            self._tell_layout(placed.key, placed.layout)
+            self._tell_layout(placed, placed.layout)
         return not placed.lacking
 
-    def _tell_layout(self, key: str, layout: Mapping[str, Any]) -> None:
+    def _tell_layout(self, placed: PlacedJob, layout: Mapping[str, Any]) -> None:
         """Keep and record the chosen flags and the GPUs without work, if they have changed."""
         chosen, idle = layout["chosen"], layout["idle"] or ""
         self.run.control.idle = idle
@@ -227,12 +227,14 @@ class Rendezvous:
         why = []
         if chosen:
             kept = KeptLayout(tuple(chosen["flags"]), tuple(chosen["reasons"]))
-            again = kept_layouts.keep(self.run.files.layouts, key, kept)
+            again = kept_layouts.keep(self.run.files.layouts, placed.key, kept)
             changed = "again, because the nodes or the flags have changed" if again else ""
             why = [f"chosen {changed or 'for these nodes'}: {flags}", *chosen["reasons"]]
         sentences = [*why, *([idle] if idle else [])]
         if sentences:
             self.run.journal.record("layout", "; ".join(sentences), flags=flags, idle=idle)
+        for warning in placed.warnings:
+            self.run.journal.record("layout-warning", warning)
 
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()

@@ -13,7 +13,7 @@ from contract.redaction import redact
 
 log = logging.getLogger("rollcall")
 
-WARNING_KINDS = frozenset({"command", "failure", "refused", "node-lost"})
+WARNING_KINDS = frozenset({"command", "failure", "layout-warning", "refused", "node-lost"})
 
 
 class Journal:

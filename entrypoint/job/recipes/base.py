@@ -53,6 +53,8 @@ class PlacedJob:
     """
     key: str = ""
     """Names the choice among those of the run."""
+    warnings: tuple[str, ...] = ()
+    """What the choice changes beside the placement, a sentence each."""
 
 
 class Recipe(Protocol):

@@ -76,7 +76,9 @@ class Builtin:
         return _with(settings, *words) if flags else settings
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        from trainer.cluster.auto_layout.choice import warnings
         from trainer.cluster.resource_plan import row
+        from trainer.config.parse import named_in
 
         config = _parsed(settings)
         key, choice = _choice(settings, config, nodes)
@@ -92,6 +94,7 @@ class Builtin:
             lacking=tuple(lacking),
             layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
             key=key,
+            warnings=warnings(choice.words, named_in(settings.job)),
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:

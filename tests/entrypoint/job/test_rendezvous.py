@@ -145,6 +145,18 @@ def test_gpus_that_the_flags_leave_out_are_named(tmp_path: Path) -> None:
     assert nodes.control.state()["idle"] in event["sentence"]
 
 
+def test_savings_that_a_layout_by_flags_gets_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(tmp_path, ["--", *SMALL, "--pretrain", "owner/model-7B"])
+    nodes.rendezvous.complete()
+    nodes.rendezvous.complete()
+    (event,) = nodes.journal.events("layout-warning")
+    assert "gets --zero_stage 2" in event["sentence"]
+    (line,) = [row for row in caplog.records if row.message == event["sentence"]]
+    assert line.levelname == "WARNING"
+
+
 def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, ELASTIC)
     nodes.comes("b", gpus=4)

@@ -59,6 +59,18 @@ def complete(
     return LayoutChoice(words=words, reasons=tuple(_reasons(search, best, flags)))
 
 
+def warnings(words: Sequence[str], given: Set[str]) -> tuple[str, ...]:
+    """Returns a warning if `words` save memory in a layout that the user decided by flags."""
+    pairs = zip(words[::2], words[1::2], strict=True)
+    added = [f"{name} {value}" for name, value in pairs if name.removeprefix("--") in SAVERS]
+    if not added or not given & SIZED:
+        return ()
+    return (
+        f"the layout of your flags gets {', '.join(added)} to save GPU memory, which may slow the "
+        "run; a flag that you give keeps its value",
+    )
+
+
 def _additions(best: Candidate, given: Set[str]) -> dict[str, Any]:
     """Returns the flags that were not given and differ from their defaults."""
     declared = declared_flags()

@@ -15,7 +15,7 @@ from contract.resources import NodeResources
 from tests.support import qwen
 from trainer.cluster import memory_estimate
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS
-from trainer.cluster.auto_layout.choice import LayoutChoice, complete
+from trainer.cluster.auto_layout.choice import LayoutChoice, complete, warnings
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.model_size import ModelSize, known_size, named_size, read_size
 from trainer.config import layout
@@ -140,6 +140,21 @@ def test_a_layout_by_flags_is_never_refused_for_its_memory(models: dict[str, Mod
     choice, _, _ = chosen(models["72B"], nodes(8, memory=24 * GB), "--vllm_num_engines", "1")
     assert not choice.faults
     assert any("may not fit" in reason for reason in choice.reasons)
+
+
+def test_savings_in_a_layout_by_flags_are_a_warning(models: dict[str, ModelSize]) -> None:
+    sizes = ("--actor_num_gpus_per_node", "8", "--vllm_num_engines", "8")
+    said = {}
+    for flags in ((), sizes, (*sizes, "--zero_stage", "2", "--gradient_checkpointing")):
+        choice, config, _ = chosen(models["7B"], nodes(8, 8, 8), *flags)
+        assert config.sharding.zero_stage == 2
+        said[flags] = warnings(choice.words, named_in(argv_of(*flags)))
+    automatic, (savings,), (fewer,) = said.values()
+    assert automatic == ()
+    assert "--zero_stage 2, --micro_train_batch_size 2" in savings
+    assert "zero_stage" not in fewer
+    small = chosen(models["0.5B"], nodes(8, 8, 8), *sizes)[0]
+    assert warnings(small.words, named_in(argv_of(*sizes))) == ()
 
 
 def test_little_cpu_memory_keeps_models_on_the_gpus(models: dict[str, ModelSize]) -> None:
