@@ -16,6 +16,7 @@ from env.client import RemoteReward, RewardRejected, RewardUnreachable
 from env.rewards import (
     arithmetic,
     choice,
+    code,
     form,
     gsm8k,
     length,
@@ -60,6 +61,7 @@ REWARDS: dict[str, Registered] = {
     "math-verify": Registered(mathematics.anywhere),
     "mathvista": _plain(mathvista.score),
     "choice": _plain(choice.score),
+    "code": Registered(code.make, pure=False),
     "exact-match": _plain(question_answering.exact_match),
     "f1": _plain(question_answering.f1),
     "format": Registered(form.make),

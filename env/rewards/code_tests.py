@@ -1,0 +1,155 @@
+"""The unit tests in a label, and the programs that run them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CALLS = """
+import json as _json, sys as _sys
+_function = globals().get({name!r}) or getattr(Solution(), {name!r})
+_results = []
+for _arguments in _json.loads({arguments!r}):
+    try:
+        _results.append([True, _function(*_arguments)])
+    except Exception:
+        _results.append([False, None])
+    _sys.stdout.flush()
+print("\\n" + {mark!r} + _json.dumps(_results, default=list))
+"""
+ASSERTIONS = """
+_passed = []
+for _test in {tests!r}:
+    try:
+        exec(_test, globals())
+        _passed.append(True)
+    except BaseException:
+        _passed.append(False)
+print("\\n" + {mark!r} + __import__("json").dumps(_passed))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One program to run, and what its output must show."""
+
+    program: str
+    stdin: str = ""
+    mark: str = ""
+    """What the line with the results begins with; empty: the output is the result."""
+    expected: tuple[Any, ...] = ()
+    """The output, or the result of each test."""
+
+    def passed(self, output: str) -> list[bool]:
+        """Whether each test has passed, by the output of a program that finished."""
+        if not self.mark:
+            return [_lines(output) == _lines(self.expected[0])]
+        said = next((line for line in output.splitlines()[::-1] if line.startswith(self.mark)), "")
+        try:
+            results = json.loads(said.removeprefix(self.mark))
+        except ValueError:
+            return self.none
+        if not isinstance(results, list) or len(results) != len(self.expected):
+            return self.none
+        return [got == wanted for got, wanted in zip(results, self.expected, strict=True)]
+
+    @property
+    def none(self) -> list[bool]:
+        return [False] * len(self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    inputs: tuple[Any, ...] = ()
+    """Of a program that reads them, or the arguments of each call."""
+    outputs: tuple[Any, ...] = ()
+    function: str = ""
+    """The function that is called; empty: the program reads its input."""
+    assertions: tuple[str, ...] = ()
+
+    def trials(self, code: str) -> list[Trial]:
+        """Return the programs that test `code`."""
+        mark = f"{secrets.token_hex(16)} "
+        if self.assertions:
+            program = code + ASSERTIONS.format(tests=self.assertions, mark=mark)
+            return [Trial(program, "", mark, (True,) * len(self.assertions))]
+        if self.function:
+            names = {"name": self.function, "arguments": json.dumps(self.inputs), "mark": mark}
+            expected = tuple([True, output] for output in self.outputs)
+            return [Trial(code + CALLS.format(**names), "", mark, expected)]
+        pairs = zip(self.inputs, self.outputs, strict=True)
+        return [Trial(code, stdin, "", (output,)) for stdin, output in pairs]
+
+
+def read_tests(label: str) -> Tests | None:
+    """Return the tests of a label; None if it has none that can be read.
+
+    The label is a JSON object with `inputs` and `outputs` (and `fn_name` for calls), as APPS and
+    verl's code data have it; a JSON list of assertions or an object with `test_list`, as MBPP; an
+    object with `test` and `entry_point`, as HumanEval; or Python text with assertions.
+    """
+    try:
+        read = json.loads(label)
+    except (ValueError, RecursionError):
+        read = [label] if "assert" in label else None
+    if isinstance(read, list):
+        return _assertions(read, "")
+    if not isinstance(read, dict):
+        return None
+    if "inputs" in read:
+        return _pairs(read)
+    if "test_list" in read:
+        setup = read.get("test_setup_code") or "\n".join(read.get("test_imports") or ())
+        return _assertions(read["test_list"], setup)
+    if isinstance(read.get("test"), str) and isinstance(read.get("entry_point"), str):
+        return _assertions([f"{read['test']}\ncheck({read['entry_point']})"], "")
+    return None
+
+
+def _assertions(tests: object, setup: object) -> Tests | None:
+    if not isinstance(tests, list) or not tests or not isinstance(setup, str):
+        return None
+    if not all(isinstance(test, str) and test.strip() for test in tests):
+        return None
+    texts = tuple(f"{setup}\n{test}" if setup else test for test in tests)
+    try:
+        for text in texts:
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return Tests(assertions=texts)
+
+
+def _pairs(read: Mapping[str, Any]) -> Tests | None:
+    inputs, outputs, name = read["inputs"], read.get("outputs"), read.get("fn_name") or ""
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not isinstance(name, str):
+        return None
+    if not inputs or len(inputs) != len(outputs) or (name and not name.isidentifier()):
+        return None
+    if not name:
+        texts = [*inputs, *outputs]
+        if not all(isinstance(text, str) for text in texts):
+            return None
+        return Tests(tuple(inputs), tuple(outputs))
+    try:
+        arguments = [_arguments(one) for one in inputs]
+        results = [json.loads(one) if isinstance(one, str) else one for one in outputs]
+    except ValueError:
+        return None
+    return Tests(tuple(arguments), tuple(results), name)
+
+
+def _arguments(given: object) -> list[Any]:
+    """Return a call's arguments: a list of them, or a text with one JSON value a line."""
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.splitlines()]
+    return list(given) if isinstance(given, list) else [given]
+
+
+def _lines(output: str) -> Sequence[str]:
+    """Lines without spaces at their ends, and without empty lines at the end."""
+    return [line.rstrip() for line in output.rstrip().split("\n")]

@@ -1,0 +1,253 @@
+"""Runs one program under limits, and prints how it ended as JSON. Standard library only.
+
+The launcher is told what to do on its standard input. It stays outside of the limits, waits, and
+ends every process that the program has left: orphans become its children. The program itself has
+its own process group, its own user, namespaces if the kernel allows them, resource limits and a
+filter of system calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
+NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NETWORK = (
+    *(0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000),
+)
+FIRST_USER = 1_000_000
+"""If root runs the launcher, the program's user is this number plus the launcher's process id."""
+NOBODY = 65534
+DENIED = {
+    # socket, kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, ptrace,
+    # process_vm_readv, process_vm_writev; io_uring_setup, bpf, userfaultfd, add_key, request_key,
+    # keyctl, unshare, setns, mount, perf_event_open
+    "x86_64": (
+        0xC000003E,
+        *(41, 62, 200, 234, 129, 297, 424, 101, 310, 311),
+        *(425, 321, 323, 248, 249, 250, 272, 308, 165, 298),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        *(198, 129, 130, 131, 138, 240, 424, 117, 270, 271),
+        *(425, 280, 282, 217, 218, 219, 97, 268, 40, 241),
+    ),
+}
+"""Architecture's number for the kernel, and the system calls that fail with EPERM."""
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        namespaces = _namespaces()
+        user = _user()
+        if user is not None:
+            os.chown(job["directory"], user, user)
+        status, timed_out = _run(job, user, namespaces)
+    except OSError as error:
+        print(json.dumps({"error": f"{error.strerror}: {error.filename or ''}".rstrip(": ")}))
+        return
+    print(json.dumps({"status": status, "timed_out": timed_out, "namespaces": namespaces}))
+
+
+def _run(job: Mapping[str, Any], user: int | None, namespaces: Sequence[str]) -> tuple[int, bool]:
+    """Return the program's exit status (or minus its signal), and whether its time was over."""
+    read, write = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.close(read)
+        _be_first(job, user, namespaces, write)
+    os.close(write)
+    timed_out = not select.select([read], [], [], job["wall_seconds"])[0]
+    os.kill(first, signal.SIGKILL)  # in a namespace of its own, all others die with it
+    _end_descendants()
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    if said.startswith("status "):
+        return int(said.split()[1]), timed_out
+    if timed_out:
+        return -signal.SIGKILL, True
+    raise OSError(0, said or "the program's parent was killed")
+
+
+def _be_first(
+    job: Mapping[str, Any], user: int | None, namespaces: Sequence[str], answer: int
+) -> NoReturn:
+    """Start the program, and write its exit status to `answer`, or why it did not start.
+
+    The first process of a namespace ignores limits on its CPU time: the program is the second.
+    """
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    failure_read, failure_write = os.pipe()
+    program = os.fork()
+    if program == 0:
+        _become(job, user, namespaces, failure_write)
+    os.close(failure_write)
+    failure = os.read(failure_read, 4096)
+    while True:
+        found, status = os.wait()
+        if found == program:
+            said = f"status {os.waitstatus_to_exitcode(status)}\n".encode()
+            os.write(answer, failure or said)
+            os._exit(0)
+
+
+def _end_descendants() -> None:
+    """Kill what the program has started, until nothing is left. Orphans come to this process."""
+    while True:
+        for child in _descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+def _descendants() -> list[int]:
+    parents: dict[int, int] = {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal():
+            with contextlib.suppress(OSError):
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                parents[int(directory.name)] = int(fields[1])
+    found = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return list(found - {os.getpid()})
+
+
+def _namespaces() -> list[str]:
+    """Leave the machine's namespaces, as far as the kernel allows it. Return the new ones."""
+    user, group = os.getuid(), os.getgid()
+    wanted = {"network": NEW_NETWORK, "pid": NEW_PIDS, "ipc": NEW_IPC, "mount": NEW_MOUNTS}
+    every = NEW_NETWORK | NEW_PIDS | NEW_IPC | NEW_MOUNTS
+    if user == 0:  # root changes to another user, of whom a namespace of users would know nothing
+        if LIBC.unshare(every) == 0:
+            return list(wanted)
+        return [name for name, flag in wanted.items() if LIBC.unshare(flag) == 0]
+    if LIBC.unshare(NEW_USER | every) != 0:
+        return []
+    with contextlib.suppress(OSError):
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return ["user", *wanted]
+
+
+def _user() -> int | None:
+    """Return the program's user; None if it stays this one, who may not change it."""
+    return FIRST_USER + os.getpid() if os.getuid() == 0 else None
+
+
+def _become(
+    job: Mapping[str, Any], user: int | None, namespaces: Sequence[str], failure: int
+) -> NoReturn:
+    """Turn this process into the program. Write to `failure` why that is impossible."""
+    try:
+        os.setsid()
+        if "mount" in namespaces and "pid" in namespaces:
+            _own_proc()
+        _redirect(job)
+        _limit(job["limits"])
+        if user is not None:
+            _change_user(job["directory"], user)
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        filtered = _filter_system_calls()
+        if not filtered and "network" not in namespaces:
+            raise OSError(0, "this kernel offers no way to run a program without network")
+        for python in job["pythons"]:
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                os.execve(python, [python, *job["arguments"]], job["environment"])
+        raise OSError(0, f"user {os.getuid()} may execute none of {', '.join(job['pythons'])}")
+    except OSError as error:
+        what = f": {error.filename}" if error.filename else ""
+        os.write(failure, f"{error.strerror}{what}".encode())
+    finally:
+        os._exit(127)
+
+
+def _own_proc() -> None:
+    """Show the program its own processes alone, if the kernel allows it."""
+    private, recursive = 1 << 18, 1 << 14
+    if LIBC.mount(None, b"/", None, private | recursive, None) == 0:
+        LIBC.mount(b"proc", b"/proc", b"proc", 0, None)
+
+
+def _redirect(job: Mapping[str, Any]) -> None:
+    directory = Path(job["directory"])
+    os.chdir(directory)
+    for name, number, flags in (
+        ("stdin", 0, os.O_RDONLY),
+        ("stdout", 1, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        opened = os.open(directory / name, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _limit(limits: Mapping[str, int]) -> None:
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        _, most = resource.getrlimit(number)
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(number, (value, value))
+
+
+def _change_user(directory: str, user: int) -> None:
+    for one in (user, NOBODY):
+        try:
+            os.setgroups([])
+            os.setresgid(one, one, one)
+            os.setresuid(one, one, one)
+        except OSError:  # not mapped in this container
+            os.chown(directory, NOBODY, NOBODY)
+            continue
+        return
+    raise OSError(0, "root cannot change to another user here")
+
+
+def _filter_system_calls() -> bool:
+    """Return whether calls to the network and to other processes fail from now on."""
+    if platform.machine() not in DENIED:
+        return False
+    architecture, *denied = DENIED[platform.machine()]
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    kill, refuse, allow = 0x80000000, 0x00050000 | 1, 0x7FFF0000
+    rules = [
+        (load, 0, 0, 4),
+        (equal, 1, 0, architecture),
+        (give, 0, 0, kill),
+        (load, 0, 0, 0),
+        (at_least, len(denied) + 1, 0, 0x40000000),  # x86's third way to call
+        *((equal, len(denied) - place, 0, call) for place, call in enumerate(denied)),
+        (give, 0, 0, allow),
+        (give, 0, 0, refuse),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    program = struct.pack("HP", len(rules), ctypes.addressof(code))
+    if LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        return False
+    return bool(LIBC.prctl(PR_SET_SECCOMP, 2, program) == 0)
+
+
+if __name__ == "__main__":
+    main()

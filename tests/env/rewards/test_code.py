@@ -1,0 +1,213 @@
+"""Programs against unit tests: kinds of tests, cheats, limits, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from env.registry import pure_reward, reward_function
+from env.rewards import sandbox
+from env.rewards.code_tests import read_tests
+from env.rewards.sandbox import End, Limits, SandboxError
+from env.types import RewardRequest, Score
+from tests.support.repository import ROOT
+
+QUICK = Limits(cpu_seconds=1.0, wall_seconds=3.0)
+DOUBLE = "def double(x):\n    return 2 * x\n"
+INPUTS = json.dumps({"inputs": ["1\n", "5\n"], "outputs": ["2\n", "10"]})
+CALLS = json.dumps({"inputs": [[1], "5"], "outputs": [2, "10"], "fn_name": "double"})
+MBPP = json.dumps(["assert double(1) == 2", "assert double(5) == 10"])
+HUMANEVAL = json.dumps(
+    {"test": "def check(candidate):\n    assert candidate(3) == 6", "entry_point": "double"}
+)
+
+
+def score(code: str, label: str | None, spec: str = "code?seconds=2&wall_seconds=10") -> Score:
+    completion = f"<think>```python\nx\n```</think>So:\n```python\n{code}\n```\nDone."
+    (score,) = reward_function(spec)([RewardRequest(f"Q{completion}", "Q", label)])
+    return score
+
+
+@pytest.mark.parametrize(
+    ("code", "label", "right"),
+    [
+        ("print(2 * int(input()))", INPUTS, True),
+        ("print(2)", INPUTS, False),
+        (DOUBLE, CALLS, True),
+        ("class Solution:\n    def double(self, x): return x + x", CALLS, True),
+        ("def double(x): return 2", CALLS, False),
+        (DOUBLE, MBPP, True),
+        (DOUBLE, HUMANEVAL, True),
+        (DOUBLE, "assert double(2) == 4", True),
+        (DOUBLE, "assert double(2) == 5", False),
+        ("def double(x:", MBPP, False),
+        ("raise SystemExit(0)", MBPP, False),
+        ("import os; os._exit(0)", CALLS, False),
+        ("print([True, True])", MBPP, False),
+    ],
+)
+def test_all_tests_of_the_label_must_pass(code: str, label: str, right: bool) -> None:
+    got = score(code, label)
+    assert got.ok, got.error
+    assert got.reward == got.metrics["acc"] == float(right)
+
+
+def test_partial_credit_is_the_share_of_tests_that_pass() -> None:
+    got = score("print(2)", INPUTS, "code?partial_credit=1")
+    assert (got.reward, got.metrics["acc"], got.metrics["passed"]) == (0.5, 0.0, 0.5)
+
+
+def test_a_completion_without_a_block_of_code_is_wrong() -> None:
+    (got,) = reward_function("code")([RewardRequest("Qdouble it", "Q", MBPP)])
+    assert (got.reward, got.metrics["format"]) == (0.0, 0.0)
+    assert pure_reward("code") is None, "nobody who only looks runs code"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *(None, "", "12", "[]", "[1]", '["assert ("]', '{"inputs": ["1"], "outputs": []}'),
+        *('{"inputs": [1], "outputs": [2]}', '{"fn_name": "f"}', '{"test_list": []}', "null"),
+        '{"inputs": ["{"], "outputs": ["1"], "fn_name": "f"}',
+    ],
+)
+def test_a_label_without_tests_is_a_failure(label: str | None) -> None:
+    assert read_tests(label or "") is None
+    got = score(DOUBLE, label)
+    assert not got.ok
+    assert "no unit tests in the label" in got.error
+
+
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        ("while True: pass", End.TIMED_OUT),
+        ("import time; time.sleep(60)", End.TIMED_OUT),
+        ("bytearray(3 << 30)", End.FAILED),
+        ("while True: print('x' * 1000)", End.FAILED),
+        ("raise SystemExit(1)", End.FAILED),
+        ("import os; os.abort()", End.FAILED),
+        ("print('\\ud800')", End.FAILED),
+    ],
+)
+def test_limits_end_a_program(program: str, end: End) -> None:
+    began = time.monotonic()
+    run = sandbox.run(program, "", QUICK)
+    assert run.end is end
+    assert len(run.output) <= QUICK.output_bytes
+    assert time.monotonic() - began < 20
+
+
+REACHES = """
+import os, socket
+for reach in (
+    lambda: socket.create_connection(("127.0.0.1", {port})),
+    lambda: socket.socket(socket.AF_UNIX),
+    lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+    lambda: os.kill({pid}, 9),
+    lambda: open({file!r}, "a"),
+    lambda: open({secret!r}).read(),
+):
+    try:
+        print("reached", reach())
+    except OSError as error:
+        print(type(error).__name__)
+print(sorted(set(os.environ) - {{"LC_CTYPE"}}))
+"""
+
+
+def test_a_program_reaches_no_network_no_process_no_secret_and_no_file_of_root(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "kept"
+    file.write_text("")
+    file.chmod(0o644)
+    secret = f"/proc/{os.getpid()}/environ"
+    asked = REACHES.format(port=9, pid=os.getpid(), file=str(file), secret=secret)
+    run = sandbox.run(asked, "", QUICK)
+    said = run.output.splitlines()
+    assert run.end is End.FINISHED
+    assert said[:4] == ["PermissionError"] * 4
+    if os.getuid() == 0:
+        assert said[4] in {"PermissionError", "FileNotFoundError"}
+        assert said[5] in {"PermissionError", "FileNotFoundError"}
+    names = "['HOME', 'LANG', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONHASHSEED'"
+    assert said[6].startswith(names)
+
+
+LEAVES = """
+import os, time
+started = 0
+try:
+    while started < 500:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(4321)
+        started += 1
+except OSError:
+    pass
+print(started)
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that every user can enter, for the sandboxes of this test alone."""
+    with tempfile.TemporaryDirectory(prefix="sandboxes-") as made:
+        Path(made).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", made)
+        yield Path(made)
+
+
+def running_in(directory: Path) -> list[str]:
+    """Processes whose working directory is below `directory`."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if str(link.readlink()).startswith(str(directory)):
+                found.append(link.parent.name)
+    return found
+
+
+def test_a_fork_bomb_stays_small_and_nothing_is_left_of_it(temporary: Path) -> None:
+    run = sandbox.run(LEAVES, "", Limits(processes=8))
+    assert run.end is End.FINISHED
+    assert 1 <= int(run.output) < 8
+    assert running_in(temporary) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_ends_with_the_process_that_asked_for_it(temporary: Path) -> None:
+    asks = "from env.rewards import sandbox\n"
+    asks += "sandbox.run('import time; time.sleep(60)', '', sandbox.Limits(wall_seconds=60))"
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    caller = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT, env=environment)
+    deadline = time.monotonic() + 30
+    while not running_in(temporary) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert running_in(temporary)
+    caller.kill()
+    caller.wait()
+    while running_in(temporary) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert running_in(temporary) == []
+
+
+def test_a_sandbox_that_cannot_start_is_a_failure_and_no_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox, "LAUNCHER", Path("/nonexistent.py"))
+    with pytest.raises(SandboxError, match="the launcher ended with 2"):
+        sandbox.run("print(1)", "", QUICK)
+    got = score(DOUBLE, MBPP)
+    assert not got.ok
+    assert "the code did not run" in got.error
