@@ -61,6 +61,11 @@ def test_aws_takes_the_job_definition(tmp_path: Path) -> None:
     assert definition["type"] == "multinode"
 
 
+def test_kubernetes_takes_the_pods_of_kuberays_file(tmp_path: Path) -> None:
+    kinds = read("kuberay", COMPOSE / "kubernetes" / "kuberay.yaml", tmp_path)
+    assert kinds == ["RayCluster", "Job", "Service", "PersistentVolumeClaim"]
+
+
 def test_shellcheck_finds_nothing() -> None:
     script = COMPOSE / "slurm" / "rollcall.sbatch"
     command = [str(CLIENTS / "shellcheck"), "--shell=bash", "--severity=warning", str(script)]

@@ -24,6 +24,7 @@ KEYS = (
     "role",
     "why",
     "head_address",
+    "ray_address",
     "expected_workers",
     "min_workers",
     "node_name",
@@ -39,6 +40,9 @@ KEYS = (
     "sources",
     "warnings",
     "faults",
+)
+NODES_UNKNOWN = (
+    "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are first asked when the run starts"
 )
 
 
@@ -61,6 +65,8 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
         return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
+    if settings.ray_address and other == LIKE_THIS_ONE:
+        return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
     placed = recipe.placed(settings, _nodes(settings, decided, other))
     return _row(
         faults=_layout_faults(placed.lacking),
@@ -137,6 +143,7 @@ def _given(settings: Settings) -> dict[str, Any]:
     return {
         "role": None if role.undecided(settings) else played,
         "head_address": head.value if head else None,
+        "ray_address": settings.ray_address,
         "node_name": settings.node_name,
         "node_address": settings.node_address,
         "recipe": settings.recipe,

@@ -8,7 +8,7 @@ from itertools import combinations
 from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.settings import Settings
+from entrypoint.config.settings import ServiceOn, Settings
 from entrypoint.config.variables import Fault, shown
 
 
@@ -18,6 +18,7 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _services(settings)
     yield from _jobs(settings)
     yield from _left_out(settings)
+    yield from _beside_ray(settings)
 
 
 def _debuggers(settings: Settings) -> Iterator[Fault]:
@@ -93,3 +94,42 @@ def _left_out(settings: Settings) -> Iterator[Fault]:
         remedy = f"give {close[0]}" if close else f"give one of {', '.join(CheckName)}"
         value = shown(name, settings.secrets)
         yield Fault("ROLLCALL_PREFLIGHT_SKIP", value, "is the name of no check", remedy)
+
+
+OF_RAYS_START = {
+    "ray_port": "Ray has its ports already",
+    "dashboard_port": "the address has the dashboard's port",
+    "worker_ports": "Ray has its ports already",
+    "ray_temp_dir": "Ray has its directory already",
+    "resources": "give them to `ray start` on Ray's nodes",
+    "num_cpus": "give them to `ray start` on Ray's nodes",
+    "num_gpus": "give them to `ray start` on Ray's nodes",
+    "fork_server": "Ray's nodes start their processes without it",
+    "waits_for_jobs": "start Rollcall once for each job, with the job's own words",
+    "debug_ray": "set RAY_DEBUG or RAY_DEBUG_POST_MORTEM on Ray's nodes",
+}
+"""Settings for the Ray that a node starts, and what counts instead if Ray is there already."""
+
+
+def _beside_ray(settings: Settings) -> Iterator[Fault]:
+    """Settings that have no effect on a Ray that exists already."""
+    if settings.ray_address is None:
+        return
+    remedy = "remove it, or remove ROLLCALL_RAY_ADDRESS to start Ray here"
+    for field, instead in OF_RAYS_START.items():
+        if (name := settings.variable(field)) and getattr(settings, field):
+            value = shown(settings.environ[name], settings.secrets)
+            problem = "is for a Ray that Rollcall starts, and ROLLCALL_RAY_ADDRESS names one that "
+            yield Fault(name, value, f"{problem}exists ({instead})", remedy)
+    for service in ("reward", "retriever"):
+        if (
+            getattr(settings, f"{service}_command")
+            and getattr(settings, f"{service}_on") is ServiceOn.EVERY
+        ):
+            yield Fault(
+                f"ROLLCALL_{service.upper()}_ON",
+                "every",
+                "starts a server on every node of Rollcall, and Ray's nodes are none "
+                "(ROLLCALL_RAY_ADDRESS)",
+                "give `head`, or start the server on Ray's nodes yourself",
+            )

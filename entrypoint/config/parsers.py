@@ -199,6 +199,22 @@ def url(raw: str) -> str:
     return raw
 
 
+def ray_dashboard(raw: str) -> str:
+    """The URL of a Ray dashboard, with its port and without a slash at its end."""
+    remedy = "give the address of Ray's dashboard, such as http://raycluster-head-svc:8265"
+    try:
+        parts = urlsplit(raw if "://" in raw else f"http://{raw}")
+        name, port = host(parts.hostname or ""), parts.port
+    except ValueError:  # a ParseError, too
+        raise ParseError("has no host name and port", remedy) from None
+    extra = parts.username or parts.password or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or extra or port == 0:
+        raise ParseError("is not the http or https URL of a Ray dashboard", remedy)
+    port = port or (8265 if parts.scheme == "http" else 443)
+    place = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    return f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
+
+
 def host(raw: str) -> str:
     """A host name, IPv4 or IPv6 address; IPv6 comes back without its brackets."""
     bare = raw[1:-1] if raw.startswith("[") and raw.endswith("]") else raw

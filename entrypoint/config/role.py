@@ -56,6 +56,8 @@ def decide(settings: Settings) -> Head | Worker:
 
 def is_worker(settings: Settings) -> bool:
     """An explicit RAY_WORKER, else what the platform says, else the head."""
+    if settings.ray_address is not None:
+        return False
     if settings.ray_worker is not None:
         return settings.ray_worker
     return settings.platform.is_head is False
@@ -64,7 +66,8 @@ def is_worker(settings: Settings) -> bool:
 def undecided(settings: Settings) -> Fault | None:
     """The fault if the platform may have several nodes and says nothing of this node's role."""
     platform = settings.platform
-    known = settings.ray_worker is not None or platform.is_head is not None
+    given = settings.ray_worker is not None or settings.ray_address is not None
+    known = given or platform.is_head is not None
     alone = platform.nodes == 1 or settings.expected_workers == 0
     return None if known or alone else platform.undecided
 
@@ -101,7 +104,10 @@ def sources(settings: Settings) -> dict[str, str]:
     """Fact to the variable that decided it, or "default". Unknown facts are left out."""
     head = head_address(settings)
     facts = {
-        "role": settings.variable("ray_worker") or settings.platform.role_source or DEFAULT,
+        "role": settings.variable("ray_address")
+        or settings.variable("ray_worker")
+        or settings.platform.role_source
+        or DEFAULT,
         "head_address": head.source if head else None,
         "node_name": _source(settings, "node_name", "node_name"),
         "recipe": _source(settings, "recipe"),
@@ -124,6 +130,8 @@ def _source(settings: Settings, setting: str, fact: str | None = None) -> str:
 
 
 def _why(settings: Settings) -> str:
+    if settings.ray_address is not None:
+        return f"ROLLCALL_RAY_ADDRESS={settings.ray_address}"
     if settings.ray_worker is not None:
         return f"RAY_WORKER={int(settings.ray_worker)}"
     if settings.platform.role_source is None:
@@ -194,9 +202,35 @@ def _worker_faults(settings: Settings) -> Iterator[Fault]:
         )
 
 
+def _supervisor_faults(settings: Settings) -> Iterator[Fault]:
+    """The faults of a node beside an existing Ray, which has workers and does not count them."""
+    platform = settings.platform
+    if settings.ray_worker is True or (settings.ray_worker is None and platform.is_head is False):
+        said = "RAY_WORKER=1" if settings.ray_worker else _said_by_platform(settings)
+        yield Fault(
+            "ROLLCALL_RAY_ADDRESS",
+            settings.ray_address,
+            f"contradicts {said}, which makes this node a worker: Ray has its workers already",
+            "start Rollcall once, beside Ray's head or in any pod that reaches its dashboard",
+        )
+    if settings.expected_workers is None:
+        yield Fault(
+            "EXPECTED_WORKERS",
+            None,
+            "is not set, and Ray does not say how many nodes will join",
+            "set EXPECTED_WORKERS to the number of Ray's nodes besides its head",
+        )
+
+
 def _head_faults(settings: Settings) -> Iterator[Fault]:
     expected, platform = expected_workers(settings), settings.platform
-    by_platform = settings.ray_worker is None and platform.is_head is not None
+    if settings.ray_address is not None:
+        yield from _supervisor_faults(settings)
+    by_platform = (
+        settings.ray_worker is None
+        and settings.ray_address is None
+        and platform.is_head is not None
+    )
     if by_platform and settings.expected_workers is None and platform.nodes is None:
         yield Fault(
             "EXPECTED_WORKERS",

@@ -59,10 +59,18 @@ class Settings:
         shown="from `HEAD_POD_ID` or the platform",
         replaces=("head_address", "node_host"),
     )
+    ray_address: str | None = variable(
+        "ROLLCALL_RAY_ADDRESS",
+        parse.ray_dashboard,
+        "The dashboard of a Ray cluster that exists already, as in `http://HOST:8265`: this node "
+        "supervises the job there and starts no Ray.",
+        replaces=("is_main",),
+    )
     expected_workers: int | None = variable(
         "EXPECTED_WORKERS",
         parse.whole_number(0, 100_000),
-        "How many workers the head waits for; 0 is a cluster of one node.",
+        "How many workers the head waits for; 0 is a cluster of one node. With "
+        "`ROLLCALL_RAY_ADDRESS`: nodes of Ray besides its head.",
         shown="1, or the platform's size − 1",
         replaces=("nodes",),
     )

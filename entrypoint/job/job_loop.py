@@ -55,7 +55,7 @@ class JobLoop:
         self.run.control.phase = WAITING
         match self.run.inbox.take(timeout=IDLE_SECONDS):
             case RayEnded():
-                self.run.journal.record("ray", "Ray on the head ended: restarting it on all nodes")
+                self.run.journal.record("ray", f"Ray on the head ended: {self.cluster.remedy}")
                 restart_ray(self.run, self.cluster)
             case WorkerLeaves():
                 self.run.control.release_leaving()

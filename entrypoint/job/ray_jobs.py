@@ -19,7 +19,7 @@ import httpx
 from entrypoint.job import job_log
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
-from entrypoint.net.http import direct
+from entrypoint.net.http import bearer, direct, or_not_yet
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class JobClient:
         """
         self._dashboard = dashboard
         self._ray_dir = ray_dir
-        self._secrets = frozenset({token, *secrets})
+        self._secrets = frozenset({token, *secrets} - {""})
         self._http = httpx.Client(
             base_url=f"{dashboard}/api/jobs/",
-            headers={"Authorization": f"Bearer {token}"},
+            headers=bearer(token),
             timeout=30,
             transport=direct(),
         )
@@ -121,18 +121,14 @@ class JobClient:
 
     def info(self, submission_id: str) -> JobInfo:
         """Return the submission's status. Raises NotYetError if Ray does not answer."""
-        try:
-            answer = self._http.get(submission_id)
-            answer.raise_for_status()
-            row = answer.json()
+        with or_not_yet():
+            row = self._http.get(submission_id).raise_for_status().json()
             return JobInfo(
                 status=row["status"],
                 message=row.get("message") or "",
                 error_type=row.get("error_type"),
                 driver_exit_code=row.get("driver_exit_code"),
             )
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            raise wait.NotYetError(f"{error or type(error).__name__}") from None
 
     def stop(self, submission_id: str) -> None:
         """Have Ray send SIGTERM to the driver, and SIGKILL after RAY_JOB_STOP_WAIT_TIME_S."""
@@ -174,9 +170,12 @@ class JobClient:
 
     def _copy(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
         try:
-            job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
+            self._follow_output(submission_id, copy, over)
         except Exception:  # the job continues, and its end must be noticed
             log.exception("the job's log is not copied any more")
+
+    def _follow_output(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
+        job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
 
     def _over(self, submission_id: str) -> bool:
         try:

@@ -44,8 +44,11 @@ class StorageLostError(Exception):
 class Cluster(Protocol):
     """What the supervisor asks of the head's Ray."""
 
+    remedy: str
+    """What is done about a Ray that has ended, in words."""
+
     def alive(self) -> set[str]:
-        """Addresses of the living nodes. Raises NotYetError while Ray cannot say."""
+        """Addresses or ids of the living nodes. Raises NotYetError while Ray cannot say."""
         ...
 
     def ended(self) -> bool:
@@ -53,7 +56,7 @@ class Cluster(Protocol):
         ...
 
     def revive(self) -> None:
-        """Restart the head's Ray."""
+        """Restart the head's Ray, or wait until it is there again."""
         ...
 
 
@@ -239,7 +242,7 @@ class Rendezvous:
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()
         if self.cluster.ended():
-            self.run.journal.record("ray", "Ray on the head ended: restarting it on all nodes")
+            self.run.journal.record("ray", f"Ray on the head ended: {self.cluster.remedy}")
             self._restart_ray()
         state = self.run.control.roll()
         there = len(state.present)
@@ -277,7 +280,7 @@ class Rendezvous:
         if waited < NODE_TIMEOUTS * self.run.settings.node_timeout:
             return
         self._unseen_since = None
-        self.run.journal.record("ray", f"{unseen}, for {waited:.0f} s: restarting Ray on all nodes")
+        self.run.journal.record("ray", f"{unseen}, for {waited:.0f} s: {self.cluster.remedy}")
         self._restart_ray()
 
     def _restart_ray(self) -> None:

@@ -25,7 +25,7 @@ from entrypoint.job.rendezvous import (
 from entrypoint.job.run_context import RunContext
 from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
-from entrypoint.processes.inbox import RayFailedError
+from entrypoint.processes.inbox import RayFailedError, UnfitRayError
 from entrypoint.run import errors
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class Outcome:
                 code = ExitCode.USAGE
             case RayFailedError():
                 code = ExitCode.RETRY
+            case UnfitRayError():
+                code = error.exit_code
             case OSError():  # such as a run directory that cannot take the journal
                 return cls("failed", errors.exit_code(error, run_dir), errors.describe(error))
             case _:

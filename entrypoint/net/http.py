@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import httpx
 
 from entrypoint.net.wait import NotYetError
@@ -16,6 +19,20 @@ def direct() -> httpx.HTTPTransport:
     Variables of TLS, such as SSL_CERT_FILE, stay in force.
     """
     return httpx.HTTPTransport()
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that carries a token; none if the token is empty."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@contextmanager
+def or_not_yet(begin: str = "") -> Iterator[None]:
+    """Raises NotYetError, whose words begin with `begin`, for no answer or an unfit one."""
+    try:
+        yield
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise NotYetError(f"{begin}{str(error) or type(error).__name__}") from None
 
 
 def status_of(url: str, *, timeout: float = 3.0) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from functools import partial
 
 from contract import lease as contract_lease
@@ -21,7 +22,6 @@ from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import resume_check
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
-from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
@@ -30,6 +30,7 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets
 from entrypoint.node import ray_node
+from entrypoint.node.existing_ray import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
@@ -101,9 +102,13 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
     began = time.monotonic()
     token = run_token.for_head(settings)
-    cluster = HeadRay(settings, me, token, inbox)
     skipped = differences.skipped_checks(settings)
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
+    cluster = (
+        ExistingRay(settings, journal, registry, inbox)
+        if settings.ray_address
+        else HeadRay(settings, me, token, inbox)
+    )
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
     queue = JobQueue(settings, journal, inbox) if settings.waits_for_jobs else None
@@ -118,10 +123,10 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         return ExitCode.UNFIT
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
-    env = ray_node.environment(settings, token)
+    env = cluster.environment()
     tell = partial(journal.record, "service")
     with (
-        run_token.shown_to_shells(token),
+        nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
         FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
         cluster,
@@ -136,9 +141,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             collective = CollectiveCheck(run.settings, ray, env)
             rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
             rendezvous.present = present
-            jobs = JobClient(cluster.dashboard, token, settings.ray_dir, run.settings.secrets)
             try:
-                return Supervisor(run, rendezvous, jobs).supervise()
+                return Supervisor(run, rendezvous, cluster.jobs(run.settings)).supervise()
             finally:
                 present = rendezvous.present
 
@@ -171,6 +175,12 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
 
 
 def _start_sentence(settings: Settings, role: Head) -> str:
+    if settings.ray_address:
+        nodes = "node" if role.expected_workers == 1 else "nodes"
+        return (
+            f"this node supervises in the Ray cluster at {settings.ray_address}; it waits for "
+            f"{role.expected_workers} {nodes} besides Ray's head"
+        )
     jobs = " and for jobs (rollcall submit)" if settings.waits_for_jobs else ""
     if role.expected_workers == 0:
         waits = "; it waits for jobs (rollcall submit)" if settings.waits_for_jobs else ""

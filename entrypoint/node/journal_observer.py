@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
 from entrypoint.run.journal import Journal
+
+
+class Ray(Protocol):
+    """What the observer asks of the head's Ray."""
+
+    def mark_dead(self, name: str, why: str) -> bool:
+        """Have Ray mark its nodes of this name dead. Returns whether there were any."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +24,7 @@ class JournalObserver:
 
     journal: Journal
     inbox: Inbox
-    ray: HeadRay
+    ray: Ray
 
     def checked_in(self, info: NodeInfo) -> None:
         verb = "has joined Ray" if info.joined else "checked in"

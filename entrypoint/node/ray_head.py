@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import httpx
-
 from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
+from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net import wait
-from entrypoint.net.http import direct
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import RayNode
+from entrypoint.node.ray_state import alive_nodes
 from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
-
-MOST_NODES = 10_000
-"""The most nodes that Ray's dashboard returns in one answer; its default is 100."""
 
 
 @dataclass(slots=True)
@@ -33,12 +29,21 @@ class HeadRay:
     me: NodeInfo
     token: str
     inbox: Inbox
+    remedy: str = "restarting Ray on all nodes"
     _node: RayNode | None = None
     _failure: RayFailedError | None = None
 
     @property
     def dashboard(self) -> str:
         return f"http://{host_port(self.me.address, self.settings.dashboard_port)}"
+
+    def jobs(self, settings: Settings) -> JobClient:
+        """Ray's jobs, for a run with these settings."""
+        return JobClient(self.dashboard, self.token, settings.ray_dir, settings.secrets)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of services beside the job."""
+        return ray_node.environment(self.settings, self.token)
 
     def __enter__(self) -> HeadRay:
         """Start Ray. `wait_ready` raises if that fails, when workers can be told of it."""
@@ -113,29 +118,3 @@ def _warn(declaring: process.Process, why: str) -> None:
     except OSError as error:  # of its log
         last_words = str(error)
     log.warning("Ray is not told that %s: %s", why, last_words)
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """A node that Ray lists as alive."""
-
-    id: str
-    name: str
-    address: str
-
-
-def alive_nodes(dashboard: str, token: str) -> list[Alive]:
-    """Return the nodes that Ray lists as alive. Raises NotYetError if Ray does not answer."""
-    alive = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
-    try:
-        with httpx.Client(transport=direct(), timeout=10) as http:
-            answer = http.get(
-                f"{dashboard}/api/v0/nodes",
-                params={**alive, "limit": MOST_NODES},
-                headers={"Authorization": f"Bearer {token}"},
-            )
-        answer.raise_for_status()
-        rows = answer.json()["data"]["result"]["result"]
-        return [Alive(row["node_id"], row["node_name"], row["node_ip"]) for row in rows]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise wait.NotYetError(f"Ray's dashboard: {error or type(error).__name__}") from None

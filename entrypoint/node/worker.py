@@ -18,7 +18,7 @@ from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenErr
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Sourced, head_address
-from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.machine.inventory import collective_variables, inventory, versions
@@ -26,6 +26,7 @@ from entrypoint.net import sockets, wait
 from entrypoint.node import ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.ray_node import RayNode
+from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
 from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import (
@@ -91,11 +92,6 @@ def _head(settings: Settings) -> Sourced:
     head = head_address(settings)
     assert head is not None  # decide() makes no worker without one
     return head
-
-
-def examined_whole(settings: Settings) -> bool:
-    """Return whether a worker that starts has passed every preflight check."""
-    return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
 
 
 class _OverError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.preflight import (
@@ -33,6 +34,17 @@ CHECKS: tuple[Check, ...] = (
     *fabric.CHECKS,
 )
 
+OF_SUPERVISOR = frozenset(
+    {
+        CheckName.HOST_RUN_DIR,
+        CheckName.HOST_RUN_DIR_SPEED,
+        CheckName.HOST_CLOCK,
+        CheckName.HOST_NOFILE,
+        CheckName.VERSIONS_RAY,
+    }
+)
+"""Checks of a node that supervises an existing Ray and holds no part of the job."""
+
 
 def run_checks(
     role: Head | Worker,
@@ -47,17 +59,31 @@ def run_checks(
     """
     if settings.preflight is PreflightMode.OFF:
         return Report(PreflightMode.OFF)
-    context, skip = Context(role, settings, running_pid=running_pid), settings.preflight_skip
+    context = Context(role, settings, running_pid=running_pid)
     results: dict[str, Result] = {
-        check.name: Result(check.name, Verdict.SKIP, "left out by ROLLCALL_PREFLIGHT_SKIP", "", 0.0)
+        check.name: Result(check.name, Verdict.SKIP, why, "", 0.0)
         for check in checks
-        if check.name in skip
+        if (why := _left_out(check.name, settings))
     }
     for loads in (False, True):
         wave = [check for check in checks if check.loads is loads and check.name not in results]
         results |= _at_once(wave, context)
     ordered = [results[check.name] for check in checks]
     return Report(settings.preflight, ordered, {check.name: check.exit_code for check in checks})
+
+
+def examined_whole(settings: Settings) -> bool:
+    """Return whether a node that starts has passed every preflight check."""
+    return settings.preflight is PreflightMode.STRICT and not settings.preflight_skip
+
+
+def _left_out(name: str, settings: Settings) -> str:
+    """Why this node does not run a check; "" if it does."""
+    if name in settings.preflight_skip:
+        return "left out by ROLLCALL_PREFLIGHT_SKIP"
+    if settings.ray_address is not None and name not in OF_SUPERVISOR:
+        return "not of this node: each node of Ray is examined (ROLLCALL_RAY_ADDRESS)"
+    return ""
 
 
 def _at_once(checks: Sequence[Check], context: Context) -> dict[str, Result]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from contract.exit_codes import ExitCode
+
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
@@ -27,6 +29,14 @@ class RayEnded:
 
 class RayFailedError(Exception):
     """Ray did not start or died; the sentence, of one line, ends with its last words."""
+
+
+class UnfitRayError(Exception):
+    """A Ray that this node did not start cannot run the job, or does not let this node in."""
+
+    def __init__(self, sentence: str, exit_code: ExitCode = ExitCode.UNFIT) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)

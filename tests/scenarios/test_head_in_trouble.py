@@ -21,6 +21,7 @@ from entrypoint.job.failures.policy import Replace
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.node import ray_head
 from entrypoint.node.ray_head import HeadRay
+from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import Inbox, RayEnded, StopAsked
 from tests.support.control import TOKEN
 from tests.support.waiting import eventually
@@ -64,7 +65,7 @@ def test_ray_that_ends_between_two_attempts_is_started_anew_and_costs_no_other(
     assert world.lives().name == "finished"
     assert world.revived == 1
     assert len(world.jobs.submitted) == 2
-    assert world.sentences("ray") == ["Ray on the head ended: restarting it on all nodes"]
+    assert world.sentences("ray") == ["Ray on the head ended: restarting Ray on all nodes"]
 
 
 def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_ray_is_started_anew_also_where_a_worker_is_sent_away(tmp_path: Path) ->
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadRay:
     """Whose Ray knows a node of the name a."""
-    known = [ray_head.Alive("01ab", "a", "127.0.0.3")]
+    known = [Alive("01ab", "a", "127.0.0.3")]
     monkeypatch.setattr(ray_head, "alive_nodes", lambda dashboard, token: known)
     settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RECIPE": "command"})
     me = NodeInfo(node="head", address="127.0.0.2", versions={}, inventory={"gpus": 0})

@@ -12,7 +12,7 @@ import pytest
 
 from entrypoint.net import wait
 from entrypoint.net.http import status_of
-from entrypoint.node.ray_head import alive_nodes
+from entrypoint.node.ray_state import alive_nodes
 from tests.support.control import Head, node_info
 from tests.support.fake_ray import NEVER, FakeRay, client, submit
 

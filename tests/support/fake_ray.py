@@ -37,10 +37,16 @@ class FakeRay:
         """The names of archives, as often as they were brought."""
         self.stopped: list[str] = []
         self.status = "RUNNING"
+        self.output = ""
+        """What a job has printed."""
+        self.statuses: dict[str | None, str] = {}
+        """Submission → status, as the list of all jobs has it."""
         self.tokens: set[str | None] = set()
         routes = [
             Route("/api/jobs/", self._submit, methods=["POST"]),
+            Route("/api/jobs/", self._list),
             Route("/api/jobs/{id}", self._info),
+            Route("/api/jobs/{id}/logs", self._logs),
             Route("/api/jobs/{id}/stop", self._stop, methods=["POST"]),
             Route("/api/packages/gcs/{name}", self._package, methods=["GET", "PUT"]),
         ]
@@ -84,8 +90,17 @@ class FakeRay:
         row = {"status": self.status, "message": None, "driver_exit_code": code}
         return JSONResponse(row, 404 if request.path_params["id"] == "unknown" else 200)
 
+    async def _list(self, request: Request) -> Response:
+        rows = [{"submission_id": name, "status": to} for name, to in self.statuses.items()]
+        return JSONResponse(rows)
+
+    async def _logs(self, request: Request) -> Response:
+        return JSONResponse({"logs": self.output})
+
     async def _stop(self, request: Request) -> Response:
         self.stopped.append(request.path_params["id"])
+        if self.stopped[-1] in self.statuses:
+            self.statuses[self.stopped[-1]] = "STOPPED"
         return JSONResponse({"stopped": True})
 
 

@@ -45,6 +45,8 @@ def soon(check: Callable[[], bool]) -> None:
 class JobHead:
     """A `Cluster` whose Ray does nothing. `acts`: what a job does, by its first word."""
 
+    remedy = "restarting Ray on all nodes"
+
     def __init__(self, root: Path, port: int = 0, **acts: Act) -> None:
         self.root = root
         self.run = RunFiles(root)

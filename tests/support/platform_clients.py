@@ -75,8 +75,19 @@ def chart(directory: Path, values: dict[str, Any]) -> Any:
     return manifests
 
 
+def kuberay(file: Path) -> Any:
+    """The manifests, each of Kubernetes' own kinds validated, and the pods of a RayCluster."""
+    import kubernetes_validate
+
+    manifests = list(yaml.safe_load_all(file.read_text()))
+    for manifest in manifests:
+        for kind in of_kubernetes(manifest):
+            kubernetes_validate.validate(kind, "1.32", strict=True)
+    return [manifest["kind"] for manifest in manifests]
+
+
 def of_kubernetes(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The manifest, or what of Kubernetes' own kinds a JobSet or a LeaderWorkerSet holds."""
+    """The manifest, or what of Kubernetes' own kinds a kind of others holds."""
     named = {"metadata": {"name": "first"}}
     if manifest["kind"] == "JobSet":
         jobs = [job["template"] for job in manifest["spec"]["replicatedJobs"]]
@@ -84,6 +95,10 @@ def of_kubernetes(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     if manifest["kind"] == "LeaderWorkerSet":
         pod = manifest["spec"]["leaderWorkerTemplate"]["workerTemplate"]
         return [{"apiVersion": "v1", "kind": "PodTemplate", **named, "template": pod}]
+    if manifest["kind"] == "RayCluster":
+        groups = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]
+        template = {"apiVersion": "v1", "kind": "PodTemplate", **named}
+        return [{**template, "template": group["template"]} for group in groups]
     if manifest["kind"] == "Secret":
         assert len(base64.b64decode(manifest["data"]["token"])) >= 16
     return [manifest]
@@ -95,6 +110,7 @@ if __name__ == "__main__":
         "skypilot": skypilot,
         "aws-batch": aws_batch,
         "chart": chart,
+        "kuberay": kuberay,
     }
     what, path, *more = sys.argv[1:]
     print(json.dumps(readers[what](Path(path), *map(json.loads, more)), default=str))

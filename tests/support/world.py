@@ -100,6 +100,8 @@ class Observer(Recorder):
 class World:
     """A head on loopback with everything but Ray; Ray's nodes are a set of addresses."""
 
+    remedy = "restarting Ray on all nodes"
+
     def __init__(self, root: Path, *acts: Act, workers: int = 0, minimum: int = 0, **env: str):
         self.run = RunFiles(root)
         own = f"/tmp/rollcall-world-{os.getpid()}"  # in the mark: others run tests beside this one

@@ -78,10 +78,16 @@ def named_pod(environ: Mapping[str, str]) -> Facts | None:
 
 
 def kuberay_pod(environ: Mapping[str, str]) -> Facts | None:
-    """KubeRay starts Ray in its pods. A second Ray beside it would be a second cluster."""
+    """KubeRay starts Ray in its pods. A second Ray beside it would be a second cluster.
+
+    ROLLCALL_RAY_ADDRESS takes the place of this fault.
+    """
     mark = first_given(environ, ("KUBERAY_GEN_RAY_START_CMD",))
     if mark is None:
         return None
-    remedy = "run the image as a LeaderWorkerSet or a JobSet, or set RAY_WORKER on all pods"
+    remedy = (
+        "set ROLLCALL_RAY_ADDRESS to Ray's dashboard, in one pod only "
+        "(compose/kubernetes/kuberay.yaml); or run the image as a LeaderWorkerSet or a JobSet"
+    )
     fault = Fault(mark, shown(environ[mark]), "shows that KubeRay starts Ray in this pod", remedy)
     return Facts(name="kuberay", faults={"is_main": fault})

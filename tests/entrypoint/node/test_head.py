@@ -23,9 +23,11 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.node import head, ray_node
+from entrypoint.node.existing_ray import ExistingRay
 from entrypoint.node.ray_head import HeadRay
-from entrypoint.processes.inbox import Inbox, StopAsked
+from entrypoint.processes.inbox import Inbox, StopAsked, UnfitRayError
 from entrypoint.run import lease
+from entrypoint.run import token as run_token
 from entrypoint.run.journal import Journal
 from tests.support.control import answers
 from tests.support.waiting import eventually
@@ -190,6 +192,29 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     of_jobs = sorted(["job-submitted", "job-started", "job-ended"] * 2)
     assert (kinds[0], kinds[-1], sorted(kinds[1:-1])) == ("start", "outcome", of_jobs)
     assert json.loads((run.jobs / "job-1" / "result.json").read_text())["outcome"] == "finished"
+
+
+def test_a_node_beside_an_existing_ray_says_so_and_shows_its_token_to_no_shell(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    def refuse(ray: ExistingRay) -> None:
+        raise UnfitRayError("Ray is 2.54.0", ExitCode.UNFIT)
+
+    shown: list[str] = []
+    monkeypatch.setattr(run_token, "show_to_shells", shown.append)
+    monkeypatch.setattr(ExistingRay, "wait_ready", refuse)
+    there = {"ROLLCALL_RAY_ADDRESS": "http://ray-head:8265", "EXPECTED_WORKERS": "2"}
+    environ = variables(run, free_port) | there
+    del environ["ROLLCALL_RAY_TEMP_DIR"]
+    settings = read_settings(environ, ["true"])
+    assert head.serve(settings, Head(2, 2, "a test"), (), Inbox()) == ExitCode.UNFIT
+    assert shown == []
+    start, outcome = (event["sentence"] for event in read_events(run.journal))
+    assert start == (
+        "this node supervises in the Ray cluster at http://ray-head:8265; it waits for 2 nodes "
+        "besides Ray's head"
+    )
+    assert outcome == "Ray is 2.54.0"
 
 
 @pytest.mark.usefixtures("idle_ray")

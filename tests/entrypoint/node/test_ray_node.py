@@ -13,7 +13,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
-from entrypoint.node.ray_head import Alive, alive_nodes
+from entrypoint.node.ray_state import Alive, alive_nodes
 from entrypoint.processes.fork_server import shim
 from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import beside_interpreter

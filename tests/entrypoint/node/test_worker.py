@@ -11,6 +11,7 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.net import wait
 from entrypoint.node import worker
+from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
 from entrypoint.processes.inbox import (
     HeadLost,
@@ -47,7 +48,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
 def test_only_a_strict_preflight_of_all_checks_vouches_for_a_worker(
     environ: dict[str, str], whole: bool
 ) -> None:
-    assert worker.examined_whole(read_settings(environ)) is whole
+    assert examined_whole(read_settings(environ)) is whole
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70), ("stopped", 143)])

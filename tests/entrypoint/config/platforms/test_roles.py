@@ -106,7 +106,7 @@ def test_an_explicit_role_beats_the_platform(cluster: Recorded) -> None:
             platforms.VOLCANO_WORKERS | {"VC_TASK_INDEX": "0", "HOSTNAME": "train-other-0"},
             ("VC_TASK_INDEX", "ROLLCALL_HEAD_ADDRESS"),
         ),
-        ({"KUBERAY_GEN_RAY_START_CMD": "ray start --head"}, ("KubeRay", "LeaderWorkerSet")),
+        ({"KUBERAY_GEN_RAY_START_CMD": "ray start --head"}, ("KubeRay", "ROLLCALL_RAY_ADDRESS")),
         (platforms.AWS_BATCH, ("AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX")),
         (
             {"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_NUM_NODES": "2"},
