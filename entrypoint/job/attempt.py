@@ -266,6 +266,8 @@ class Attempt:
         if drivers := process.find_ours_or_orphaned(mark, ROLLCALL_ATTEMPT=number):
             process.kill(drivers)
         else:
+            if self.run.settings.ray_address:  # it runs there: Ray asks it first, and kills it then
+                self._killed_at += self.run.settings.grace_seconds
             self.jobs.stop(self.plan.submission)
 
     def _record_stop(self, sentence: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError
-from entrypoint.job import supervisor
+from entrypoint.job import attempt, supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.command import AnyCommand
 from entrypoint.job.supervisor import Outcome
@@ -186,6 +187,30 @@ def test_a_hung_job_is_killed_after_every_node_has_kept_its_stacks(
     assert world.sentences("decision")[0].startswith("the job made no progress")
     (stop,) = world.sentences("stop")
     assert "stacks-attempt-1.txt" in stop
+
+
+def test_a_hung_job_in_an_existing_ray_has_rays_own_time_to_end_before_ray_counts_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "LATE_SECONDS", 0.3)
+
+    def hangs(world: World) -> JobInfo:
+        assert world.jobs.stopped.wait(20)
+        time.sleep(1.5)  # Ray waits for ROLLCALL_GRACE_SECONDS before SIGKILL
+        return STOPPED
+
+    world = World(
+        tmp_path,
+        hangs,
+        ends(FINISHED),
+        ROLLCALL_HANG_TIMEOUT="1s",
+        ROLLCALL_GRACE_SECONDS="10",
+    )
+    world.context.settings = replace(world.settings, ray_address="http://127.0.0.1:9")
+    world.run.logs.mkdir()
+    assert world.lives().name == "finished"
+    assert world.sentences("failure")[0].startswith("hang: ")
+    assert world.revived == 0  # Ray answers: it is not restarted
 
 
 def test_a_job_that_does_not_go_on_from_its_checkpoint_is_named_and_stopped(
