@@ -42,7 +42,8 @@ KEYS = (
     "faults",
 )
 NODES_UNKNOWN = (
-    "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are first asked when the run starts"
+    "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
+    "--gpus 8 plans for as many on each"
 )
 
 
@@ -65,7 +66,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
         return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
-    if settings.ray_address and other == LIKE_THIS_ONE:
+    if settings.ray_address and settings.num_gpus is None:
         return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
     placed = recipe.placed(settings, _nodes(settings, decided, other))
     return _row(

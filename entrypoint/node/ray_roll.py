@@ -102,6 +102,7 @@ class RayRoll:
         self.registry.me = replace(
             me,
             address=head.address,
+            versions=info.versions,  # the model of its GPUs is among them
             inventory=info.inventory,
             resources=info.resources,
             warnings=(*me.warnings, *info.warnings),
