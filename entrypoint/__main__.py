@@ -41,6 +41,8 @@ def _run() -> int:
             os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
         case "prepare":
             os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
+        case "serve-retriever":
+            os.execv(sys.executable, programs.program("env.retrieval.server", *call.arguments))
         case "demo":
             from entrypoint.commands import demo
 

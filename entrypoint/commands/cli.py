@@ -22,7 +22,8 @@ COMMANDS: Mapping[str, str] = {
     "logs": "the end of every log of the run; logs [--follow] NODE or JOB",
     "report": "the flight record of a run: report RUN [--json] [--html FILE]",
     "stop": "ask the head to save and to stop; stop JOB ends one job",
-    "prepare": "make the data and the model of a task: prepare arithmetic --out DIR",
+    "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
+    "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
 
@@ -75,7 +76,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return Invocation("help")
     if first == "up":
         return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
-    if first in ("prepare", "demo", "report", *REMOTE):
+    if first in ("prepare", "serve-retriever", "demo", "report", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
     if first == "plan":

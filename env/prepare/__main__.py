@@ -1,4 +1,4 @@
-"""`python -m env.prepare arithmetic|gsm8k --out DIR`: prompts, warm-up texts and a tiny model."""
+"""`rollcall prepare TASK --out DIR`: prompts with a tiny model, or the index of a retriever."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from env.arguments import Parser, positive
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
+from env.prepare.index import add_index
 from env.prepare.model import ARCHITECTURES, TinyModel, write_model
 from env.prepare.output import PrepareError, prepare
 from env.rows import PromptError
@@ -27,8 +28,7 @@ SHAPES = {
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
-        recipe, make = arguments.plan(arguments)
-        made = prepare(arguments.out, recipe, make, force=arguments.force)
+        made = arguments.run(arguments)
     except (PrepareError, PromptError) as error:
         print(f"prepare: {error}", file=sys.stderr)
         return os.EX_USAGE
@@ -38,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 Plan = tuple[Mapping[str, Any], Callable[[Path], None]]
 """What identifies the output, and the function that writes it."""
+
+
+def _prepare(arguments: argparse.Namespace) -> bool:
+    recipe, make = arguments.plan(arguments)
+    return prepare(arguments.out, recipe, make, force=arguments.force)
 
 
 def _plan_arithmetic(arguments: argparse.Namespace) -> Plan:
@@ -85,6 +90,7 @@ def _parser() -> Parser:
     option("--source", type=Path, required=True, help="directory of the data set")
     option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
     option("--max-samples", type=positive, help="problems of each split; without it all")
+    add_index(tasks)
     return parser
 
 
@@ -97,7 +103,7 @@ def _task(tasks: Any, name: str, summary: str, plan: Callable[..., Plan]) -> Cal
         description=summary,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.set_defaults(plan=plan)
+    parser.set_defaults(run=_prepare, plan=plan)
     option = parser.add_argument
     option("--out", type=Path, required=True, help="directory to fill")
     option("--force", action="store_true", help="make it again whatever is there")

@@ -1,0 +1,118 @@
+"""Passages over HTTP: patient with outages, and an outage is never an empty result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+
+import httpx
+
+from env.http import OutageError, RejectedError, check_url, new_client, patience, post_json
+from env.retrieval.protocol import AnswerError, query_fault, read_answer, write_request
+from env.retrieval.types import Document
+
+
+class SearchStatus(StrEnum):
+    OK = "ok"
+    """The server has searched; no documents means that nothing fits."""
+    REFUSED = "refused"
+    """The query cannot be searched for, for example because it is empty; `error` says why."""
+    UNREACHABLE = "unreachable"
+    """No usable answer before the deadline. Nobody knows what would have been found."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    status: SearchStatus
+    documents: tuple[Document, ...] = ()
+    """The best first."""
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is SearchStatus.OK
+
+
+class Retriever:
+    """Asks the retrieval server at `url`, such as http://127.0.0.1:8000/retrieve.
+
+    `timeout` is for one try, and doubles after each that was too short; `deadline` is for all tries
+    of one search; both in seconds. One retriever belongs to one event loop.
+    """
+
+    def __init__(
+        self, url: str, *, topk: int = 3, timeout: float = 30.0, deadline: float = 600.0
+    ) -> None:
+        """Raises ValueError for an address that is none."""
+        check_url(url, "http://127.0.0.1:8000/retrieve")
+        if topk < 1:
+            raise ValueError(f"topk is {topk}; wanted is 1 or more")
+        self._url, self._topk = url, topk
+        self._timeout, self._deadline = timeout, deadline
+        self._client = new_client()
+
+    async def __aenter__(self) -> Retriever:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def search(self, queries: Sequence[str]) -> list[SearchResult]:
+        """One result for each query, in order. Raises nothing for bad queries or for outages."""
+        faults = [query_fault(query) for query in queries]
+        right = [query for query, fault in zip(queries, faults, strict=True) if not fault]
+        found = iter(await self._search(right) if right else [])
+        return [
+            SearchResult(SearchStatus.REFUSED, error=fault) if fault else next(found)
+            for fault in faults
+        ]
+
+    async def _search(self, queries: Sequence[str]) -> list[SearchResult]:
+        begun, tries, longest = time.monotonic(), 0, self._timeout
+        try:
+            async for attempt in patience(self._deadline):
+                with attempt:
+                    tries += 1
+                    left = begun + self._deadline - time.monotonic()
+                    try:
+                        answers = await _ask(
+                            self._client, self._url, queries, self._topk, min(longest, left)
+                        )
+                    except OutageError as fault:
+                        longest *= 2 if fault.slow else 1
+                        raise
+        except OutageError as fault:
+            error = (
+                f"no usable answer for {time.monotonic() - begun:.0f} s ({tries} tries, deadline "
+                f"{self._deadline:.0f} s); last: {fault}"
+            )
+            return [SearchResult(SearchStatus.UNREACHABLE, error=error)] * len(queries)
+        except RejectedError as fault:
+            return [SearchResult(SearchStatus.REFUSED, error=str(fault))] * len(queries)
+        return [
+            SearchResult(SearchStatus.REFUSED, error=answer)
+            if isinstance(answer, str)
+            else SearchResult(SearchStatus.OK, answer)
+            for answer in answers
+        ]
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, queries: Sequence[str], topk: int, timeout: float
+) -> list[tuple[Document, ...] | str]:
+    answer = await post_json(client, url, write_request(queries, topk), timeout)
+    try:
+        return read_answer(answer, len(queries))
+    except AnswerError as error:
+        raise OutageError(url, f"an unusable answer: {error}") from error

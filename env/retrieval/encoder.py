@@ -1,0 +1,133 @@
+"""Texts to vectors of length 1, by a sentence-embedding model in a directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from env.retrieval.files import IndexFault, checksum
+
+POOLINGS = ("mean", "cls")
+MAX_TOKENS = 256
+PREFIXES = {
+    "e5": ("query: ", "passage: "),
+    "bge": ("Represent this sentence for searching relevant passages: ", ""),
+}
+"""What these models were trained with before a query and before a passage, as in Search-R1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSettings:
+    model: str
+    """A directory in Hugging Face's layout."""
+    pooling: str
+    query_prefix: str
+    passage_prefix: str
+    max_tokens: int = MAX_TOKENS
+    weights: str = ""
+    """Checksum of the model's weights."""
+
+
+def settings_of(
+    model: Path, *, pooling: str | None, query_prefix: str | None, passage_prefix: str | None
+) -> EncoderSettings:
+    """With what `model` says where nothing is given. Raises IndexFault."""
+    of_query, of_passage = _prefixes(model.resolve())
+    return EncoderSettings(
+        model=str(model.resolve()),
+        pooling=pooling or _pooling(model),
+        query_prefix=of_query if query_prefix is None else query_prefix,
+        passage_prefix=of_passage if passage_prefix is None else passage_prefix,
+        weights=weights_checksum(model),
+    )
+
+
+def weights_checksum(model: Path) -> str:
+    """Raises IndexFault if the directory holds no weights."""
+    files = sorted(model.glob("*.safetensors")) or sorted(model.glob("pytorch_model*.bin"))
+    if not (model / "config.json").is_file() or not files:
+        raise IndexFault(
+            f"--model {model}: no model there; wanted is a directory with config.json, a tokenizer "
+            "and model.safetensors, such as `hf download intfloat/e5-base-v2 --local-dir DIR` makes"
+        )
+    return xxhash.xxh3_128_hexdigest("".join(map(checksum, files)).encode())
+
+
+class Encoder:
+    def __init__(self, settings: EncoderSettings) -> None:
+        """Raises IndexFault."""
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+        from transformers.utils import logging as transformers_logging
+
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        transformers_logging.disable_progress_bar()
+        self._settings = settings
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        kind = torch.float16 if self._device == "cuda" else torch.float32
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(settings.model, local_files_only=True)
+            model = AutoModel.from_pretrained(settings.model, local_files_only=True, dtype=kind)
+        except (OSError, ValueError, KeyError) as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise IndexFault(f"--model {settings.model}: cannot be loaded: {first}") from error
+        self._model: Any = model.to(self._device).eval()
+        self._max_tokens = min(settings.max_tokens, _positions(model))
+
+    @property
+    def width(self) -> int:
+        return int(self._model.config.hidden_size)
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        return self._encode([self._settings.query_prefix + text for text in texts])
+
+    def passages(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        return self._encode([self._settings.passage_prefix + text for text in texts])
+
+    def _encode(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        import torch
+
+        tokens = self._tokenizer(
+            list(texts),
+            max_length=self._max_tokens,
+            padding=True,
+            truncation=True,
+            return_tensors="pt",
+        ).to(self._device)
+        with torch.inference_mode():
+            hidden = self._model(**tokens).last_hidden_state.float()
+            if self._settings.pooling == "cls":
+                pooled = hidden[:, 0]
+            else:
+                mask = tokens["attention_mask"][..., None]
+                pooled = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+            vectors = torch.nn.functional.normalize(pooled, dim=-1)
+        return np.ascontiguousarray(vectors.cpu().numpy(), np.float32)
+
+
+def _prefixes(model: Path) -> tuple[str, str]:
+    """By the name of the directory, or of the model in the hub's cache."""
+    in_cache = [part for part in model.parts if part.startswith("models--")]
+    words = re.split(r"[^a-z0-9]+", (in_cache[-1] if in_cache else model.name).lower())
+    return next((pair for name, pair in PREFIXES.items() if name in words), ("", ""))
+
+
+def _pooling(model: Path) -> str:
+    """As sentence-transformers saved it beside the model; else the mean, as Search-R1 does."""
+    try:
+        saved = json.loads((model / "1_Pooling" / "config.json").read_text())
+    except (OSError, ValueError):
+        return "mean"
+    return "cls" if saved.get("pooling_mode_cls_token") else "mean"
+
+
+def _positions(model: Any) -> int:
+    return int(getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS)
