@@ -18,7 +18,7 @@ class RunFiles:
     def has(self, file: object) -> bool:
         """Return whether the run itself writes this file or directory, or a parent of it."""
         paths = (self.journal, self.metrics, self.progress, self.phase, self.leases, self.peers)
-        own = (*paths, self.kept, self.layouts, self.checkpoints)
+        own = (*paths, self.kept, self.layouts, self.unfit, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -79,6 +79,11 @@ class RunFiles:
     @property
     def leases(self) -> Path:
         return self.root / ".leases"
+
+    @property
+    def unfit(self) -> Path:
+        """Says why the last head did not start, if its checks failed."""
+        return self.root / ".unfit"
 
     @property
     def layouts(self) -> Path:

@@ -79,6 +79,7 @@ def _up(settings: Settings) -> int:
     from entrypoint.preflight.run import run_checks
     from entrypoint.preflight.show import failed_names, show_report
     from entrypoint.processes.inbox import Inbox
+    from entrypoint.run import unfit_head
 
     role = decide(settings)
     is_head = isinstance(role, Head)
@@ -92,14 +93,18 @@ def _up(settings: Settings) -> int:
     inbox.listen_to_signals()
     if settings.preempt_file:
         inbox.listen_to_file(settings.preempt_file)
+    if is_head:
+        unfit_head.forget(settings)
     report = run_checks(role, settings)
     show_report(report, console.log.info)
     if report.exit_code != ExitCode.FINISHED:
         failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
         console.log.error(failed, failed_names(report))
+        reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
         if isinstance(role, Worker):
-            reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
             unfit.report(settings, reasons)
+        else:
+            unfit_head.tell(settings, report.exit_code, "; ".join(reasons))
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))

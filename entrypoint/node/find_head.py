@@ -5,12 +5,14 @@ A name server may be silent while the head moves to another machine, and longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from contract.run_dir import RunFiles
 from entrypoint.net import dns
 from entrypoint.net.wait import NotYetError
-from entrypoint.run import lease
+from entrypoint.run import lease, unfit_head
 
 
 @dataclass(slots=True)
@@ -21,6 +23,7 @@ class HeadLocator:
     known: bool = False
     """The head was found by its name once. Before that, a lease may be an old head's, and a name
     that does not resolve is an error that the user has to see."""
+    _began: float = field(default_factory=time.time)
 
     def find(self) -> str:
         """Return the head's address. Raises NotYetError if it is not known now."""
@@ -37,3 +40,8 @@ class HeadLocator:
             return address in dns.addresses(self.name)
         except NotYetError:
             return lease.address(self.leases) in ("", address)
+
+    def raise_if_unfit(self) -> None:
+        """Raises HeadUnfitError if the head does not start. A head that was found may come back."""
+        if not self.known:
+            unfit_head.check(RunFiles(self.leases.parent), self._began)

@@ -43,6 +43,7 @@ from entrypoint.processes.inbox import (
 from entrypoint.processes.services import Services
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
+from entrypoint.run.unfit_head import HeadUnfitError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
                 memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED
-    except wait.GaveUpError as error:
+    except (wait.GaveUpError, HeadUnfitError) as error:
         log.error("%s", error)
         return ExitCode.UNREACHABLE
     except WrongTokenError as error:
@@ -157,7 +158,9 @@ class _Membership:
         """Run one membership, from the search for the head to the message that ended it."""
         settings, head = self.settings, self.locator.name
         put, over = self.inbox.put, threading.Event()
-        host = self._wait_for(f"the head's name {head}", self.locator.find)
+        host = self._wait_for(
+            f"the head's name {head}", self.locator.find, self.locator.raise_if_unfit
+        )
         info = self._node_info(address_of.worker_address(settings, host))
         client = ControlClient(host, settings.control_port, self.token)
         proof = StorageProof(settings.run_dir)
@@ -166,6 +169,7 @@ class _Membership:
             return client.check_in(replace(self._now(info), storage=proof.show()))
 
         def raise_if_moved() -> None:
+            self.locator.raise_if_unfit()
             if not self.locator.is_at(host):
                 raise _OverError(HeadLost("it is elsewhere now"))
 

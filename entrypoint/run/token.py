@@ -8,14 +8,17 @@ import re
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from contract.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.run import unfit_head
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -60,11 +63,13 @@ def _token_in(path: Path) -> str | None:
 def for_worker(settings: Settings, stop: threading.Event) -> str:
     """The given token, or the head's token, once the run directory has it.
 
-    Raises GaveUpError, whose sentence names both remedies, after ROLLCALL_HEAD_TIMEOUT.
+    Raises GaveUpError, whose sentence names both remedies, after ROLLCALL_HEAD_TIMEOUT, and
+    HeadUnfitError if the head does not start.
     """
     if settings.token is not None:
         return settings.token.reveal()
-    path = RunFiles(settings.run_dir).token
+    run = RunFiles(settings.run_dir)
+    path, head_starts = run.token, partial(unfit_head.check, run, time.time())
 
     def read() -> str:
         try:
@@ -79,7 +84,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
         "the cluster's token, which the head writes to the run directory (share ROLLCALL_RUN_DIR "
         "between all nodes)"
     )
-    return wait.until(what, read, timeout=settings.head_timeout, stop=stop)
+    return wait.until(what, read, timeout=settings.head_timeout, stop=stop, abort=head_starts)
 
 
 def other_than(refused: str, settings: Settings, stop: threading.Event) -> str | None:

@@ -1,0 +1,61 @@
+"""Workers that wait for a head whose preflight fails: the whole programs, on one run directory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contract.run_dir import RunFiles
+
+TOKEN = "correct-horse-battery"
+
+
+def start(run_dir: Path, **more: str) -> subprocess.Popen[str]:
+    given = {"PATH": os.environ["PATH"], "ROLLCALL_RUN_DIR": str(run_dir), **more}
+    return subprocess.Popen(
+        [sys.executable, "-m", "entrypoint", "true"],
+        env=given | {"ROLLCALL_RECIPE": "command"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "waits"),
+    [("", "waiting for the cluster's token"), (TOKEN, "waiting for the head at")],
+)
+def test_a_worker_that_waits_ends_as_soon_as_its_heads_checks_have_failed(
+    tmp_path: Path, closed_port: int, token: str, waits: str
+) -> None:
+    worker = start(
+        tmp_path,
+        RAY_WORKER="1",
+        ROLLCALL_HEAD_ADDRESS="127.0.0.1",
+        ROLLCALL_CONTROL_PORT=str(closed_port),
+        ROLLCALL_PREFLIGHT="off",
+        ROLLCALL_TOKEN=token,
+    )
+    try:
+        assert worker.stdout is not None
+        assert any(waits in line for line in worker.stdout)
+        with socket.create_server(("", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            head = start(tmp_path, ROLLCALL_NODE_NAME="h", ROLLCALL_RAY_PORT=port)
+            said, _ = head.communicate(timeout=60)
+        assert head.returncode == 76, said
+        last, _ = worker.communicate(timeout=20)
+        assert worker.returncode == 69, last
+        (line,) = (line for line in last.splitlines() if "does not start" in line)
+        assert "the head h does not start and has ended with 76: host.ports: " in line
+        assert port in line
+        assert "repair it, and start all nodes again" in line
+        assert not RunFiles(tmp_path).token.exists()
+    finally:
+        worker.kill()
+        worker.wait()
