@@ -16,7 +16,10 @@ POLL_SECONDS = 0.05
 
 
 def timed(site: SlurmSite, script: Path, root: Path, flags: list[str]) -> float:
-    """Seconds from `sbatch` to the first finished step; the job is cancelled afterwards."""
+    """Seconds from `sbatch` to the first finished step. Afterwards the nodes start anew.
+
+    By hand, Ray's processes outlive their step on a node, and hold Ray's ports.
+    """
     run = RunFiles(root)
     env = {"RUNTIME": "none", "VENV": sys.prefix, "SHARED": str(site.root)}
     words = ("sbatch", "--parsable", "--gpus-per-node=0", "--nodes=3", str(script), *flags)
@@ -30,3 +33,4 @@ def timed(site: SlurmSite, script: Path, root: Path, flags: list[str]) -> float:
         return time.monotonic() - began
     finally:
         site.cancel(number)
+        site.reboot()

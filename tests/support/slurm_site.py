@@ -92,6 +92,14 @@ class SlurmSite:
             machine.kill()
             machine.wait(10)
 
+    def reboot(self) -> None:
+        """End all that runs on the nodes, and start them again."""
+        for name in NODES:
+            self.power_off(name)
+        for name in NODES:
+            self.power_on(name)
+        self.until(self._all_idle, "nodes", within=START_SECONDS)
+
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command on the controller's machine, in the directory that all nodes share."""
         return subprocess.run(
