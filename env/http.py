@@ -35,6 +35,10 @@ class OutageError(Exception):
 class RejectedError(RuntimeError):
     """The server understood and refused: the same request again would not help."""
 
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 def new_client() -> httpx.AsyncClient:
     """A client with a transport of its own, because HTTP_PROXY is not for the cluster's servers."""
@@ -56,7 +60,7 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
     if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:
         raise OutageError(url, _words(response), _retry_after(response))
     if response.status_code >= 300:
-        raise RejectedError(f"{url}: {_words(response)}")
+        raise RejectedError(f"{url}: {_words(response)}", response.status_code)
     try:
         return response.json()
     except ValueError as error:

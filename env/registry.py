@@ -1,4 +1,4 @@
-"""From what a user writes after `--remote_rm_url` to a reward function."""
+"""From what a user writes after `--remote_rm_url` or `--reward` to a reward function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import inspect
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from env.rewards import (
     code,
     form,
     gsm8k,
+    judge,
     length,
     mathematics,
     mathvista,
@@ -26,6 +27,7 @@ from env.rewards import (
 )
 from env.rewards.guard import guard
 from env.rewards.python_file import RewardFileError, load_reward_file
+from env.rewards.weighted import WeightedReward, named
 from env.types import RewardFunction
 
 __all__ = [
@@ -65,8 +67,12 @@ REWARDS: dict[str, Registered] = {
     "exact-match": _plain(question_answering.exact_match),
     "f1": _plain(question_answering.f1),
     "format": Registered(form.make),
+    "judge": Registered(judge.make, pure=False),
     "length": Registered(length.make),
 }
+WEIGHED = re.compile(
+    r"(?P<spec>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.DOTALL
+)
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 logger = logging.getLogger(__name__)
@@ -77,7 +83,7 @@ class RewardSpecError(ValueError):
 
 
 def reward_function(
-    spec: str,
+    spec: str | Sequence[str],
     *,
     timeout: float = 30.0,
     deadline: float = 600.0,
@@ -87,13 +93,27 @@ def reward_function(
 
     `spec`: one URL or several with commas between, the path of a `.py` file with
     `reward_func(queries, prompts, labels)`, or a name in REWARDS, with options as in a URL:
-    `length?free=500&most=1000`. `timeout`, `deadline` (seconds, a try and all tries together) and
-    `tell` (what is waited for, in a sentence) hold for URLs. Raises RewardSpecError.
+    `length?free=500&most=1000`. Several such texts, each with `:WEIGHT` at its end, are the sum of
+    their rewards. `timeout`, `deadline` (seconds, a try and all tries together) and `tell` (what is
+    waited for, in a sentence) hold for URLs. Raises RewardSpecError.
     """
+    if not isinstance(spec, str):
+        return WeightedReward(
+            named(
+                [
+                    (
+                        _short_name(one),
+                        weight,
+                        reward_function(one, timeout=timeout, deadline=deadline, tell=tell),
+                    )
+                    for one, weight in map(_weighed, spec)
+                ]
+            )
+        )
     spec = spec.strip()
     try:
-        if (named := NAMED.fullmatch(spec)) and named["name"] in REWARDS:
-            return _registered(named["name"], named["options"])
+        if (name := NAMED.fullmatch(spec)) and name["name"] in REWARDS:
+            return _registered(name["name"], name["options"])
         if "://" in spec:
             urls = [url.strip() for url in spec.split(",") if url.strip()]
             return RemoteReward(urls, timeout=timeout, deadline=deadline, tell=tell)
@@ -104,11 +124,39 @@ def reward_function(
     raise RewardSpecError(_unknown(spec))
 
 
-def pure_reward(spec: str) -> RewardFunction | None:
-    """A reward of this package that asks no server and runs no code; None for any other `spec`."""
-    named = NAMED.fullmatch(spec.strip())
-    known = REWARDS.get(named["name"]) if named else None
-    return reward_function(spec) if known and known.pure else None
+def pure_reward(spec: str | Sequence[str]) -> RewardFunction | None:
+    """The reward of this package, or the sum of such, that asks no server and runs no code.
+
+    None for any other `spec`. Raises RewardSpecError.
+    """
+    texts = [spec] if isinstance(spec, str) else [one for one, _ in map(_weighed, spec)]
+    for text in texts:
+        name = NAMED.fullmatch(text.strip())
+        if not name or name["name"] not in REWARDS or not REWARDS[name["name"]].pure:
+            return None
+    return reward_function(spec)
+
+
+def _weighed(text: str) -> tuple[str, float]:
+    """A reward's text and its weight; 1 if it has none."""
+    found = WEIGHED.fullmatch(text.strip())
+    if found is None or _ends_in_host(found["spec"]):
+        return text.strip(), 1.0
+    return found["spec"], float(found["weight"])
+
+
+def _ends_in_host(spec: str) -> bool:
+    """Whether a number behind `spec` is a port, as in `http://host:5000`."""
+    _, scheme, rest = spec.rpartition("://")
+    return bool(scheme) and not re.search("[/&:]", re.sub(r"\[.*?\]", "", rest))
+
+
+def _short_name(spec: str) -> str:
+    """The reward's name among the metrics."""
+    if "://" in spec and not NAMED.fullmatch(spec):
+        return "server"
+    name = Path(spec).stem if spec.endswith(".py") else spec.partition("?")[0]
+    return name.replace("-", "_")
 
 
 def _registered(name: str, options: str | None) -> RewardFunction:

@@ -73,10 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     try:
-        reward = reward_function(arguments.task)
+        spec = arguments.reward or arguments.task
+        reward = reward_function(spec)
         listening = listen(arguments.host, arguments.port)
     except RewardSpecError as error:
-        return _fail(os.EX_USAGE, f"--task: {error}")
+        return _fail(os.EX_USAGE, f"{'--reward' if arguments.reward else '--task'}: {error}")
     except OSError as error:
         return _fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
     limits = Limits(
@@ -84,8 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         max_wait=arguments.max_wait_ms / 1000,
         max_queue=arguments.max_queue,
     )
-    logger.info("Rewards for %s on %s port %d.", arguments.task, *listening.getsockname()[:2])
-    run(create_app(arguments.task, reward, limits), listening)
+    task = spec if isinstance(spec, str) else " ".join(spec)
+    logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
+    run(create_app(task, reward, limits), listening)
     return 0
 
 
@@ -102,7 +104,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     option = parser.add_argument
-    option("--task", required=True, help=f"{', '.join(REWARDS)}, or a .py file with reward_func")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--task", help=f"{', '.join(REWARDS)}, or a .py file with reward_func")
+    given.add_argument(
+        "--reward", action="append", help="one of several with weights, added up: gsm8k:1"
+    )
     option("--host", default="0.0.0.0", help="address to listen on; :: for IPv4 and IPv6")
     option("--port", type=port, default=5000, help="0: any that is free")
     option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")

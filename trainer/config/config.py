@@ -131,7 +131,19 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     @property
     def has_reward_model(self) -> bool:
         """Whether models in the cluster give the rewards; a URL or a function comes before them."""
-        return bool(self.reward_pretrain) and not self.remote_rm_url
+        return bool(self.reward_pretrain) and not self.reward_spec
+
+    @property
+    def reward_spec(self) -> str | tuple[str, ...]:
+        """What names the reward functions; empty if models in the cluster give the rewards."""
+        return self.rewards or self.remote_rm_url
+
+    @property
+    def reward_flag(self) -> str:
+        """The flag that names the reward functions, with its value."""
+        if self.rewards:
+            return f"--reward {' '.join(self.rewards)}"
+        return f"--remote_rm_url {self.remote_rm_url}"
 
     @property
     def needs_old_log_probs(self) -> bool:

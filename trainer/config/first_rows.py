@@ -29,7 +29,7 @@ def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) 
     if any(score.ok for score in scores):
         return None
     return (
-        f"--remote_rm_url {config.remote_rm_url} can score none of the first {len(first)} rows of "
+        f"{config.reward_flag} can score none of the first {len(first)} rows of "
         f"{config.prompt_data}: {scores[0].error}"
     )
 

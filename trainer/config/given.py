@@ -29,6 +29,8 @@ class Shape:
     most: int
     switch: bool = False
     """The flag alone means true; only a word for true or false is its value."""
+    repeats: bool = False
+    """The values of all its places count together."""
 
 
 @dataclass
@@ -71,7 +73,10 @@ def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[G
             left.skip_values()
         else:
             shape = shapes[name]
-            givens.append(Given(name, _split(value, shape) if equals else left.values(shape)))
+            texts = _split(value, shape) if equals else left.values(shape)
+            before = [one for one in givens if shape.repeats and one.spelling == name]
+            givens = [one for one in givens if one not in before]
+            givens.append(Given(name, tuple(t for one in before for t in one.texts) + texts))
     return givens, faults
 
 

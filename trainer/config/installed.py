@@ -43,9 +43,9 @@ def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
     from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
     try:
-        reward = pure_reward(config.remote_rm_url)
+        reward = pure_reward(config.reward_spec)
     except RewardSpecError as error:
-        return f"--remote_rm_url: {error}"
+        return f"{config.reward_flag}: {error}"
     fault = first_rows.unscored(config, reward, prompts) if reward else None
     return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 

@@ -93,7 +93,7 @@ NO_EFFECT = (
             "reward_resources",
         ),
         lambda c: not c.has_reward_model,
-        "--remote_rm_url gives the rewards",
+        "--remote_rm_url or --reward gives the rewards",
     ),
     NoEffect(
         ("reward_combine",),

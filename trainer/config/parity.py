@@ -36,7 +36,7 @@ def _row(flag: Declared) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None or value == "" or value == math.inf:
+    if value is None or value in ("", ()) or value == math.inf:
         return "–"
     return values.shown(value)
 

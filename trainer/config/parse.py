@@ -229,4 +229,4 @@ def _remedy(about: Flag) -> str:
 
 
 def _shape(one: Declared) -> Shape:
-    return Shape(values.most(one.kind), switch=one.kind is bool)
+    return Shape(values.most(one.kind), switch=one.kind is bool, repeats=one.about.repeats)

@@ -36,6 +36,8 @@ class Flag:
     """Other flat spellings."""
     follows: str = ""
     """The flag whose flat spelling also sets this one, unless this one is given itself."""
+    repeats: bool = False
+    """It may be given several times: all its values count."""
     bare: str | None = None
     """The value of the flag if it is given without one; None: it needs a value."""
     choices: tuple[str, ...] = ()

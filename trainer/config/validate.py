@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
+
+WEIGHT = re.compile(r"(?<=\.py):[-+.\deE]+$")
 
 
 def faults_between(config: Config) -> Iterator[Fault]:
@@ -47,17 +50,35 @@ def _missing_files(config: Config) -> Iterator[Fault]:
         yield from _missing_model(f"--{name}", given)
     for model in reward_models.names(config) if config.has_reward_model else ():
         yield from _missing_model("--reward_pretrain", model)
-    reward = config.remote_rm_url
-    if reward.endswith(".py") and "://" not in reward and (why := why_absent(Path(reward))):
-        yield MissingFile("--remote_rm_url", reward, why, "Give a file with reward_func")
-    if not (reward or config.reward_pretrain):
+    yield from _reward_faults(config)
+
+
+def _reward_faults(config: Config) -> Iterator[Fault]:
+    flag = "--reward" if config.rewards else "--remote_rm_url"
+    for file in reward_files(config):
+        if why := why_absent(Path(file)):
+            yield MissingFile(flag, file, why, "Give a file with reward_func")
+    if config.rewards and config.remote_rm_url:
+        yield Fault(
+            "--reward",
+            " ".join(config.rewards),
+            "--remote_rm_url gives a reward, too",
+            "Give all rewards by --reward, each with its weight",
+        )
+    if not (config.reward_spec or config.reward_pretrain):
         yield Fault(
             "--remote_rm_url",
             "",
             "is required",
             "reward: URL (several with commas), a .py file with reward_func, or a registered name; "
-            "or give --reward_pretrain",
+            "or give --reward or --reward_pretrain",
         )
+
+
+def reward_files(config: Config) -> list[str]:
+    """Return the Python files that the reward flags name; those of --reward may have a weight."""
+    texts = [WEIGHT.sub("", text) for text in config.rewards] or [config.remote_rm_url]
+    return [text for text in texts if text.endswith(".py") and "://" not in text]
 
 
 def _missing_model(flag: str, model: str) -> Iterator[Fault]:

@@ -90,15 +90,17 @@ def run(config: Config) -> None:
 
 
 def _reward_of_flags(config: Config) -> RewardFunction | None:
-    """Returns the reward function of --remote_rm_url; None if reward models give the reward."""
-    if not config.remote_rm_url:
+    """Returns the reward function that the flags name; None if reward models give the reward."""
+    if not config.reward_spec:
         return None
     tell = partial(journal_writer(config.files.journal), "reward-server")
-    return reward_function(config.remote_rm_url, deadline=config.remote_rm_deadline, tell=tell)
+    return reward_function(config.reward_spec, deadline=config.remote_rm_deadline, tell=tell)
 
 
 def _model_reward(config: Config, workers: WorkerGroups) -> RewardFunction:
-    assert workers.reward is not None, "one of --remote_rm_url and --reward_pretrain is required"
+    assert workers.reward is not None, (
+        "one of --remote_rm_url, --reward and --reward_pretrain is required"
+    )
     return ModelReward(workers.reward, combination(config.reward_combine))
 
 
@@ -114,7 +116,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     if (fault := first_rows.unscored(config, reward, first)) is None:
         return
     label = first[0].label
-    if pure_reward(config.remote_rm_url) or first_rows.parts(label):
+    if pure_reward(config.reward_spec) or first_rows.parts(label):
         raise PromptError(first_rows.blamed_on_labels(config, fault, label))
     journal_writer(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
 

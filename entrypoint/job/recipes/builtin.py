@@ -212,7 +212,7 @@ def _arguments(settings: Settings) -> list[str]:
 
     arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
     given = named_in(settings.job)
-    if settings.reward_url and "remote_rm_url" not in given:
+    if settings.reward_url and not given & {"remote_rm_url", "rewards"}:
         arguments += ["--remote_rm_url", settings.reward_url]
     if "remote_rm_deadline" not in given:
         arguments += ["--remote_rm_deadline", f"{settings.service_timeout:g}"]

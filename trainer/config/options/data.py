@@ -41,6 +41,14 @@ class ModelFlags:
         dotted="reward.remote_url",
         help="reward: URL (several with commas), a .py file with reward_func, or a registered name",
     )
+    rewards: tuple[str, ...] = flag(
+        (),
+        group=MODELS,
+        aliases=("reward",),
+        repeats=True,
+        help="rewards with weights, added up: --reward gsm8k:1 --reward format:0.2; each as "
+        "--remote_rm_url takes it",
+    )
     remote_rm_deadline: float = flag(
         600.0, group=MODELS, unit="seconds", above=0, help="longest wait for a reward server"
     )

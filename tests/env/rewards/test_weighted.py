@@ -1,0 +1,173 @@
+"""Several rewards with weights, and a judge behind an endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from env.client import RewardRejected, RewardUnreachable
+from env.registry import RewardSpecError, pure_reward, reward_function
+from env.rewards import judge
+from env.types import RewardRequest, Score
+from tests.support.scripted_server import ScriptedServer
+from trainer.config.parse import parse
+from trainer.config.schema import ConfigError
+
+GOOD = "<think>2+3</think><answer>#### 5</answer>"
+REQUESTS = [RewardRequest(f"Q{text}", "Q", "5") for text in (GOOD, "#### 5", "#### 6")]
+
+
+def scores(*specs: str) -> list[Score]:
+    return reward_function(specs)(REQUESTS)
+
+
+def test_the_reward_is_the_weighted_sum_and_the_metrics_have_every_part() -> None:
+    found = scores("gsm8k:1", "format:0.2", "length?free=10&most=20:-1")
+    assert [score.reward for score in found] == pytest.approx([1.2 - 0.0, 0.0, -1.0])
+    assert found[0].metrics["reward_gsm8k"] == 1.0
+    assert found[0].metrics["reward_format"] == 1.0
+    assert [score.metrics["acc"] for score in found] == [1.0, 1.0, 0.0]
+
+
+def test_a_part_without_a_weight_counts_once_and_names_differ() -> None:
+    found = scores("gsm8k", "format:0", "format?pattern=.*:0.5")
+    assert [score.reward for score in found] == [1.5, 1.5, 0.5]
+    assert found[1].metrics["reward_format"] == 0.0
+    assert found[1].metrics["reward_format_2"] == 1.0
+
+
+def test_a_part_that_cannot_score_fails_the_sample_whatever_the_others_say() -> None:
+    found = reward_function(["format:1", "gsm8k:1"])([RewardRequest("QA", "Q", "many")])
+    assert not found[0].ok
+    assert found[0].error.startswith("gsm8k: no number in the label 'many'")
+
+
+def test_a_url_s_port_is_no_weight(scripted: Callable[..., ScriptedServer]) -> None:
+    server = scripted(lambda _, body: (200, {"rewards": [0.5] * len(body["query"])}))
+    base = server.url.removesuffix("/get_reward")
+    assert [score.reward for score in scores(base, "gsm8k:2")] == [2.5, 2.5, 0.5]
+    found = scores(f"{server.url}:3", "gsm8k:2")
+    assert [score.reward for score in found] == [3.5, 3.5, 1.5]
+    assert found[0].metrics["reward_server"] == 0.5
+
+
+def test_only_rewards_without_effects_are_pure() -> None:
+    assert pure_reward(["gsm8k:1", "format:0.2"]) is not None
+    assert pure_reward(["gsm8k:1", "http://h:1/x:2"]) is None
+    assert pure_reward(["gsm8k:1", "judge?url=http://h/v1&model=m:2"]) is None
+    with pytest.raises(RewardSpecError, match="did you mean 'gsm8k'"):
+        reward_function(["gsm8:1"])
+
+
+FLAGS = ["--pretrain", "model", "--prompt_data", "owner/rows", "--run_dir", "run"]
+
+
+def test_the_flag_is_given_several_times_or_with_several_values() -> None:
+    for words in (["--reward", "a:1", "--reward", "b:0.2"], ["--reward", "a:1", "b:0.2"]):
+        config = parse([*FLAGS, *words])
+        assert config.reward_spec == ("a:1", "b:0.2")
+        assert not config.has_reward_model
+    with pytest.raises(ConfigError, match="--remote_rm_url gives a reward, too"):
+        parse([*FLAGS, "--reward", "a:1", "--remote_rm_url", "gsm8k"])
+    with pytest.raises(ConfigError, match=r"--reward: .*\(given: /none/r\.py\)"):
+        parse([*FLAGS, "--reward", "/none/r.py:0.5"])
+
+
+def answer(text: object) -> tuple[int, object]:
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+def judged(server: ScriptedServer, options: str = "", count: int = 3) -> list[Score]:
+    url = server.url.removesuffix("/get_reward")
+    spec = f"judge?url={url}/v1&model=judge-7b&deadline=1{options}"
+    return reward_function(spec)(REQUESTS[:count])
+
+
+def test_a_judge_s_last_score_counts_and_it_reads_prompt_label_and_answer(
+    scripted: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+    server = scripted(lambda *_: answer("Score: 2 at first.\n**Score: 7.5**"))
+    assert [score.reward for score in judged(server)] == [0.75] * 3
+    asked = server.bodies[0]
+    assert asked["model"] == "judge-7b"
+    text = asked["messages"][0]["content"]
+    assert "Question:\nQ\n" in text
+    assert "Reference answer:\n5\n" in text
+    template = tmp_path / "template.txt"
+    template.write_text("{prompt}|{label}|{response}")
+    (one,) = judged(server, f"&template={template}&best=100", 1)
+    assert one.reward == 0.075
+    assert server.bodies[-1]["messages"][0]["content"] == f"Q|5|{GOOD}"
+
+
+def test_text_in_braces_within_an_answer_stays_as_it_is() -> None:
+    one = judge.make("http://h/v1", "m")
+    request = RewardRequest("Qsee {label} and {prompt}", "Q", "5")
+    assert "see {label} and {prompt}" in json.dumps(one._body(request))
+
+
+@pytest.mark.parametrize("said", ["I do not know", "Score: 11", "Score: -1", None, "Score: 1.2.3"])
+def test_an_answer_without_a_score_in_range_is_asked_for_again_and_then_a_failure(
+    scripted: Callable[..., ScriptedServer], said: object
+) -> None:
+    server = scripted(lambda *_: answer(said))
+    (failed,) = judged(server, count=1)
+    assert not failed.ok
+    assert "in 3 answers" in failed.error
+    assert len(server.bodies) == 3
+    again = scripted(lambda number, _: answer("Score: 4" if number else said))
+    assert judged(again, count=1)[0].reward == 0.4
+
+
+def test_an_outage_is_retried_and_is_never_a_score(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    broken = (500, b"down")
+    passing = scripted(lambda number, _: answer("Score: 10") if number > 1 else broken)
+    assert [score.reward for score in judged(passing)] == [1.0] * 3
+    with pytest.raises(RewardUnreachable, match="HTTP 500"):
+        judged(scripted(lambda *_: broken))
+    with pytest.raises(RewardUnreachable, match="no chat completion"):
+        judged(scripted(lambda *_: (200, {"choices": []})), count=1)
+
+    def only_the_first(_: int, body: dict[str, object]) -> tuple[int, object]:
+        return answer("Score: 5") if "think" in json.dumps(body) else broken
+
+    partly = judged(scripted(only_the_first))
+    assert [score.ok for score in partly] == [True, False, False]
+    assert "HTTP 500" in partly[1].error
+
+
+def test_a_refusal_of_one_sample_fails_it_and_a_wrong_key_ends_at_once(
+    scripted: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (failed,) = judged(scripted(lambda *_: (400, b"context too long")), count=1)
+    assert "HTTP 400" in failed.error
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+    server = scripted(lambda *_: (401, b"bad key"))
+    with pytest.raises(RewardRejected, match="OPENAI_API_KEY wrong") as caught:
+        judged(server, count=1)
+    assert "secret-key" not in str(caught.value)
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("url=http://h/v1", "judge wants model=NAME"),
+        ("url=h:8000&model=m", "'h:8000' is no URL such as http://host:8000/v1"),
+        ("url=http://user:secret@h/v1&model=m", "the url holds a password; give a key"),
+        ("url=http://h/v1&model=m&template=/none", "template /none: No such file"),
+        ("url=http://h/v1&model=m&pattern=Score", "wants one group"),
+        ("url=http://h/v1&model=m&best=0", "are above 0"),
+        ("url=http://h/v1&model=m&best=many", "best is 'many', where a number is wanted"),
+    ],
+)
+def test_a_wrong_option_of_a_judge_is_named(options: str, says: str) -> None:
+    with pytest.raises(RewardSpecError) as caught:
+        reward_function(f"judge?{options}")
+    assert says in str(caught.value)
