@@ -16,6 +16,7 @@ from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
 from env.prepare.model import ARCHITECTURES, TinyModel, write_model
 from env.prepare.output import PrepareError, prepare
+from env.prepare.search_qa import add_search_qa
 from env.rows import PromptError
 
 SHAPES = {
@@ -90,6 +91,7 @@ def _parser() -> Parser:
     option("--source", type=Path, required=True, help="directory of the data set")
     option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
     option("--max-samples", type=positive, help="problems of each split; without it all")
+    add_search_qa(tasks)
     add_index(tasks)
     return parser
 
