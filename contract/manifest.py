@@ -80,25 +80,42 @@ def _rename_manifest(directory: Path, name: str) -> None:
 def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
     """Return what is wrong with the checkpoint in `directory`; None if it is complete."""
     try:
-        manifest = stored_json.json_object(directory / MANIFEST)
+        files = files_of(directory)
     except FileNotFoundError:
         return _without_manifest(directory)
-    files = (manifest or {}).get("files")
-    if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
-        return "its manifest is damaged"
-    for name, entry in files.items():
-        path = directory / name
+    except ValueError as error:
+        return str(error)
+    for expected in files:
+        name, path = expected.name, directory / expected.name
         try:
             size = path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
         if not path.is_file():
             return f"{name} is no file"
-        if size != entry["bytes"]:
-            return f"{name} has {size} bytes, its manifest says {entry['bytes']}"
-        if checksums and sha256(path) != entry["sha256"]:
+        if size != expected.bytes:
+            return f"{name} has {size} bytes, its manifest says {expected.bytes}"
+        if checksums and sha256(path) != expected.sha256:
             return f"{name} does not have the checksum that its manifest gives"
     return None
+
+
+def files_of(directory: Path) -> list[WrittenFile]:
+    """Return the files that the manifest names. Raises ValueError if it is damaged, OSError."""
+    with with_path(directory / MANIFEST):
+        return files_in((directory / MANIFEST).read_bytes())
+
+
+def files_in(manifest: bytes) -> list[WrittenFile]:
+    """Return the files that the text of a manifest names. Raises ValueError if it is damaged."""
+    try:
+        row = stored_json.parsed(manifest)
+    except ValueError:
+        row = None
+    files = row.get("files") if isinstance(row, dict) else None
+    if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
+        raise ValueError("its manifest is damaged")
+    return [WrittenFile(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
 
 
 def _without_manifest(directory: Path) -> str:

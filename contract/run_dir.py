@@ -8,6 +8,9 @@ from pathlib import Path
 
 from contract.os_errors import replacing_path, with_path
 
+NODE_DIR = "ROLLCALL_NODE_DIR"
+"""Variable of Ray's processes if nodes do not share the run directory: the node's own one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
@@ -94,6 +97,11 @@ class RunFiles:
     def peers(self) -> Path:
         """Has the identifier of this run's replicas in memory, for runs that reuse the path."""
         return self.root / ".peers"
+
+    @property
+    def scratch(self) -> Path:
+        """Holds files on their way between a node and the head's run directory."""
+        return self.root / ".scratch"
 
     @property
     def kept(self) -> Path:

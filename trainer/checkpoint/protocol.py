@@ -35,7 +35,20 @@ class Snapshot:
         return "files of the nodes' memory" if spilled else "the nodes' memory"
 
 
-Source = Path | Snapshot
+@dataclass(frozen=True, slots=True)
+class HeadDirectory:
+    """A directory of the run that only the head's node has."""
+
+    path: Path
+    store: Any
+    """The file store on that node."""
+    node: str
+    """Ray's id of that node."""
+
+
+Directory = Path | HeadDirectory
+"""A directory of the run as processes of all nodes reach it."""
+Source = Directory | Snapshot
 """What a state is restored from: a checkpoint's directory, or a snapshot."""
 
 
@@ -73,7 +86,7 @@ class Checkpointable(Protocol):
         Copies of steps that are not in `needed` may be overwritten. Returns the shard's bytes.
         """
 
-    def save(self, step: int, directory: Path) -> WrittenFile:
+    def save(self, step: int, directory: Directory) -> WrittenFile:
         """Write the copy of `step` to `directory`, durably. May run beside other calls."""
 
     def replicate(self, to: Targets) -> Receipt:
@@ -92,13 +105,13 @@ class Checkpointable(Protocol):
 class Exportable(Checkpointable, Protocol):
     """A worker whose model is written as a Hugging Face model."""
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Directory) -> None:
         """Write the model, with its tokeniser, to `directory`."""
 
     def hold(self) -> None:
         """Copy what `export` would write now, for `export_held`."""
 
-    def export_held(self, directory: Path) -> list[WrittenFile]:
+    def export_held(self, directory: Directory) -> list[WrittenFile]:
         """Write that copy and free it. May run beside other calls.
 
         Returns the files by their names in `directory`; of ranks that do not lead, none.

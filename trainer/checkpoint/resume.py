@@ -19,7 +19,7 @@ from contract.manifest import (
 )
 from contract.progress import Progress
 from env.prompts import PromptStream
-from trainer.checkpoint import openrlhf
+from trainer.checkpoint import head_files, openrlhf
 from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import IN_FLIGHT, DriverState, RunState
@@ -130,7 +130,7 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     run, file = RunState.read(directory), directory / IN_FLIGHT
     to.stream.load_state_dict(run.prompts)
-    _restore(config, to.learners, directory)
+    _restore(config, to.learners, head_files.place(config, directory))
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
@@ -192,8 +192,9 @@ def _tell_of_rates(config: Config, learners: Learners) -> None:
 
 
 def _named(source: Source) -> str:
-    on_disk = isinstance(source, Path)
-    return str(source) if on_disk else "the snapshot in the nodes' memory"
+    if isinstance(source, Snapshot):
+        return "the snapshot in the nodes' memory"
+    return str(source if isinstance(source, Path) else source.path)
 
 
 def _tell(config: Config, kind: str, sentence: str, details: Mapping[str, Any]) -> None:

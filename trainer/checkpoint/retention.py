@@ -11,8 +11,10 @@ from pathlib import Path
 
 from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
 from contract.run_dir import sync_directory
+from trainer.checkpoint import head_files
 from trainer.checkpoint.protocol import Exportable
 from trainer.cluster.worker_group import WorkerGroup
+from trainer.config.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,11 @@ def _examined(directory: Path) -> OnDisk:
     )
 
 
-def keep_best(policy: WorkerGroup[Exportable], directory: Path, step: int) -> None:
-    """Export the policy to `directory`, then delete the previous best policy."""
+def keep_best(config: Config, policy: WorkerGroup[Exportable], step: int) -> None:
+    """Export the policy as the best one, then delete the previous best policy."""
+    directory = config.files.best
     newest = checkpoint_path(directory, step)
-    policy.call_ranks(Exportable.export, newest).result()
+    policy.call_ranks(Exportable.export, head_files.place(config, newest)).result()
     for older in directory.iterdir():
         if older != newest:
             shutil.rmtree(older)

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -89,11 +90,16 @@ class _Digest:
         self._file.flush()
 
 
+def is_of(role: str, name: str) -> bool:
+    """Whether `load` reads a file of this name for `role`."""
+    return name == f"{role}.pt" or fnmatchcase(name, f"{role}-*-of-*.pt")
+
+
 def load(directory: Path, role: str) -> State:
     """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it."""
     parts = [
         State(**torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-        for path in sorted([*directory.glob(f"{role}.pt"), *directory.glob(f"{role}-*-of-*.pt")])
+        for path in sorted(path for path in directory.iterdir() if is_of(role, path.name))
     ]
     return merged(parts)
 

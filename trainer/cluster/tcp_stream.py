@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 
@@ -53,7 +54,21 @@ class Server:
         self._listener.setblocking(False)
         used = self._listener.getsockname()[1]
         self.source = StreamSource(host, used, secrets.token_bytes(SECRET_BYTES))
-        Thread(target=lambda: asyncio.run(self._accept()), name="weights", daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        Thread(target=self._run, name="weights", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more connections. Readers that are connected are served until they leave."""
+        self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+    def _run(self) -> None:
+        runner = asyncio.Runner(loop_factory=lambda: self._loop)
+        with self._listener, suppress(asyncio.CancelledError), runner:
+            runner.run(self._accept())
 
     async def _accept(self) -> None:
         """Accept connections. Of too many without the secret, close the oldest."""

@@ -55,7 +55,7 @@ class Evaluator:
         value = evaluation.row()[key]
         if run.best is not None and value <= run.best:
             return run
-        retention.keep_best(self.workers.policy, self.config.files.best, run.step)
+        retention.keep_best(self.config, self.workers.policy, run.step)
         self.recorder.best(run.step, key, value)
         return replace(run, best=value)
 

@@ -16,7 +16,7 @@ from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
 from contract.stop import Stopped, StopRequest
 from trainer.algorithms import batching
-from trainer.checkpoint import resume
+from trainer.checkpoint import head_files, resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
@@ -63,7 +63,7 @@ def train(
     recorder = Recorder(config, config.total_steps(len(stream)), state, peers)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
-        disk = CheckpointsOnDisk(config.checkpoints)
+        disk = CheckpointsOnDisk(config)
         stores: list[StateStore] = [ReplicasInMemory(peers), disk] if peers else [disk]
         fresh = state if state.step == 0 else None
         recovery = Recovery(workers, stores, journal_writer(config.files.journal), fresh)
@@ -207,9 +207,11 @@ class _Run:
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
-        self.workers.policy.call_ranks(Policy.export, self.config.exported).result()
+        to = head_files.place(self.config, self.config.exported)
+        self.workers.policy.call_ranks(Policy.export, to).result()
         if self.workers.critic and self.config.save_value_network:
-            self.workers.critic.call_ranks(Critic.export, self.config.exported_critic).result()
+            to = head_files.place(self.config, self.config.exported_critic)
+            self.workers.critic.call_ranks(Critic.export, to).result()
         return replace(state, exported=True)
 
     def _step(self, state: LoopState) -> LoopState:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from trainer.checkpoint import head_files
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import restore_learners
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
+from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
@@ -43,17 +44,18 @@ class StateStore(Protocol):
 class CheckpointsOnDisk:
     """A StateStore: the run's checkpoint directories."""
 
-    checkpoints: Path
+    config: Config
 
     def newest(self, steps: range) -> RunState | None:
-        for step in steps_on_disk(self.checkpoints):
-            directory = checkpoint_path(self.checkpoints, step)
+        for step in steps_on_disk(self.config.checkpoints):
+            directory = checkpoint_path(self.config.checkpoints, step)
             if step in steps and fault_of(directory) is None:
                 return RunState.read(directory)
         return None
 
     def restore(self, workers: WorkerGroups, step: int) -> None:
-        restore_learners(workers.learners, checkpoint_path(self.checkpoints, step))
+        directory = checkpoint_path(self.config.checkpoints, step)
+        restore_learners(workers.learners, head_files.place(self.config, directory))
 
     def __str__(self) -> str:
         return "the checkpoint"

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.journal import append_event, journal_writer
 from contract.lease import SupersededError
+from contract.os_errors import why_absent
 from contract.progress import Progress
 from contract.stop import Stopped, StopRequest
 from env.prompts import PromptError
@@ -76,6 +78,7 @@ def run(config: Config) -> None:
     stop = StopRequest()
     stop.install()
     placed = placement.reserve(wanted)
+    _check_models(config, placed)
     config = _fetched(_settled(config, placed), placed)
     launcher = RayLauncher(placed, config.dist_timeout)
     peers = Replicator(config)
@@ -190,6 +193,27 @@ def with_local_models(config: Config, directories: Mapping[str, str]) -> Config:
         critic_pretrain=directories.get(config.critic_pretrain, config.critic_pretrain),
         reward_pretrain=",".join(reward),
     )
+
+
+def _check_models(config: Config, placed: Placement) -> None:
+    """Raises UnfitModelError if a node that shares no storage lacks a model's directory."""
+    if config.storage == "shared":
+        return
+    found = placement.on_each_node(placed, missing_models, config)
+    lacking = [f"{node} has no {path}" for node, paths in found.items() for path in paths]
+    if lacking:
+        raise UnfitModelError(
+            f"{'; '.join(lacking)}: a model that is given by its directory must be on every node. "
+            "Mount or copy it there, or give its name on the hub"
+        )
+
+
+def missing_models(config: Config) -> list[str]:
+    """Returns the directories of models that this node does not have."""
+    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
+    critic = [config.critic_pretrain] if config.has_critic else []
+    names = dict.fromkeys([config.pretrain, *critic, *reward])
+    return [name for name in names if name and not hub.is_name(name) and why_absent(Path(name))]
 
 
 def _fetched(config: Config, placed: Placement) -> Config:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from trainer.algorithms import losses
 from trainer.algorithms.losses import LossPart, ValueInputs
 from trainer.algorithms.objectives import CriticObjective
 from trainer.algorithms.seeds import derive
+from trainer.checkpoint.protocol import Directory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, precision, value_model, zero3
@@ -98,14 +98,18 @@ class CriticActor(LearnerActor):
         )
         return losses.value_loss(inputs, self._objective.loss.value_clip)
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Directory) -> None:
         with self._engine.onloaded():
             merged = lora.merged(self._model, self._engine.weights())
             if self._rank.leads:
                 self._write(merged, directory)
 
-    def _write(self, tensors: dict[str, Tensor], directory: Path) -> None:
+    def _write(self, tensors: dict[str, Tensor], directory: Directory) -> None:
+        from trainer.checkpoint import head_files  # imports Ray
+
         head = {value_model.HEAD_FILE: {f"{self._prefix}.weight": tensors.pop("value_head.weight")}}
         backbone = {name.removeprefix("backbone."): value for name, value in tensors.items()}
         tokenizer = AutoTokenizer.from_pretrained(self._source)
-        export.write(self._model.backbone, tokenizer, directory, weights=backbone, beside=head)
+        with head_files.writing(directory) as out:
+            export.write(self._model.backbone, tokenizer, out.path, weights=backbone, beside=head)
+            out.send(export.written(out.path), replace=True)

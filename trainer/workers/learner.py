@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
-from trainer.checkpoint.protocol import Receipt, Source, Targets
+from trainer.checkpoint.protocol import Directory, Receipt, Snapshot, Source, Targets
 from trainer.checkpoint.staging import CopyOut, StagingBuffers, room
 from trainer.checkpoint.state import State
 from trainer.models import lora, zero3
@@ -218,9 +218,15 @@ class LearnerEngine:
         more = [averaged[name] for name in state.share(averaged, self._rank)]
         return room(shapes, 3) + room(((t.numel(), t.element_size()) for t in more), 1)
 
-    def save(self, step: int, directory: Path) -> WrittenFile:
+    def save(self, step: int, directory: Directory) -> WrittenFile:
         """Write the copy of `step`. Training may continue meanwhile."""
-        return state.save(directory, self._role, self._staging.of(step).state(), self._rank)
+        from trainer.checkpoint import head_files  # imports Ray
+
+        with head_files.writing(directory) as out:
+            copy = self._staging.of(step).state()
+            file = state.save(out.path, self._role, copy, self._rank)
+            out.send([file])
+        return file
 
     def replicate(self, to: Targets) -> Receipt:
         from trainer.checkpoint import replica_client  # imports Ray
@@ -228,20 +234,23 @@ class LearnerEngine:
         return replica_client.replicate(self._staging.of(to.step), self._role, self._rank.index, to)
 
     def restore(self, source: Source) -> None:
-        content = self._load(source)
-        self._strategy.restore(content)
-        (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
-        if self._average and content.average:
-            self._average.restore(content.average)
-        elif self._average:  # the checkpoint has none: the average begins with the model
-            self._average.begin(content.model)
+        with self._loaded(source) as content:
+            self._strategy.restore(content)
+            (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
+            if self._average and content.average:
+                self._average.restore(content.average)
+            elif self._average:  # the checkpoint has none: the average begins with the model
+                self._average.begin(content.model)
 
-    def _load(self, source: Source) -> State:
-        if isinstance(source, Path):
-            return state.load(source, self._role)
-        from trainer.checkpoint import replica_client  # imports Ray
+    @contextmanager
+    def _loaded(self, source: Source) -> Iterator[State]:
+        from trainer.checkpoint import head_files, replica_client  # import Ray
 
-        return replica_client.load(source, self._role)
+        if isinstance(source, Snapshot):
+            yield replica_client.load(source, self._role)
+            return
+        with head_files.reading(source, partial(state.is_of, self._role)) as directory:
+            yield state.load(directory, self._role)
 
 
 class LearnerActor:
@@ -253,7 +262,7 @@ class LearnerActor:
         with self._engine.onloaded():
             return self._engine.snapshot(step, needed)
 
-    def save(self, step: int, directory: Path) -> WrittenFile:
+    def save(self, step: int, directory: Directory) -> WrittenFile:
         return self._engine.save(step, directory)
 
     def replicate(self, to: Targets) -> Receipt:

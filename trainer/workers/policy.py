@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from trainer.algorithms import losses
 from trainer.algorithms.losses import LossPart, PolicyInputs
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.seeds import derive
+from trainer.checkpoint.protocol import Directory
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
@@ -149,7 +149,7 @@ class PolicyActor(LearnerActor):
         with self._engine.onloaded():
             return lora.merged(self._model, self._engine.weights())
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Directory) -> None:
         with self._engine.onloaded():
             result = lora.merged(self._model, self._engine.result())
             if self._rank.leads:
@@ -161,16 +161,21 @@ class PolicyActor(LearnerActor):
             if self._rank.leads:
                 self._held = self._engine.copied(result)
 
-    def export_held(self, directory: Path) -> list[WrittenFile]:
+    def export_held(self, directory: Directory) -> list[WrittenFile]:
         if not self._rank.leads:
             return []
         held, self._held = self._held, {}
-        self._write(held, directory)
-        return export.written(directory)
+        return self._write(held, directory)
 
-    def _write(self, weights: dict[str, Tensor], directory: Path) -> None:
+    def _write(self, weights: dict[str, Tensor], directory: Directory) -> list[WrittenFile]:
+        from trainer.checkpoint import head_files  # imports Ray
+
         tokenizer = AutoTokenizer.from_pretrained(self._source)
-        export.write(self._model, tokenizer, directory, weights=weights)
+        with head_files.writing(directory) as out:
+            export.write(self._model, tokenizer, out.path, weights=weights)
+            files = export.written(out.path)
+            out.send(files, replace=True)
+        return files
 
 
 def _is_offered_as_it_is(settings: LearnerSettings, device: torch.device) -> bool:

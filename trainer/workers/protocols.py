@@ -7,11 +7,10 @@ functions of their arguments and the weights. They do not depend on earlier call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from env.types import RewardRequest, Score
-from trainer.checkpoint.protocol import Checkpointable, Exportable
+from trainer.checkpoint.protocol import Checkpointable, Directory, Exportable
 from trainer.types import Experience, FloatArray, Measured, Metrics, Sequences
 from trainer.weight_sync.messages import WeightSender
 
@@ -38,7 +37,7 @@ class Critic(Learner, Protocol):
     def values(self, sequences: Sequences) -> FloatArray:
         """[B, T] value of the state in which each action of the rank's samples was chosen."""
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Directory) -> None:
         """Write a Hugging Face model to `directory`, with the value head beside it."""
 
 

@@ -130,3 +130,23 @@ def test_a_reader_that_gets_no_thread_is_turned_away_and_the_next_is_served(
         with pytest.raises(TrainingError, match="cannot be read from the policy's node"):
             read(source)
     assert read(source) == CONTENT
+
+
+def test_a_server_that_is_closed_serves_its_readers_and_takes_no_new_ones() -> None:
+    buffer = mmap.mmap(-1, len(CONTENT))
+    buffer[:] = CONTENT
+    server = Server(buffer, port=0)
+    reader, target = Reader(), bytearray(8)
+    reader.read(server.source, 0, memoryview(target))
+    server.close()
+    eventually(lambda: refused(server.source))
+    reader.read(server.source, 8, memoryview(target))
+    assert target == CONTENT[8:16]
+
+
+def refused(source: StreamSource) -> bool:
+    try:
+        connected(source).close()
+    except ConnectionRefusedError:
+        return True
+    return False

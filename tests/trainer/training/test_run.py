@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
+from trainer.cluster import placement
 from trainer.cluster.bin_packing import pack
 from trainer.config import installed, layout
 from trainer.config.config import Config
 from trainer.training import run
+from trainer.types import UnfitModelError
 
 CPUS = [NodeResources(name="here", cpus=8)]
 GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
@@ -89,3 +92,23 @@ def test_the_driver_starts_without_torch_and_transformers() -> None:
     code = f"import sys, trainer.training.run; print({large} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_node_without_shared_storage_that_lacks_a_model_is_named(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_each_node(placed: Any, function: Any, config: Config) -> dict[str, Any]:
+        here = function(config)
+        monkeypatch.setattr(run, "why_absent", lambda path: "no such file")
+        return {"head": here, "worker-1": function(config)}
+
+    monkeypatch.setattr(placement, "on_each_node", on_each_node)
+    placed: Any = None
+    run._check_models(tiny.config(run_dir, storage="shared"), placed)
+    with pytest.raises(UnfitModelError, match=f"^worker-1 has no {tiny.model}: a model that"):
+        run._check_models(tiny.config(run_dir, storage="head"), placed)
+
+
+def test_a_model_of_the_hub_is_lacked_by_no_node(tiny: Tiny, run_dir: Path) -> None:
+    config = replace(tiny.config(run_dir), pretrain="org/model", critic_pretrain="/not/there")
+    assert run.missing_models(config) == ["/not/there"]

@@ -16,13 +16,23 @@ MOST_REPAIRS = 3
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFlags:
     run_dir: Path | None = flag(
-        None, group=CHECKPOINTS, required=True, help="run directory, shared by all nodes"
+        None,
+        group=CHECKPOINTS,
+        required=True,
+        help="run directory; all nodes share it, but see --storage",
     )
     ckpt_path: Path | None = flag(
         None, group=CHECKPOINTS, dotted="ckpt.path", help="default: RUN/checkpoints"
     )
     save_path: Path | None = flag(
         None, group=CHECKPOINTS, dotted="ckpt.output_dir", help="final model; default: RUN/hf"
+    )
+    storage: str = flag(
+        "shared",
+        group=CHECKPOINTS,
+        choices=("shared", "head"),
+        help="who has the run directory: all nodes, or the head alone, which then receives what "
+        "the other nodes save",
     )
     save_steps: int = flag(
         -1,
