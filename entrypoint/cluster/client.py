@@ -85,6 +85,10 @@ class ControlClient:
             return False
         return answer.is_success
 
+    def send_log(self, where: dict[str, str], content: bytes) -> None:
+        """Send a part of a log; `where` is the query of /v1/log. Raises as `command` does."""
+        self.command("POST", "/v1/log", params=where, content=content)
+
     def command(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """Return the head's answer to a command. Raises DeclinedError, and as `ask` does."""
         answer = self.ask(method, path, **options)

@@ -22,9 +22,10 @@ SOFTWARE = ("rollcall", "torch", "vllm", "transformers", "cuda", "rocm", "nccl",
 
 def skipped_checks(settings: Settings) -> frozenset[str]:
     """Return the names of the checks that the head skips: all, unless preflight is strict."""
-    if settings.preflight is PreflightMode.STRICT:
-        return settings.preflight_skip
-    return frozenset(CHECKS)
+    if settings.preflight is not PreflightMode.STRICT:
+        return frozenset(CHECKS)
+    of_storage = set() if settings.shares_run_dir else {CheckName.NODES_STORAGE}
+    return settings.preflight_skip | of_storage
 
 
 def differences(

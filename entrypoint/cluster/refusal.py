@@ -53,7 +53,8 @@ def other_storage(
         return None
     return (
         f"the head does not see in its run directory what {info.node} has written to its own: "
-        "mount one shared storage at ROLLCALL_RUN_DIR on all nodes"
+        "mount one shared storage at ROLLCALL_RUN_DIR on all nodes, or set ROLLCALL_STORAGE=head "
+        "on all nodes"
     )
 
 

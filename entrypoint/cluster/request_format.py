@@ -80,6 +80,15 @@ class Departure(BaseModel):
     why: Line = ""
 
 
+class LogPart(BaseModel):
+    """The query of /v1/log."""
+
+    node: NodeName
+    life: Line
+    file: Line
+    offset: Annotated[int, Field(ge=0, le=2**53)]
+
+
 def node_info(body: bytes) -> NodeInfo:
     """Parse a check-in. Raises ValueError, which names the wrong fields."""
     try:
@@ -97,7 +106,7 @@ def submission(body: bytes) -> Submission:
         raise ValueError(_describe(error, "the submission")) from None
 
 
-Query = TypeVar("Query", Question, Departure)
+Query = TypeVar("Query", Question, Departure, LogPart)
 
 
 def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:

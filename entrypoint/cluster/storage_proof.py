@@ -20,14 +20,19 @@ NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}")
 class StorageProof:
     """The worker's side, for one membership."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, shared: bool = True) -> None:
+        """`shared`: whether the run directory is to be the head's."""
+        self._shared = shared
         self._file = run_dir / f"{PREFIX}{uuid.uuid4().hex}"
 
     def show(self) -> str:
         """Write the file and return its name, always the same: storage may show a new file late.
 
-        Raises NotYetError if the directory does not take the file.
+        Return "" if there is nothing to prove. Raises NotYetError if the directory does not take
+        the file.
         """
+        if not self._shared:
+            return ""
         try:
             self._file.touch(0o644)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The control port's paths for workers: check-in, the long poll for the outcome, leaving."""
+"""The control port's paths for workers: check-in, the long poll for the outcome, leaving, logs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.run.reads import StorageReads
 
 
@@ -40,6 +41,7 @@ class WorkerRoutes:
             Route("/v1/check-in", self._check_in, methods=["POST"]),
             Route("/v1/outcome", self._ask_outcome),
             Route("/v1/leave", self._leave, methods=["POST"]),
+            Route("/v1/log", WorkerLogs(self.run.logs, self.reads).take, methods=["POST"]),
         ]
 
     def answer_running(self) -> None:

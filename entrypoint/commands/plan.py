@@ -33,6 +33,7 @@ KEYS = (
     "job",
     "layout",
     "run_dir",
+    "storage",
     "platform",
     "ports",
     "wandb_api_key",
@@ -150,6 +151,7 @@ def _given(settings: Settings) -> dict[str, Any]:
         "recipe": settings.recipe,
         "job": redact(shlex.join(settings.job), settings.secrets) or _waits(settings),
         "run_dir": str(settings.run_dir),
+        "storage": settings.storage,
         "platform": settings.platform.name,
         "ports": {
             "ray": settings.ray_port,

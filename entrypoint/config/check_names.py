@@ -18,6 +18,7 @@ class CheckName(StrEnum):
     HOST_REAPER = "host.reaper"
     HOST_RUN_DIR = "host.run_dir"
     HOST_RUN_DIR_SPEED = "host.run_dir_speed"
+    HOST_STORE = "host.store"
     HOST_TEMP_DIR = "host.temp_dir"
     HOST_PORTS = "host.ports"
     HOST_STALE_RAY = "host.stale_ray"

@@ -8,6 +8,7 @@ from itertools import combinations
 from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings
 from entrypoint.config.variables import Fault, shown
 
@@ -17,6 +18,7 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _ports(settings)
     yield from _services(settings)
     yield from _jobs(settings)
+    yield from _storage(settings)
     yield from _left_out(settings)
     yield from _beside_ray(settings)
 
@@ -85,6 +87,27 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
         problem = f"is set, and the recipe is {settings.recipe}, which takes none"
         remedy = "set ROLLCALL_RECIPE=command, or leave it out"
         yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
+
+
+def _storage(settings: Settings) -> Iterator[Fault]:
+    """Workers cannot read the head's token, and only `builtin` writes checkpoints of ours."""
+    if settings.shares_run_dir:
+        return
+    if settings.token is None and expected_workers(settings) != 0:
+        yield Fault(
+            "ROLLCALL_TOKEN",
+            None,
+            f"is not set, and with ROLLCALL_STORAGE={settings.storage} workers cannot read the "
+            "token that the head would make",
+            "set the same ROLLCALL_TOKEN on every node",
+        )
+    if settings.store and settings.recipe != "builtin":
+        yield Fault(
+            "ROLLCALL_STORAGE",
+            settings.storage,
+            f"uploads the checkpoints of the builtin recipe, not those of {settings.recipe}",
+            "give head, and have the job save to a store itself",
+        )
 
 
 def _left_out(settings: Settings) -> Iterator[Fault]:

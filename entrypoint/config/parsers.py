@@ -270,6 +270,25 @@ SOCKET_PATH_LIMIT = 107
 RAY_SOCKET = "/session_2026-11-21_01-28-51_123456_1234567/sockets/plasma_store.9"
 
 
+SHARED, HEAD = "shared", "head"
+"""Values of ROLLCALL_STORAGE beside the URL of a store."""
+
+
+def storage(raw: str) -> str:
+    if raw in (SHARED, HEAD):
+        return raw
+    parts = urlsplit(raw)
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://.*", raw):
+        known = f"{SHARED}, {HEAD} or a URL such as s3://BUCKET/PREFIX"
+        raise ParseError("is no place for checkpoints", f"give {known}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        remedy = "give scheme, bucket and prefix; AWS_ACCESS_KEY_ID and the like say the rest"
+        raise ParseError("has more than a scheme, a bucket and a prefix", remedy)
+    if not parts.netloc and parts.scheme != "file":
+        raise ParseError("names no bucket", f"give {parts.scheme}://BUCKET or a prefix below it")
+    return raw.rstrip("/")
+
+
 def ray_temp_dir(raw: str) -> Path:
     """A directory short enough for Ray's sockets below it (AF_UNIX paths end at 107 bytes)."""
     path = absolute_path(raw)

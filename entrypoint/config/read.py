@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.redaction import MASK, secret_texts
+from contract.run_dir import NODE_DIR
 from entrypoint.config import image, parsers, wandb_key
 from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
@@ -25,7 +26,7 @@ from entrypoint.config.variables import Fault, ParseError, SettingsError, Variab
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
     *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
-    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY"),
+    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY", NODE_DIR),
 )
 """Names with our prefix that a node sets for the processes it starts; ignored here."""
 

@@ -112,6 +112,7 @@ def sources(settings: Settings) -> dict[str, str]:
         "node_name": _source(settings, "node_name", "node_name"),
         "recipe": _source(settings, "recipe"),
         "run_dir": _source(settings, "run_dir"),
+        "storage": _source(settings, "storage"),
         "token": _source(settings, "token"),
     }
     if settings.node_address is not None:

@@ -142,8 +142,16 @@ class Settings:
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",
         parse.absolute_path,
-        "The run directory, on storage that all nodes share.",
+        "The run directory, on storage that all nodes share; see `ROLLCALL_STORAGE`.",
         default=Path("/checkpoints"),
+    )
+    storage: str = variable(
+        "ROLLCALL_STORAGE",
+        parse.storage,
+        "`shared`: all nodes share the run directory; `head`: the head alone has it, and the other"
+        " nodes send what they save; `s3://BUCKET/PREFIX`: as `head`, and each checkpoint is also"
+        " uploaded there. [Details](checkpoints.md#without-shared-storage).",
+        default=parse.SHARED,
     )
     reward_url: str | None = variable(
         "ROLLCALL_REWARD_URL",
@@ -342,6 +350,15 @@ class Settings:
         given = (secret.reveal() for secret in (self.wandb_api_key, self.token) if secret)
         of_job = secret_texts(self.runtime_env.get("env_vars", {}))
         return secret_texts(self.environ) | of_job | frozenset(given)
+
+    @property
+    def shares_run_dir(self) -> bool:
+        return self.storage == parse.SHARED
+
+    @property
+    def store(self) -> str | None:
+        """The URL of the store to which checkpoints are uploaded."""
+        return self.storage if "://" in self.storage else None
 
     @property
     def ray_dir(self) -> Path:

@@ -27,6 +27,8 @@ from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import RayFailedError, UnfitRayError
 from entrypoint.run import errors
+from entrypoint.run.restore import OtherRunError
+from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +62,9 @@ class Outcome:
                 return cls("stopped", ExitCode.STOPPED, str(error))
             case wait.GaveUpError() | RollIncompleteError():
                 code = ExitCode.UNREACHABLE
-            case StorageLostError() | FilesGoneError():
+            case StorageLostError() | FilesGoneError() | StoreError():
                 code = ExitCode.RUN_DIR
-            case UnplaceableError() | ArgumentsError():
+            case UnplaceableError() | ArgumentsError() | OtherRunError():
                 code = ExitCode.USAGE
             case RayFailedError():
                 code = ExitCode.RETRY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 
 from contract import lease as contract_lease
@@ -28,8 +28,8 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.inventory import collective_variables, inventory, versions
-from entrypoint.net import sockets
-from entrypoint.node import ray_node
+from entrypoint.net import sockets, wait
+from entrypoint.node import ray_node, stored_run
 from entrypoint.node.existing_ray import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -37,10 +37,11 @@ from entrypoint.processes import process
 from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
-from entrypoint.run import errors
+from entrypoint.run import errors, restore
 from entrypoint.run import token as run_token
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
+from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +51,14 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     run, named = RunFiles(settings.run_dir), head_address(settings)
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
+        stored_run.fetch_history(settings, run, inbox.stop)
         with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = resume_check.fingerprint(settings)
             begun = run_identity.identify(settings, run)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
+                stored_run.upload_rest(settings, run, journal, inbox.stop)
                 return ExitCode.FINISHED
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record("start", _start_sentence(settings, role), incarnation=lease.incarnation)
@@ -65,7 +68,12 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             storage_proof.sweep(run.root)
             me = node_info(settings, address, warnings, lease.incarnation)
             return _lead(settings, role, me, journal, inbox)
-    except (HeldError, contract_lease.SupersededError) as error:
+    except wait.InterruptedWaitError:
+        return ExitCode.STOPPED
+    except restore.OtherRunError as error:
+        log.error("%s", error)
+        return ExitCode.USAGE
+    except (StoreError, HeldError, contract_lease.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
@@ -132,6 +140,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         cluster,
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,
+        ExitStack() as uploads,
     ):
         ray = sockets.host_port(me.address, settings.ray_port)
         present: tuple[str, ...] | None = None  # the next job waits for no worker that was missing
@@ -148,6 +157,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
 
         try:
             cluster.wait_ready()
+            uploads.enter_context(stored_run.uploading(settings, files, journal, inbox.stop))
             if queue is not None:
                 log.info(
                     "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contract import fd_store, private_dir
-from contract.run_dir import RunFiles
+from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
@@ -63,6 +64,8 @@ class RayNode:
         """
         self._mark = settings.node_mark
         remove_stale(self._mark)
+        if not settings.shares_run_dir:  # what those processes had on its way
+            shutil.rmtree(RunFiles(settings.run_dir).scratch, ignore_errors=True)
         forget_cluster(settings)
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
@@ -241,6 +244,8 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
         **fd_store.environment(fd_store_path(settings)),
     }
+    if not settings.shares_run_dir:
+        ours[NODE_DIR] = str(settings.run_dir)
     if settings.wandb_api_key:
         ours["WANDB_API_KEY"] = settings.wandb_api_key.reveal()
     if settings.debug_ray is DebugRay.LEGACY:

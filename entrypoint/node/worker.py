@@ -23,8 +23,9 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import ray_node
+from entrypoint.node import log_shipper, ray_node
 from entrypoint.node.find_head import HeadLocator
+from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
@@ -114,12 +115,14 @@ class _Membership:
     inbox: Inbox
     services: Services
     locator: HeadLocator = field(init=False)
+    _logs: OwnLogs | None = field(init=False)
     _why_ended: str = ""
     """Why this node itself ended its Ray, in words."""
 
     def __post_init__(self) -> None:
         head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
         self.locator = HeadLocator(head.value, leases)
+        self._logs = log_shipper.own_logs(self.settings, LIFE)
 
     def keep(self) -> int:
         """Join again and again until the run ends; return the exit code."""
@@ -163,7 +166,7 @@ class _Membership:
         )
         info = self._node_info(address_of.worker_address(settings, host))
         client = ControlClient(host, settings.control_port, self.token)
-        proof = StorageProof(settings.run_dir)
+        proof = StorageProof(settings.run_dir, shared=settings.shares_run_dir)
 
         def check_in() -> str:
             return client.check_in(replace(self._now(info), storage=proof.show()))
@@ -189,14 +192,15 @@ class _Membership:
             )
             # Services start before Ray: if the head continues with fewer workers, it counts a Ray
             # node that has not joined as lost.
-            self.services.wait_ready(self.inbox.stop, self._raise_if_over)
-            self._wait_for(
-                "the head's Ray",
-                lambda: sockets.connect(host, settings.ray_port),
-                raise_if_over_or_moved,
-            )
-            self._raise_if_over()
-            return self._belong(client, info, host)
+            with log_shipper.sending(self._logs, client):
+                self.services.wait_ready(self.inbox.stop, self._raise_if_over)
+                self._wait_for(
+                    "the head's Ray",
+                    lambda: sockets.connect(host, settings.ray_port),
+                    raise_if_over_or_moved,
+                )
+                self._raise_if_over()
+                return self._belong(client, info, host)
         except _OverError as ended:
             return ended.message
         finally:

@@ -1,4 +1,4 @@
-"""Can the run directory and Ray's own directory be written, and is there space in them?"""
+"""Can the run directory, the store and Ray's own directory be written? Is there space in them?"""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ import time
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from contract.run_dir import sync_directory
+from contract.run_dir import RunFiles, sync_directory
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.role import Worker
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
+from entrypoint.run.store import Store, StoreError, UnusableStoreError
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
 RAY_FULL = 0.95
 """Share of the disk in use at which Ray refuses to write objects to it."""
 CLOCK_SKEW_SECONDS = 5.0
+STORE_REMEDY = (
+    "check ROLLCALL_STORAGE, and the store's own variables: AWS_ACCESS_KEY_ID, "
+    "AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL"
+)
 PROBE_BLOCK, PROBE_BYTES, PROBE_SECONDS = 1 * MIB, 16 * MIB, 0.3
 SLOW = 50e6
 """Bytes a second below which saving holds the training up."""
@@ -31,9 +37,13 @@ def run_dir(context: Context) -> Finding:
     """Exists, takes a write, an fsync, a rename and a deletion, has space, agrees on the time."""
     path = context.settings.run_dir
     try:
+        settings = context.settings
+        if settings.store or (isinstance(context.role, Worker) and not settings.shares_run_dir):
+            path.mkdir(parents=True, exist_ok=True)
         if not path.is_dir():
             what = "is not a directory" if path.exists() else "does not exist"
-            remedy = f"mount storage that all nodes share at {path}, or set ROLLCALL_RUN_DIR"
+            whose = "all nodes share" if context.settings.shares_run_dir else "outlives the head"
+            remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
         skew = try_writing(path)
     except OSError as error:
@@ -80,6 +90,23 @@ def written(directory: Path) -> float:
             done += file.write(block)
         os.fsync(file.fileno())
         return done / (time.perf_counter() - began)
+
+
+def store(context: Context) -> Finding:
+    """Write, read and delete a small file in the store of ROLLCALL_STORAGE."""
+    url = context.settings.store
+    if url is None or isinstance(context.role, Worker):
+        return Finding(Verdict.SKIP, "this node uploads no checkpoints")
+    try:
+        Store(url).probe()
+    except UnusableStoreError as error:
+        return Finding(Verdict.FAIL, f"{url} cannot be used: {error}", STORE_REMEDY)
+    except StoreError as error:
+        evidence = f"{url} does not answer: {error}"
+        if RunFiles(context.settings.run_dir).run.exists():
+            return Finding(Verdict.WARN, evidence, "the run goes on without it; restore it")
+        return Finding(Verdict.FAIL, evidence, STORE_REMEDY)
+    return Finding(Verdict.PASS, f"{url} takes a file and returns it")
 
 
 def try_writing(directory: Path) -> float:
@@ -146,6 +173,13 @@ CHECKS = (
         "is the run directory fast enough for checkpoints?",
         speed,
         timeout=15.0,
+    ),
+    Check(
+        CheckName.HOST_STORE,
+        "can checkpoints be uploaded to the store?",
+        store,
+        timeout=30.0,
+        exit_code=ExitCode.RUN_DIR,
     ),
     Check(CheckName.HOST_TEMP_DIR, "can Ray's own directory be written?", temp_dir, timeout=10.0),
 )

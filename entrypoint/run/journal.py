@@ -13,7 +13,9 @@ from contract.redaction import redact
 
 log = logging.getLogger("rollcall")
 
-WARNING_KINDS = frozenset({"command", "failure", "layout-warning", "refused", "node-lost"})
+WARNING_KINDS = frozenset(
+    {"command", "failure", "layout-warning", "refused", "node-lost", "upload-failed"}
+)
 
 
 class Journal:

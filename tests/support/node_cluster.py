@@ -58,14 +58,16 @@ class Cluster(Watch):
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
-            is_head = self.environment(number)["RAY_WORKER"] == "0"
-            job = ["--", *self._job] if is_head else []
             self.nodes[number] = Process(
                 f"node-{number}",
-                program("entrypoint", "up", *job),
+                self.command(number),
                 env=self.environment(number),
                 log_to=self.console(number),
             )
+
+    def command(self, number: int) -> Sequence[str]:
+        is_head = self.environment(number)["RAY_WORKER"] == "0"
+        return program("entrypoint", "up", *(["--", *self._job] if is_head else []))
 
     def close(self) -> None:
         for number, node in self.nodes.items():

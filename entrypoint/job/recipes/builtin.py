@@ -212,6 +212,8 @@ def _arguments(settings: Settings) -> list[str]:
 
     arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
     given = named_in(settings.job)
+    if not settings.shares_run_dir:
+        arguments += ["--storage", "head"]
     if settings.reward_url and not given & {"remote_rm_url", "rewards"}:
         arguments += ["--remote_rm_url", settings.reward_url]
     if "remote_rm_deadline" not in given:

@@ -1,0 +1,169 @@
+"""The object store of ROLLCALL_STORAGE: the files of one run below one URL, through fsspec.
+
+fsspec and the package of a scheme (s3fs for s3://) are imported when a store is used. Credentials
+come from the scheme's own variables, such as AWS_ACCESS_KEY_ID; no message shows them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from contract.manifest import CHECKPOINT_NAME, MANIFEST
+
+CHUNK_BYTES = 16 << 20
+PROBE = ".rollcall-probe"
+CHECKPOINTS = "checkpoints"
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"}
+"""Scheme → the package that fsspec needs for it."""
+S3_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}}
+"""In seconds. botocore's own wait a minute for a connection, and fsspec tries five times."""
+NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class StoreError(Exception):
+    """The store does not answer; another try may succeed. The sentence says why."""
+
+
+class UnusableStoreError(StoreError):
+    """The store cannot be used as it is: no package, no bucket, no rights."""
+
+
+class Store:
+    """The files below `url`. Every method raises StoreError."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UnusableStoreError if the scheme's package is missing. Connects to nothing."""
+        self.url = url
+        scheme = urlsplit(url).scheme
+        options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+        if PACKAGES.get(scheme) == "s3fs":
+            options["config_kwargs"] = S3_TIMEOUTS
+        try:
+            from fsspec.core import url_to_fs
+
+            self._fs, self._root = url_to_fs(url, **options)
+        except ImportError:
+            package = PACKAGES.get(scheme, "fsspec and the package of this scheme")
+            raise UnusableStoreError(
+                f"{scheme}:// needs a Python package that is not installed: install {package}"
+            ) from None
+        except ValueError:
+            raise UnusableStoreError(f"fsspec knows no {scheme}://: give another scheme") from None
+
+    def read(self, name: str) -> bytes | None:
+        """Return a small file; None if it is not there."""
+        with self._told():
+            try:
+                content: bytes = self._fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._told():
+            self._make_parent(name)
+            self._fs.pipe_file(self._path(name), content)
+
+    def upload(self, name: str, file: Readable) -> None:
+        """Write all that `file` still has, in parts."""
+        with self._told():
+            self._make_parent(name)
+            with self._fs.open(self._path(name), "wb") as target:
+                shutil.copyfileobj(file, target, CHUNK_BYTES)
+
+    def download(self, name: str, to: Path) -> str | None:
+        """Write a file to `to`; return its SHA-256, or None if it is not there.
+
+        Raises OSError if the disk does not take it.
+        """
+        digest = hashlib.sha256()
+        with to.open("wb") as target:
+            with self._told():
+                try:
+                    source = self._fs.open(self._path(name), "rb")
+                except FileNotFoundError:
+                    return None
+            with source:
+                while True:
+                    with self._told():
+                        part = source.read(CHUNK_BYTES)
+                    if not part:
+                        return digest.hexdigest()
+                    digest.update(part)
+                    target.write(part)
+
+    def checkpoints(self) -> dict[int, bool]:
+        """Return the steps whose checkpoints are there → whether each has its manifest."""
+        found: dict[int, bool] = {}
+        for name in self._names(CHECKPOINTS):
+            directory, _, file = name.partition("/")
+            if match := CHECKPOINT_NAME.fullmatch(directory):
+                step = int(match[1])
+                found[step] = found.get(step, False) or file == MANIFEST
+        return found
+
+    def delete(self, step: int) -> None:
+        """Delete a checkpoint. Its manifest goes first, so that none is half there."""
+        directory = checkpoint_name(step)
+        with self._told():
+            for name in (f"{directory}/{MANIFEST}", directory):
+                if self._fs.exists(self._path(name)):
+                    self._fs.rm(self._path(name), recursive=True)
+
+    def probe(self) -> None:
+        """Write, read and delete a small file, as an upload does."""
+        self.write(PROBE, b"probe")
+        if self.read(PROBE) != b"probe":
+            raise StoreError("it does not return what was written")
+        with self._told():
+            self._fs.rm(self._path(PROBE))
+
+    def _names(self, directory: str) -> list[str]:
+        """Return the names of all files below `directory`, relative to it."""
+        below = self._path(directory)
+        with self._told():
+            self._fs.invalidate_cache()
+            paths = self._fs.find(below)
+        return [path.removeprefix(below).lstrip("/") for path in paths]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _make_parent(self, name: str) -> None:
+        """Make the directories, if the store has any. It never makes a bucket."""
+        if "file" in self._fs.protocol:
+            self._fs.makedirs(self._fs._parent(self._path(name)), exist_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn any error of the store into a StoreError with a sentence."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except FileNotFoundError as error:
+            raise UnusableStoreError(f"there is no such bucket ({_cause(error)})") from None
+        except PermissionError as error:
+            raise UnusableStoreError(f"it does not allow this ({_cause(error)})") from None
+        except Exception as error:  # every scheme has errors of its own
+            if type(error).__name__ in NO_CREDENTIALS:
+                raise UnusableStoreError(f"it has no credentials ({_cause(error)})") from None
+            raise StoreError(_cause(error)) from None
+
+
+def checkpoint_name(step: int) -> str:
+    return f"{CHECKPOINTS}/global_step_{step}"
+
+
+def _cause(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

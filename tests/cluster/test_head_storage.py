@@ -1,0 +1,144 @@
+"""Nodes whose run directories are apart: what workers save goes to the head, and comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from contract.manifest import WrittenFile, checkpoint_path, fault_of, files_of, write_manifest
+from contract.run_dir import NODE_DIR
+from tests.support.node_cluster import HEAD, Cluster
+from tests.support.ray_nodes import cluster_of
+from tests.support.tiny_job import tiny_job
+from tests.support.tiny_run import Tiny
+from trainer.checkpoint import head_files
+from trainer.checkpoint.protocol import Directory
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+WORKER = 1
+APART = 'mount -t tmpfs none "$0" && exec "$@"'
+"""A shell that runs a command which has another disk in place of a directory."""
+TOKEN = "a-token-that-all-nodes-are-given"
+
+
+class NodesApart(Cluster):
+    """The workers' run directory has the head's path, and lies on a disk of their own."""
+
+    def command(self, number: int) -> Sequence[str]:
+        command = super().command(number)
+        if number == HEAD:
+            return command
+        return ["unshare", "--mount", "sh", "-c", APART, str(self.run.root), *command]
+
+
+@pytest.fixture
+def can_mount() -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("this user may not mount anything")
+
+
+@pytest.mark.usefixtures("can_mount")
+def test_a_run_whose_nodes_share_no_storage_resumes_after_a_worker_and_its_disk_are_lost(
+    tmp_path: Path,
+) -> None:
+    steps = 40
+    job = [
+        *tiny_job(tmp_path, steps),
+        *("--actor_num_nodes", "2", "--actor_num_gpus_per_node", "1"),
+        *("--vllm_num_engines", "1", "--save_steps", "4", "--peer_snapshot", "off"),
+    ]
+    cluster = NodesApart(
+        tmp_path / "run",
+        workers=1,
+        job=job,
+        ROLLCALL_RECIPE="builtin",
+        ROLLCALL_STORAGE="head",
+        ROLLCALL_TOKEN=TOKEN,
+    )
+    try:
+        cluster.start(HEAD, WORKER)
+        saved = cluster.event("checkpoint", within=150)["details"]["step"]
+        names = {file.name for file in files_of(checkpoint_path(cluster.run.checkpoints, saved))}
+        assert {"policy-0-of-2.pt", "policy-1-of-2.pt"} <= names
+        cluster.kill(WORKER)
+        cluster.start(WORKER)
+        assert cluster.exit_codes(within=200) == {HEAD: 0, WORKER: 0}, cluster.consoles()
+    finally:
+        cluster.close()
+    assert cluster.step == steps
+    went_on = [*cluster.events("restore"), *cluster.events("rank-replaced")]
+    assert [event["details"]["step"] for event in went_on if event["details"]["step"] >= saved]
+    assert "checked in at the head" in (cluster.run.logs / "worker-1.log").read_text()
+    assert (cluster.run.logs / "ray-worker-1.log").exists()
+    assert fault_of(checkpoint_path(cluster.run.checkpoints, steps)) is None
+    assert (cluster.run.exported / "model.safetensors").exists()
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of the node on which no driver runs."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    nodes = [{"num_cpus": 2, "node_name": name} for name in ("head", "other")]
+    with cluster_of(*nodes):
+        yield next(row["NodeID"] for row in ray.nodes() if row["NodeName"] == "other")
+
+
+def on(node: str, function: Any, *arguments: Any) -> Any:
+    """What a function returns on that node."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.get(ray.remote(function).options(scheduling_strategy=there).remote(*arguments))
+
+
+def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
+    two_nodes: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    content = b"".join(hashlib.sha256(bytes([n % 256])).digest() for n in range(300_000))
+    step, other = tmp_path / "run" / "global_step_1", str(tmp_path / "other")
+    step.mkdir(parents=True)
+    config = tiny.config(tmp_path / "run", storage="head")
+    directory = head_files.place(config, step)
+
+    def write(directory: Directory, names: Sequence[str], replace: bool) -> tuple[str, int]:
+        import os
+
+        os.environ[NODE_DIR] = other
+        with head_files.writing(directory) as out:
+            files = []
+            for name in names:
+                data = content if name.endswith(".pt") else b""
+                (out.path / name).write_bytes(data)
+                files.append(WrittenFile(name, len(data), hashlib.sha256(data).hexdigest()))
+            out.send(files, replace=replace)
+        return str(out.path), sum(path.is_file() for path in Path(other).rglob("*"))
+
+    def read(directory: Directory) -> dict[str, bytes]:
+        import os
+
+        os.environ[NODE_DIR] = other
+        with head_files.reading(directory, lambda name: name == "policy.pt") as place:
+            assert str(place).startswith(other)
+            return {path.name: path.read_bytes() for path in place.iterdir()}
+
+    place, left = on(two_nodes, write, directory, ["policy.pt"], False)
+    assert place.startswith(other)
+    assert left == 0
+    exported = head_files.place(config, step / "hf")
+    for names in (["old.pt"], ["model.pt", "empty.txt"]):
+        on(two_nodes, write, exported, names, True)
+    assert sorted(path.name for path in (step / "hf").iterdir()) == ["empty.txt", "model.pt"]
+    assert (step / "policy.pt").read_bytes() == content
+    write_manifest(step, 1)
+    found = on(two_nodes, read, directory)
+    assert found == {"policy.pt": content}
+    assert not list(Path(other).rglob("*.pt"))
+    (step / "policy.pt").write_bytes(content[:-1] + b"x")
+    with pytest.raises(OSError, match="the checksum of what arrived differs"):
+        on(two_nodes, read, directory)

@@ -1,0 +1,153 @@
+"""A head begins: on a new machine from the store, or with a store that has another run."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
+from contract.run_dir import RunFiles
+from entrypoint.config.role import Head
+from entrypoint.job.failures import resume_check
+from entrypoint.node import head, stored_run
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run import restore
+from entrypoint.run.journal import Journal
+from entrypoint.run.store import Store, StoreError
+from entrypoint.run.upload import Uploads
+from tests.support.s3 import S3, s3
+from tests.support.saved_states import flip_a_bit, leaves_of
+from tests.support.stored import (
+    begun,
+    finish,
+    kinds,
+    looks_often,
+    newest_in,
+    run,
+    settings_of,
+    write_checkpoint,
+)
+from tests.support.tiny_run import Tiny, train
+
+__all__ = ["looks_often", "run", "s3"]
+
+
+def test_a_run_on_a_new_machine_goes_on_to_the_same_bits(
+    tiny: Tiny, tmp_path: Path, s3: S3
+) -> None:
+    """The newest checkpoint is corrupt in the store, so the one before it counts."""
+    first = begun(tmp_path / "first", s3.url)
+    config = tiny.config(first.root, max_steps=4, save_steps=2)
+    train(config)
+    store = Store(s3.url)
+    for step in (2, 4):
+        with Uploads(store, first, Journal(first.journal, "head")) as uploads:
+            if step == 2:
+                shutil.move(checkpoint_path(first.checkpoints, 4), tmp_path / "later")
+            else:
+                shutil.move(tmp_path / "later", checkpoint_path(first.checkpoints, 4))
+            finish(uploads)
+    assert [step for step, whole in store.checkpoints().items() if whole] == [2, 4]
+    s3.put("checkpoints/global_step_4/policy.pt", b"corrupt")
+    second = RunFiles(tmp_path / "second")
+    second.root.mkdir()
+    settings = settings_of(second.root, s3.url)
+    stored_run.fetch_history(settings, second, threading.Event())
+    assert second.run.read_bytes() == first.run.read_bytes()
+    assert restore.under_way(second)
+    journal = Journal(second.journal, "head")
+    assert len(kinds(second, "step")) == 4
+    with stored_run.uploading(settings, second, journal, threading.Event()):
+        assert newest_checkpoint(second.checkpoints) == 2
+        assert not restore.under_way(second)
+        flags = {"max_steps": 4, "save_steps": 2, "load_checkpoint": True}
+        train(tiny.config(second.root, **flags))
+    (skipped,) = kinds(second, "checkpoint-skipped")
+    assert "policy.pt does not have the checksum" in skipped["sentence"]
+    assert [event["details"]["step"] for event in kinds(second, "restore")] == [2]
+    assert leaves_of(tiny.config(second.root, max_steps=4), 4) == leaves_of(config, 4)
+    assert newest_in(s3) == 4
+    assert not [name for name in second.checkpoints.iterdir() if name.name.startswith(".")]
+
+
+def test_a_head_that_lost_the_store_goes_on_if_the_run_has_begun_here(
+    run: RunFiles, s3: S3
+) -> None:
+    settings = settings_of(run.root, s3.url, ROLLCALL_REWARD_TIMEOUT="1")
+    journal = Journal(run.journal, "head")
+
+    def begins() -> bool:
+        with stored_run.uploading(settings, run, journal, threading.Event()):
+            return True
+
+    s3.stop()
+    with pytest.raises(StoreError, match="not there after 1 s"):
+        begins()
+    journal.write("attempt", "attempt 1 starts")
+    stored_run.fetch_history(settings, run, threading.Event())
+    assert begins()
+    sentence = kinds(run, "upload-failed")[0]["sentence"]
+    assert sentence.endswith("The run continues from its own directory.")
+    (run.root / restore.UNDER_WAY).touch()  # its checkpoint was to be fetched
+    with pytest.raises(StoreError):
+        begins()
+    s3.start()
+
+
+def test_a_run_directory_that_has_a_checkpoint_fetches_none(run: RunFiles, s3: S3) -> None:
+    write_checkpoint(run, 1)
+    s3.put("checkpoints/global_step_9/MANIFEST.json", b'{"step": 9, "files": {}}')
+    journal = Journal(run.journal, "head")
+    assert restore.checkpoint(Store(s3.url), run, journal) is None
+    assert newest_checkpoint(run.checkpoints) == 1
+
+
+def test_another_run_is_refused_and_both_are_named(tmp_path: Path, s3: S3) -> None:
+    one, other = (begun(tmp_path / name, s3.url) for name in ("one", "other"))
+    restore.claim(Store(s3.url), one)
+    restore.claim(Store(s3.url), one)
+    with pytest.raises(restore.OtherRunError, match=r"holds the checkpoints of run \w+, and .*"):
+        restore.claim(Store(s3.url), other)
+
+
+def test_a_head_ends_with_64_for_another_run_and_with_73_without_the_store(
+    tmp_path: Path, s3: S3, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def serve(directory: Path) -> int:
+        port = {"ROLLCALL_CONTROL_PORT": str(free_port), "ROLLCALL_REWARD_TIMEOUT": "1"}
+        settings = settings_of(directory, s3.url, **port)
+        return head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+
+    restore.claim(Store(s3.url), begun(tmp_path / "one", s3.url))
+    assert serve(begun(tmp_path / "other", s3.url).root) == ExitCode.USAGE
+    assert "give ROLLCALL_STORAGE another prefix" in caplog.text
+    (tmp_path / "empty").mkdir()
+    s3.stop()
+    assert serve(tmp_path / "empty") == ExitCode.RUN_DIR
+    assert not RunFiles(tmp_path / "empty").run.exists(), "the run has not begun anew"
+    s3.start()
+
+
+def test_a_finished_run_that_is_started_again_uploads_what_was_left(
+    tmp_path: Path, run: RunFiles, s3: S3
+) -> None:
+    settings = settings_of(run.root, s3.url)
+    write_checkpoint(run, 1)
+    fingerprint = resume_check.fingerprint(settings)
+    Journal(run.journal, "head").write(
+        "outcome", "finished", outcome="finished", exit_code=0, command=fingerprint
+    )
+    assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.FINISHED
+    assert Store(s3.url).checkpoints() == {1: True}
+
+
+def test_a_corrupt_checkpoint_on_disk_is_no_reason_to_fetch(run: RunFiles, s3: S3) -> None:
+    """Its sizes are right, so the trainer decides: it puts the checkpoint aside."""
+    write_checkpoint(run, 1)
+    flip_a_bit(checkpoint_path(run.checkpoints, 1) / "policy.pt")
+    assert fault_of(checkpoint_path(run.checkpoints, 1)) is not None
+    assert restore.checkpoint(Store(s3.url), run, Journal(run.journal, "head")) is None

@@ -1,0 +1,147 @@
+"""Checkpoints are uploaded to an S3-compatible store beside the run."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.manifest import checkpoint_path
+from contract.run_dir import RunFiles
+from entrypoint.run import restore
+from entrypoint.run.journal import Journal
+from entrypoint.run.store import Store, StoreError
+from entrypoint.run.upload import Uploads
+from tests.support.s3 import S3, s3
+from tests.support.stored import (
+    PATIENCE,
+    begun,
+    finish,
+    kinds,
+    looks_often,
+    newest_in,
+    run,
+    until,
+    uploaded,
+    uploads,
+    write_checkpoint,
+)
+
+__all__ = ["looks_often", "run", "s3", "uploads"]
+
+
+def test_a_checkpoint_is_uploaded_when_it_is_complete_and_the_store_keeps_what_the_disk_keeps(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    (checkpoint_path(run.checkpoints, 1)).mkdir(parents=True)  # it has no manifest
+    write_checkpoint(run, 2)
+    until(lambda: uploaded(run) == [2])
+    shutil.rmtree(checkpoint_path(run.checkpoints, 2))
+    write_checkpoint(run, 4)
+    until(lambda: uploaded(run) == [2, 4])
+    run.exported.mkdir()
+    (run.exported / "model.safetensors").write_bytes(b"a model")
+    finish(uploads)
+    steps = {name.split("/")[1] for name in s3.names() if name.startswith("checkpoints/")}
+    assert steps == {"global_step_4"}
+    assert s3.names()["checkpoints/global_step_4/policy.pt"] == 4 * len(b"weights")
+    assert {"run.json", "journal.jsonl", "hf/model.safetensors"} <= s3.names().keys()
+
+
+def test_an_outage_is_recorded_once_and_what_was_missed_is_uploaded_after_it(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    s3.stop()
+    write_checkpoint(run, 2)
+    until(lambda: bool(kinds(run, "upload-failed")))
+    write_checkpoint(run, 3)
+    time.sleep(0.5)
+    s3.start()
+    finish(uploads)
+    (failed,) = kinds(run, "upload-failed")
+    assert "The run continues" in failed["sentence"]
+    assert "a-secret-key" not in run.journal.read_text()
+    assert uploaded(run)[-1] == 3
+    assert newest_in(s3) == 3
+
+
+def test_the_end_of_a_run_does_not_wait_forever_for_a_store_that_is_away(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    s3.stop()
+    write_checkpoint(run, 2)
+    finish(uploads, patience=1.0)
+    assert kinds(run, "upload-failed")[-1]["sentence"].endswith("are incomplete.")
+    s3.start()
+
+
+def test_a_head_that_is_stopped_waits_only_its_grace(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    s3.stop()
+    write_checkpoint(run, 1)
+    stop, began = threading.Event(), time.monotonic()
+    stop.set()
+    uploads.finish(stop, grace=0.5, patience=PATIENCE)
+    assert time.monotonic() - began < PATIENCE / 2
+    s3.start()
+
+
+def test_a_later_head_ends_the_uploads_of_an_earlier_one(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    s3.put(".owner", b"a head on another machine")
+    write_checkpoint(run, 2)
+    until(lambda: bool(kinds(run, "upload-failed")))
+    finish(uploads)
+    assert "a later head uses" in kinds(run, "upload-failed")[0]["sentence"]
+    assert Store(s3.url).checkpoints() == {1: True}
+
+
+def test_a_store_of_another_run_takes_no_uploads_also_if_it_was_away_at_the_start(
+    tmp_path: Path, run: RunFiles, s3: S3
+) -> None:
+    restore.claim(Store(s3.url), begun(tmp_path / "other", s3.url))
+    write_checkpoint(run, 1)
+    with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        finish(uploads)
+    assert "give ROLLCALL_STORAGE another prefix" in kinds(run, "upload-failed")[0]["sentence"]
+    assert Store(s3.url).checkpoints() == {}
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_ends_nothing(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
+) -> None:
+    put, gone = Store.upload, threading.Event()
+
+    def slow(store: Store, name: str, file: Any) -> None:
+        if "global_step_1/" in name and not gone.is_set():
+            shutil.rmtree(checkpoint_path(run.checkpoints, 1))
+            gone.set()
+        put(store, name, file)
+
+    monkeypatch.setattr(Store, "upload", slow)
+    write_checkpoint(run, 1)
+    until(gone.is_set)
+    until(lambda: uploaded(run) == [1])
+    write_checkpoint(run, 2)
+    finish(uploads)
+    assert uploaded(run) == [1, 2]
+
+
+def test_a_store_error_has_one_line(s3: S3) -> None:
+    s3.stop()
+    with pytest.raises(StoreError) as error:
+        Store(s3.url).read("run.json")
+    assert "\n" not in str(error.value)
+    s3.start()

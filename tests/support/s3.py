@@ -1,0 +1,57 @@
+"""A store that speaks S3, on loopback: moto's own server in a thread of this process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+ACCESS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-a-test"}
+
+
+@dataclass
+class S3:
+    """A server with one bucket. What it holds outlives a `stop`."""
+
+    port: int
+    server: ThreadedMotoServer
+    bucket: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/runs/one"
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def start(self) -> None:
+        self.server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+        self.server.start()
+
+    def names(self) -> dict[str, int]:
+        """Name of each file of the run → its bytes."""
+        listed = boto3.client("s3").list_objects_v2(Bucket=self.bucket, Prefix="runs/one/")
+        rows = listed.get("Contents", [])
+        return {row["Key"].removeprefix("runs/one/"): row["Size"] for row in rows}
+
+    def put(self, name: str, content: bytes) -> None:
+        boto3.client("s3").put_object(Bucket=self.bucket, Key=f"runs/one/{name}", Body=content)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """The server; this process has the variables that name it."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**ACCESS, **environment}.items():
+        monkeypatch.setenv(name, value)
+    found = S3(int(port), server, f"bucket-{uuid.uuid4().hex}")
+    boto3.client("s3").create_bucket(Bucket=found.bucket)
+    yield found
+    found.stop()
