@@ -58,8 +58,8 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             begun = run_identity.identify(settings, run)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
-                stored_run.upload_rest(settings, run, journal, inbox.stop)
-                return ExitCode.FINISHED
+                whole = stored_run.upload_rest(settings, run, journal, inbox.stop)
+                return ExitCode.FINISHED if whole else ExitCode.RUN_DIR
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record("start", _start_sentence(settings, role), incarnation=lease.incarnation)
             run_identity.record_difference(settings, begun, journal)
@@ -155,9 +155,11 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             finally:
                 present = rendezvous.present
 
+        finish_uploads = stored_run.no_uploads
         try:
             cluster.wait_ready()
-            uploads.enter_context(stored_run.uploading(settings, files, journal, inbox.stop))
+            stored = stored_run.uploading(settings, files, journal, inbox.stop)
+            finish_uploads = uploads.enter_context(stored)
             if queue is not None:
                 log.info(
                     "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
@@ -169,7 +171,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             outcome = Outcome.of_error(error, settings.run_dir)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         memory.save(files.kept, settings.node_name)
-        return code
+        return code if finish_uploads() or code else ExitCode.RUN_DIR
 
 
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event
 from typing import TypeVar
 
@@ -37,14 +38,17 @@ def fetch_history(settings: Settings, run: RunFiles, stop: Event) -> None:
 
 
 @contextmanager
-def uploading(settings: Settings, run: RunFiles, journal: Journal, stop: Event) -> Iterator[None]:
+def uploading(
+    settings: Settings, run: RunFiles, journal: Journal, stop: Event
+) -> Iterator[Callable[[], bool]]:
     """Fetch the newest checkpoint if the run directory has none; upload until the block ends.
 
-    After the block, wait until all is uploaded. A store that does not answer stops a run that has
-    not begun here, and no other. Raises OtherRunError, StoreError, OSError, InterruptedWaitError.
+    Yield what waits until all is uploaded, and returns whether it is. A store that does not answer
+    stops a run that has not begun here, and no other. Raises OtherRunError, StoreError, OSError,
+    InterruptedWaitError.
     """
     if settings.store is None:
-        yield
+        yield no_uploads
         return
     store = Store(settings.store)
     begun = any(journal.events("attempt")) and not restore.under_way(run)
@@ -60,19 +64,27 @@ def uploading(settings: Settings, run: RunFiles, journal: Journal, stop: Event) 
             raise
         journal.record("upload-failed", f"{error}. The run continues from its own directory.")
     with Uploads(store, run, journal) as uploads:
-        yield
-        _finish(uploads, settings, stop)
+        yield partial(_finish, uploads, settings, stop)
 
 
-def upload_rest(settings: Settings, run: RunFiles, journal: Journal, stop: Event) -> None:
-    """Upload what the head that finished the run could not. Raises UnusableStoreError."""
-    if settings.store is not None:
-        with Uploads(Store(settings.store), run, journal) as uploads:
-            _finish(uploads, settings, stop)
+def no_uploads() -> bool:
+    """There is nothing to wait for."""
+    return True
 
 
-def _finish(uploads: Uploads, settings: Settings, stop: Event) -> None:
-    uploads.finish(stop, grace=settings.grace_seconds, patience=settings.service_timeout)
+def upload_rest(settings: Settings, run: RunFiles, journal: Journal, stop: Event) -> bool:
+    """Upload what the head that finished the run could not; return whether all is uploaded.
+
+    Raises UnusableStoreError.
+    """
+    if settings.store is None:
+        return True
+    with Uploads(Store(settings.store), run, journal) as uploads:
+        return _finish(uploads, settings, stop)
+
+
+def _finish(uploads: Uploads, settings: Settings, stop: Event) -> bool:
+    return uploads.finish(stop, grace=settings.grace_seconds, patience=settings.service_timeout)
 
 
 def _answer(settings: Settings, stop: Event, ask: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from contract import stored_json
+from contract.journal import read_events
 from contract.manifest import (
     MANIFEST,
     WrittenFile,
@@ -24,12 +25,14 @@ from entrypoint.run.store import Store, UnusableStoreError, checkpoint_name
 
 HISTORY = ("journal.jsonl", "metrics.jsonl", "progress.json", "result.json", "run.json")
 """Small files of the run directory that the store has too. run.json comes last."""
+OWNER = ".owner"
+"""Names the head that came to the store last; the uploads of any other head end."""
 UNDER_WAY = ".fetching"
 """A file of the run directory until all that the run resumes from is there."""
 
 
 class OtherRunError(Exception):
-    """The store holds another run; the sentence names both."""
+    """The store holds another run, or a later state of this run; the sentence names both."""
 
 
 def history(store: Store, run: RunFiles) -> bool:
@@ -51,7 +54,10 @@ def history(store: Store, run: RunFiles) -> bool:
 
 
 def claim(store: Store, run: RunFiles) -> None:
-    """Write run.json to the store. Raises OtherRunError if the store has that of another run."""
+    """Write run.json to the store.
+
+    Raises OtherRunError if the store has that of another run, or if this run went on elsewhere.
+    """
     content = run.run.read_bytes()
     theirs = store.read("run.json")
     if theirs is None:
@@ -62,6 +68,27 @@ def claim(store: Store, run: RunFiles) -> None:
             f"{store.url} holds the checkpoints of run {other}, and {run.root} is run {mine}: give "
             "ROLLCALL_STORAGE another prefix, or ROLLCALL_RUN_DIR an empty directory to go on "
             f"with run {other}"
+        )
+    if not under_way(run):
+        _refuse_earlier_state(store, run)
+
+
+def _refuse_earlier_state(store: Store, run: RunFiles) -> None:
+    """Raises OtherRunError if another machine went on with this run, to a later checkpoint.
+
+    Example: the head moved to a new machine, and later the first machine returns with its old disk.
+    """
+    owner = store.read(OWNER)
+    heads = {event["details"].get("incarnation") for event in read_events(run.journal)}
+    if not owner or owner.decode(errors="replace") in heads:
+        return
+    theirs = max((step for step, whole in store.checkpoints().items() if whole), default=-1)
+    ours = newest_checkpoint(run.checkpoints, checksums=False)
+    if theirs > (-1 if ours is None else ours):
+        raise OtherRunError(
+            f"this run went on with a head on another machine: {store.url} has its step {theirs}, "
+            f"and the newest checkpoint in {run.root} is {'none' if ours is None else ours}. Give "
+            "ROLLCALL_RUN_DIR an empty directory to go on from the store"
         )
 
 

@@ -7,6 +7,7 @@ come from the scheme's own variables, such as AWS_ACCESS_KEY_ID; no message show
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 from contract.manifest import CHECKPOINT_NAME, MANIFEST
 
 CHUNK_BYTES = 16 << 20
+PART_BYTES = 64 << 20
+"""Of an upload. S3 allows 10,000 parts, so a file may have 640 GB."""
 PROBE = ".rollcall-probe"
 CHECKPOINTS = "checkpoints"
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"}
@@ -75,14 +78,14 @@ class Store:
             self._fs.pipe_file(self._path(name), content)
 
     def upload(self, name: str, file: Readable) -> None:
-        """Write all that `file` still has, in parts."""
+        """Write all that `file` still has, in parts. A part is sent before the next one is read."""
         with self._told():
             self._make_parent(name)
-            with self._fs.open(self._path(name), "wb") as target:
-                shutil.copyfileobj(file, target, CHUNK_BYTES)
+            with self._fs.open(self._path(name), "wb", block_size=PART_BYTES) as target:
+                shutil.copyfileobj(file, target, PART_BYTES)
 
     def download(self, name: str, to: Path) -> str | None:
-        """Write a file to `to`; return its SHA-256, or None if it is not there.
+        """Write a file to `to`, durably; return its SHA-256, or None if it is not there.
 
         Raises OSError if the disk does not take it.
         """
@@ -98,9 +101,12 @@ class Store:
                     with self._told():
                         part = source.read(CHUNK_BYTES)
                     if not part:
-                        return digest.hexdigest()
+                        break
                     digest.update(part)
                     target.write(part)
+            target.flush()
+            os.fsync(target.fileno())
+        return digest.hexdigest()
 
     def checkpoints(self) -> dict[int, bool]:
         """Return the steps whose checkpoints are there → whether each has its manifest."""

@@ -2,24 +2,34 @@
 
 The thread looks at the run directory; the trainer knows nothing of it, and no step waits for it.
 All files of a checkpoint are opened first, so that its deletion does not end the upload. Its
-manifest is uploaded last. While the store does not answer, the thread tries again and the run
-continues. The store keeps the checkpoints that the run directory keeps.
+manifest is uploaded last, if the checksums of all files were right. While the store does not
+answer, the thread tries again and the run continues. The store keeps the checkpoints that the run
+directory keeps. That the run has finished is uploaded after its models.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from contract import lease
-from contract.manifest import MANIFEST, checkpoint_path, files_of, newest_checkpoint, steps_on_disk
+from contract.exit_codes import ExitCode
+from contract.manifest import (
+    LEFT,
+    MANIFEST,
+    checkpoint_path,
+    files_in,
+    newest_checkpoint,
+    steps_on_disk,
+)
 from contract.run_dir import RunFiles
 from entrypoint.net import wait
 from entrypoint.run import errors, restore
@@ -34,12 +44,14 @@ LONGEST_PAUSE_SECONDS = 30.0
 """Between two tries while the store does not answer."""
 OUTAGE_SECONDS = 3600.0
 """After so long without the store, the newest checkpoint is looked up again."""
-OWNER = ".owner"
-"""Names the head that came to the store last; the uploads of any other head end."""
 
 
 class TakenOverError(Exception):
     """A later head uploads to the store; the sentence says so."""
+
+
+class CorruptFileError(Exception):
+    """A file of the run directory has another checksum than its manifest gives."""
 
 
 class Uploads:
@@ -52,12 +64,14 @@ class Uploads:
         self._over = threading.Event()
         """The run is over: what is there now is uploaded, and then the thread ends."""
         self._given_up = threading.Event()
-        self._uploaded: int | None = None
-        """The step of the newest checkpoint that is in the store."""
+        self._complete = False
+        """All that the run left is in the store."""
+        self._handled: bytes | None = None
+        """The manifest of the newest checkpoint that is in the store, or is corrupt."""
         self._sent: set[tuple[int, int, int]] = set()
         """Inode, size and time of files that this head has uploaded: a retry leaves them out."""
         self._moved = time.monotonic()
-        """When bytes were last taken from a file."""
+        """When the store last took a part of a file."""
         self._outage = False
         self._owns = False
         """This head has written its name to the store."""
@@ -71,10 +85,11 @@ class Uploads:
         self._over.set()
         self._given_up.set()
 
-    def finish(self, stop: threading.Event, *, grace: float, patience: float) -> None:
-        """Wait until all is uploaded; give up after `patience` seconds in which no byte moves.
+    def finish(self, stop: threading.Event, *, grace: float, patience: float) -> bool:
+        """Wait until all is uploaded, and return whether it is.
 
-        Once `stop` is set, wait at most `grace` seconds more.
+        Give up after `patience` seconds in which the store takes no part of a file. Once `stop` is
+        set, wait at most `grace` seconds more.
         """
         self._over.set()
         self._moved, until = time.monotonic(), math.inf
@@ -84,16 +99,21 @@ class Uploads:
                 until = min(until, now + grace)
             if now > until or now - self._moved > patience:
                 self._given_up.set()
-                self._record("upload-failed", f"The uploads to {self._store.url} are incomplete.")
-                return
+                self._record(
+                    "upload-failed",
+                    f"The uploads to {self._store.url} are incomplete. Start the head again with "
+                    "this run directory: it uploads the rest.",
+                )
+                return False
             self._thread.join(LOOK_SECONDS / 4)
+        return self._complete
 
     def _work(self) -> None:
         try:
             while not self._over.wait(LOOK_SECONDS):
                 self._until_done(self._upload_checkpoint)
-            self._until_done(self._upload_checkpoint)
-            self._until_done(self._upload_results)
+            done = self._until_done(self._upload_checkpoint)
+            self._complete = self._until_done(self._upload_results) and done
         except (TakenOverError, restore.OtherRunError) as error:
             self._record("upload-failed", f"Nothing more is uploaded: {error}.")
         except wait.InterruptedWaitError:
@@ -101,15 +121,19 @@ class Uploads:
         except Exception:  # the run continues
             log.exception("nothing more is uploaded to %s", self._store.url)
 
-    def _until_done(self, upload: Callable[[], None]) -> None:
-        """Try until the store has taken all; an outage is recorded once."""
+    def _until_done(self, upload: Callable[[], None]) -> bool:
+        """Try until the store has taken all, and return whether it has.
+
+        An outage is recorded once, also if the run directory cannot be read.
+        """
 
         def probe() -> None:
             try:
                 upload()
-            except StoreError as error:
-                self._tell_outage(error)
-                raise wait.NotYetError(str(error)) from None
+            except (StoreError, OSError) as error:
+                why = errors.describe(error) if isinstance(error, OSError) else str(error)
+                self._tell_outage(why)
+                raise wait.NotYetError(why) from None
             self._outage = False
 
         try:
@@ -122,13 +146,15 @@ class Uploads:
             )
         except wait.GaveUpError as error:
             log.warning("%s", error)
+            return False
+        return True
 
-    def _tell_outage(self, error: StoreError) -> None:
+    def _tell_outage(self, why: str) -> None:
         if not self._outage:
             self._outage = True
             self._record(
                 "upload-failed",
-                f"{self._store.url} does not take the uploads: {error}. The run continues; the "
+                f"{self._store.url} does not take the uploads: {why}. The run continues; the "
                 "uploads are tried again.",
             )
 
@@ -137,70 +163,119 @@ class Uploads:
         mine = self._journal.claim.holder if self._journal.claim else ""
         if not self._owns:
             restore.claim(self._store, self._run)
-            self._store.write(OWNER, mine.encode())
+            self._store.write(restore.OWNER, mine.encode())
             self._owns = True
-        elif self._store.read(OWNER) != mine.encode():
+        elif self._store.read(restore.OWNER) != mine.encode():
             raise TakenOverError(f"a later head uses {self._store.url}")
 
     def _upload_checkpoint(self) -> None:
         """Upload the newest complete checkpoint, unless the store has it."""
         step = newest_checkpoint(self._run.checkpoints, checksums=False)
-        if self._owns and step in (None, self._uploaded):
+        manifest = None if step is None else self._manifest(step)
+        if self._owns and manifest in (None, self._handled):
             return
         self._take_or_check()
-        if step is None:
+        if step is None or manifest is None:
             return
-        began, directory = time.monotonic(), checkpoint_path(self._run.checkpoints, step)
         try:
-            manifest = (directory / MANIFEST).read_bytes()
-            paths = [directory / file.name for file in files_of(directory)]
-            if manifest != self._store.read(f"{checkpoint_name(step)}/{MANIFEST}"):
-                size = self._upload_files(paths)
-                self._store.write(f"{checkpoint_name(step)}/{MANIFEST}", manifest)
-                self._tell_uploaded(step, size, time.monotonic() - began)
+            self._upload_step(step, manifest)
+        except CorruptFileError as error:
+            self._record("upload-failed", f"Checkpoint {step} is not uploaded: {error}.", step=step)
         except (FileNotFoundError, ValueError):  # it has been deleted or put aside since
             return
-        self._uploaded = step
-        self._upload_history()
-        self._prune(step)
+        else:
+            self._upload_history()
+            self._prune(step)
+        self._handled = manifest
 
-    def _upload_files(self, paths: list[Path]) -> int:
-        """Upload files of the run directory; return their bytes. Raises FileNotFoundError."""
+    def _manifest(self, step: int) -> bytes | None:
+        try:
+            return (checkpoint_path(self._run.checkpoints, step) / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _upload_step(self, step: int, manifest: bytes) -> None:
+        """Raises FileNotFoundError, ValueError, CorruptFileError."""
+        name, began = f"{checkpoint_name(step)}/{MANIFEST}", time.monotonic()
+        theirs = self._store.read(name)
+        if theirs == manifest:
+            return
+        if theirs is not None:  # no manifest may name files that are being replaced
+            self._store.delete(step)
+        directory = checkpoint_path(self._run.checkpoints, step)
+        files = {directory / file.name: file.sha256 for file in files_in(manifest)}
+        size = self._upload_files(files)
+        self._take_or_check()
+        self._store.write(name, manifest)
+        self._tell_uploaded(step, size, time.monotonic() - began)
+
+    def _upload_files(self, files: Mapping[Path, str]) -> int:
+        """Upload files of the run directory; return their bytes.
+
+        `files`: path → SHA-256, or "" if it is not known. Raises FileNotFoundError,
+        CorruptFileError.
+        """
         with ExitStack() as opened:
-            files = [(path, opened.enter_context(path.open("rb"))) for path in paths]
-            for path, file in files:
+            handles = {path: opened.enter_context(path.open("rb")) for path in files}
+            for path, file in handles.items():
                 found = os.fstat(file.fileno())
                 key = (found.st_ino, found.st_size, found.st_mtime_ns)
-                if key not in self._sent:
-                    name = str(path.relative_to(self._run.root))
-                    self._store.upload(name, _Watched(file, self._moves))
-                    self._sent.add(key)
-            return sum(os.fstat(file.fileno()).st_size for _, file in files)
+                if key in self._sent:
+                    continue
+                self._take_or_check()
+                watched = _Watched(file, self._moves)
+                self._store.upload(str(path.relative_to(self._run.root)), watched)
+                if files[path] not in ("", watched.digest.hexdigest()):
+                    raise CorruptFileError(
+                        f"{path.name} does not have the checksum that its manifest gives"
+                    )
+                self._sent.add(key)
+                self._moves()
+            return sum(os.fstat(file.fileno()).st_size for file in handles.values())
 
     def _moves(self) -> None:
         self._moved = time.monotonic()
 
-    def _upload_history(self) -> None:
-        for name in restore.HISTORY:
-            path = self._run.root / name
-            if path.exists():
-                self._store.write(name, path.read_bytes())
+    def _upload_history(self, *, last: bool = False) -> None:
+        """`last`: the models are uploaded. Before, a finished run does not show as finished.
+
+        Else a new machine would end with "finished", and nothing would have its model.
+        """
+        paths = [self._run.root / name for name in restore.HISTORY]
+        history = {path.name: path.read_bytes() for path in paths if path.exists()}
+        if last or not self._is_finished():
+            for name, content in history.items():
+                self._store.write(name, content)
+
+    def _is_finished(self) -> bool:
+        """Return whether the newest head has recorded that the run has finished."""
+        code = None
+        for event in self._journal.events("start", "outcome"):
+            code = event["details"].get("exit_code") if event["kind"] == "outcome" else None
+        return code == ExitCode.FINISHED
 
     def _upload_results(self) -> None:
         """Upload the exported models and the last state of the history."""
         self._take_or_check()
         for directory in (self._run.exported, self._run.best):
-            self._upload_files(sorted(path for path in directory.rglob("*") if path.is_file()))
-        self._upload_history()
+            files = sorted(path for path in directory.rglob("*") if path.is_file())
+            self._upload_files(dict.fromkeys(files, ""))
+        self._upload_history(last=True)
 
     def _prune(self, newest: int) -> None:
-        """Delete from the store what the run directory does not have any more."""
+        """Delete from the store what the run directory does not have any more.
+
+        A checkpoint of a later step stays, unless --load_step has passed over it: it may be the
+        only good one, if it is corrupt here, or it may come from a head on another machine.
+        """
         of = self._run.checkpoints
         here = {
             step for step in steps_on_disk(of) if (checkpoint_path(of, step) / MANIFEST).exists()
         }
+        self._take_or_check()
         for step in self._store.checkpoints().keys() - here - {newest}:
-            self._store.delete(step)
+            if step < newest or (checkpoint_path(of, step) / LEFT).exists():
+                self._store.delete(step)
 
     def _tell_uploaded(self, step: int, size: int, seconds: float) -> None:
         self._record(
@@ -222,12 +297,19 @@ class Uploads:
 
 
 class _Watched:
-    """A file that reports each read."""
+    """A file that hashes what is read, and reports that the store has taken a part.
+
+    The store has taken the part before if that was a whole one.
+    """
 
     def __init__(self, file: IO[bytes], moves: Callable[[], None]) -> None:
         self._file = file
         self._moves = moves
+        self.digest = hashlib.sha256()
 
     def read(self, size: int = -1, /) -> bytes:
-        self._moves()
-        return self._file.read(size)
+        if 0 < size <= self._file.tell():
+            self._moves()
+        part = self._file.read(size)
+        self.digest.update(part)
+        return part

@@ -61,11 +61,12 @@ def test_a_run_on_a_new_machine_goes_on_to_the_same_bits(
     assert restore.under_way(second)
     journal = Journal(second.journal, "head")
     assert len(kinds(second, "step")) == 4
-    with stored_run.uploading(settings, second, journal, threading.Event()):
+    with stored_run.uploading(settings, second, journal, threading.Event()) as finish_uploads:
         assert newest_checkpoint(second.checkpoints) == 2
         assert not restore.under_way(second)
         flags = {"max_steps": 4, "save_steps": 2, "load_checkpoint": True}
         train(tiny.config(second.root, **flags))
+        assert finish_uploads()
     (skipped,) = kinds(second, "checkpoint-skipped")
     assert "policy.pt does not have the checksum" in skipped["sentence"]
     assert [event["details"]["step"] for event in kinds(second, "restore")] == [2]
@@ -114,6 +115,24 @@ def test_another_run_is_refused_and_both_are_named(tmp_path: Path, s3: S3) -> No
         restore.claim(Store(s3.url), other)
 
 
+def test_a_machine_that_returns_with_an_old_disk_does_not_undo_what_another_one_did(
+    run: RunFiles, s3: S3
+) -> None:
+    write_checkpoint(run, 1)
+    s3.put(".owner", b"a head on another machine")
+    store = Store(s3.url)
+    restore.claim(store, run)  # the other head has completed no checkpoint
+    s3.put("checkpoints/global_step_9/MANIFEST.json", b'{"step": 9, "files": {}}')
+    with pytest.raises(restore.OtherRunError, match=r"has its step 9, and the newest .* is 1\."):
+        stored_run.fetch_history(settings_of(run.root, s3.url), run, threading.Event())
+    (run.root / restore.UNDER_WAY).touch()  # this machine is the new one
+    restore.claim(store, run)
+    (run.root / restore.UNDER_WAY).unlink()
+    head_of = {"incarnation": "a head on another machine"}
+    Journal(run.journal, "head").write("start", "this is the head", **head_of)
+    restore.claim(store, run)  # the owner was a head of this run directory
+
+
 def test_a_head_ends_with_64_for_another_run_and_with_73_without_the_store(
     tmp_path: Path, s3: S3, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,6 +160,10 @@ def test_a_finished_run_that_is_started_again_uploads_what_was_left(
     Journal(run.journal, "head").write(
         "outcome", "finished", outcome="finished", exit_code=0, command=fingerprint
     )
+    s3.stop()
+    hurried = settings_of(run.root, s3.url, ROLLCALL_REWARD_TIMEOUT="1")
+    assert head.serve(hurried, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RUN_DIR
+    s3.start()
     assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.FINISHED
     assert Store(s3.url).checkpoints() == {1: True}
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from contract.manifest import checkpoint_path
+from contract.manifest import BROKEN, LEFT, MANIFEST, checkpoint_path
 from contract.run_dir import RunFiles
 from entrypoint.run import restore
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Store, StoreError
+from entrypoint.run.store import PART_BYTES, Store, StoreError
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
+from tests.support.saved_states import flip_a_bit
 from tests.support.stored import (
     PATIENCE,
     begun,
@@ -78,8 +79,9 @@ def test_the_end_of_a_run_does_not_wait_forever_for_a_store_that_is_away(
     until(lambda: uploaded(run) == [1])
     s3.stop()
     write_checkpoint(run, 2)
-    finish(uploads, patience=1.0)
-    assert kinds(run, "upload-failed")[-1]["sentence"].endswith("are incomplete.")
+    assert not uploads.finish(threading.Event(), grace=0.0, patience=1.0)
+    failed = [event["sentence"] for event in kinds(run, "upload-failed")]
+    assert any("are incomplete. Start the head again" in sentence for sentence in failed)
     s3.start()
 
 
@@ -137,6 +139,113 @@ def test_a_checkpoint_that_is_deleted_meanwhile_ends_nothing(
     write_checkpoint(run, 2)
     finish(uploads)
     assert uploaded(run) == [1, 2]
+
+
+def test_a_store_that_is_read_but_takes_nothing_does_not_hold_the_end_up(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: Store, name: str, file: Any) -> None:
+        file.read(PART_BYTES)
+        raise StoreError("the bucket is full")
+
+    monkeypatch.setattr(Store, "upload", refuses)
+    write_checkpoint(run, 1)
+    began = time.monotonic()
+    with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        assert not uploads.finish(threading.Event(), grace=0.0, patience=1.0)
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_corrupt_checkpoint_gets_no_manifest_and_the_one_before_it_stays(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    write_checkpoint(RunFiles(run.root / "aside"), 2)
+    flip_a_bit(checkpoint_path(RunFiles(run.root / "aside").checkpoints, 2) / "policy.pt")
+    shutil.move(checkpoint_path(RunFiles(run.root / "aside").checkpoints, 2), run.checkpoints)
+    until(lambda: bool(kinds(run, "upload-failed")))
+    (failed,) = kinds(run, "upload-failed")
+    assert "Checkpoint 2 is not uploaded: policy.pt does not have" in failed["sentence"]
+    write_checkpoint(run, 3)
+    finish(uploads)
+    steps = Store(s3.url).checkpoints()
+    assert [step for step, whole in steps.items() if whole] == [1, 3]
+
+
+def test_a_checkpoint_that_is_written_again_is_uploaded_again(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    shutil.rmtree(checkpoint_path(run.checkpoints, 1))
+    write_checkpoint(run, 1, b"other weights")
+    finish(uploads)
+    assert uploaded(run) == [1, 1]
+    manifest = (checkpoint_path(run.checkpoints, 1) / MANIFEST).read_bytes()
+    assert Store(s3.url).read(f"checkpoints/global_step_1/{MANIFEST}") == manifest
+    assert s3.names()["checkpoints/global_step_1/policy.pt"] == len(b"other weights")
+
+
+def test_a_head_that_another_one_replaces_during_an_upload_completes_and_deletes_nothing(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
+) -> None:
+    put = Store.upload
+
+    def replaced(store: Store, name: str, file: Any) -> None:
+        put(store, name, file)
+        if "global_step_2/" in name:
+            s3.put(".owner", b"a head on another machine")
+
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
+    s3.put("checkpoints/global_step_0/MANIFEST.json", b'{"step": 0, "files": {}}')
+    monkeypatch.setattr(Store, "upload", replaced)
+    write_checkpoint(run, 2)
+    until(lambda: bool(kinds(run, "upload-failed")))
+    assert not uploads.finish(threading.Event(), grace=0.0, patience=PATIENCE)
+    steps = Store(s3.url).checkpoints()
+    assert (steps[0], steps[1], steps[2]) == (True, True, False)
+
+
+@pytest.mark.parametrize(("mark", "stays"), [(BROKEN, True), (LEFT, False)])
+def test_a_later_checkpoint_in_the_store_goes_only_if_the_run_has_gone_back_before_it(
+    run: RunFiles, s3: S3, uploads: Uploads, mark: str, stays: bool
+) -> None:
+    write_checkpoint(run, 9)
+    until(lambda: uploaded(run) == [9])
+    aside = checkpoint_path(run.checkpoints, 9)
+    (aside / MANIFEST).rename(aside / mark)
+    write_checkpoint(run, 5)
+    until(lambda: uploaded(run) == [9, 5])
+    finish(uploads)
+    assert Store(s3.url).checkpoints() == ({5: True, 9: True} if stays else {5: True})
+
+
+def test_that_the_run_has_finished_is_uploaded_after_its_models(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a new machine would take the run for finished, without its model."""
+    put = Store.upload
+
+    def loses_models(store: Store, name: str, file: Any) -> None:
+        if name.startswith("hf/"):
+            raise StoreError("the machine is gone")
+        put(store, name, file)
+
+    monkeypatch.setattr(Store, "upload", loses_models)
+    write_checkpoint(run, 1)
+    run.exported.mkdir()
+    (run.exported / "model.safetensors").write_bytes(b"a model")
+    Journal(run.journal, "head").write("outcome", "finished", outcome="finished", exit_code=0)
+    with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        assert not uploads.finish(threading.Event(), grace=0.0, patience=1.0)
+    assert newest_in(s3) == 1
+    assert "journal.jsonl" not in s3.names()
+    monkeypatch.setattr(Store, "upload", put)
+    with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        assert uploads.finish(threading.Event(), grace=0.0, patience=PATIENCE)
+    assert {"journal.jsonl", "hf/model.safetensors"} <= s3.names().keys()
 
 
 def test_a_store_error_has_one_line(s3: S3) -> None:
