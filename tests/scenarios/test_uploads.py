@@ -196,10 +196,10 @@ def test_a_head_that_another_one_replaces_during_an_upload_completes_and_deletes
         put(store, name, file)
         if "global_step_2/" in name:
             s3.put(".owner", b"a head on another machine")
+            s3.put("checkpoints/global_step_0/MANIFEST.json", b'{"step": 0, "files": {}}')
 
     write_checkpoint(run, 1)
     until(lambda: uploaded(run) == [1])
-    s3.put("checkpoints/global_step_0/MANIFEST.json", b'{"step": 0, "files": {}}')
     monkeypatch.setattr(Store, "upload", replaced)
     write_checkpoint(run, 2)
     until(lambda: bool(kinds(run, "upload-failed")))
