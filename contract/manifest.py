@@ -54,6 +54,12 @@ def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = 
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
 
 
+def listing(files: Iterable[WrittenFile]) -> str:
+    """Return the text of a manifest of these files, which belong to no step."""
+    rows = {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in files}
+    return json.dumps({"files": rows}, indent=1)
+
+
 def _entry(path: Path) -> dict[str, int | str]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 

@@ -41,6 +41,7 @@ from entrypoint.run import errors, restore
 from entrypoint.run import token as run_token
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
+from entrypoint.run.ownership import TakenOverError
 from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     except restore.OtherRunError as error:
         log.error("%s", error)
         return ExitCode.USAGE
-    except (StoreError, HeldError, contract_lease.SupersededError) as error:
+    except (StoreError, TakenOverError, HeldError, contract_lease.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
@@ -158,7 +159,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         finish_uploads = stored_run.no_uploads
         try:
             cluster.wait_ready()
-            stored = stored_run.uploading(settings, files, journal, inbox.stop)
+            stored = stored_run.uploading(settings, files, journal, inbox)
             finish_uploads = uploads.enter_context(stored)
             if queue is not None:
                 log.info(

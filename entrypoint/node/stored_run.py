@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event
-from typing import TypeVar
 
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.net import wait
+from entrypoint.job.failures import resume_check
+from entrypoint.job.recipes import base as recipes
+from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import restore
 from entrypoint.run.journal import Journal
+from entrypoint.run.ownership import TakenOverError
+from entrypoint.run.patience import Patience
 from entrypoint.run.store import Store, StoreError, UnusableStoreError
 from entrypoint.run.upload import Uploads
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def fetch_history(settings: Settings, run: RunFiles, stop: Event) -> None:
@@ -33,38 +35,35 @@ def fetch_history(settings: Settings, run: RunFiles, stop: Event) -> None:
     if run.run.exists():
         with suppress(StoreError):  # the run goes on; its uploads begin when the store answers
             restore.claim(store, run)
-    elif _answer(settings, stop, lambda: restore.history(store, run)):
+    elif _patience(settings, stop).ask(store, lambda: restore.history(store, run)):
         log.info("this run goes on from %s", store.url)
 
 
 @contextmanager
 def uploading(
-    settings: Settings, run: RunFiles, journal: Journal, stop: Event
+    settings: Settings, run: RunFiles, journal: Journal, inbox: Inbox
 ) -> Iterator[Callable[[], bool]]:
-    """Fetch the newest checkpoint if the run directory has none; upload until the block ends.
+    """Fetch the checkpoint to resume from if the run directory lacks it; upload in the block.
 
     Yield what waits until all is uploaded, and returns whether it is. A store that does not answer
-    stops a run that has not begun here, and no other. Raises OtherRunError, StoreError, OSError,
-    InterruptedWaitError.
+    stops a run that has not begun here, and no other. If a later head uses the store, this head
+    stops. Raises OtherRunError, StoreError, OSError, InterruptedWaitError.
     """
     if settings.store is None:
         yield no_uploads
         return
-    store = Store(settings.store)
+    store, patience = Store(settings.store), _patience(settings, inbox.stop)
     begun = any(journal.events("attempt")) and not restore.under_way(run)
-
-    def begin() -> None:
-        restore.claim(store, run)
-        restore.checkpoint(store, run, journal)
-
     try:
-        _answer(settings, stop, begin)
+        patience.ask(store, lambda: restore.claim(store, run))
+        restore.checkpoint(store, run, journal, patience, _named_step(settings, journal))
     except StoreError as error:
         if not begun or isinstance(error, UnusableStoreError):
             raise
         journal.record("upload-failed", f"{error}. The run continues from its own directory.")
     with Uploads(store, run, journal) as uploads:
-        yield partial(_finish, uploads, settings, stop)
+        uploads.taken_over.add_done_callback(lambda why: inbox.put(StopAsked(why.result())))
+        yield partial(_finish, uploads, settings, inbox.stop)
 
 
 def no_uploads() -> bool:
@@ -75,7 +74,7 @@ def no_uploads() -> bool:
 def upload_rest(settings: Settings, run: RunFiles, journal: Journal, stop: Event) -> bool:
     """Upload what the head that finished the run could not; return whether all is uploaded.
 
-    Raises UnusableStoreError.
+    Raises UnusableStoreError, TakenOverError.
     """
     if settings.store is None:
         return True
@@ -83,23 +82,27 @@ def upload_rest(settings: Settings, run: RunFiles, journal: Journal, stop: Event
         return _finish(uploads, settings, stop)
 
 
-def _finish(uploads: Uploads, settings: Settings, stop: Event) -> bool:
-    return uploads.finish(stop, grace=settings.grace_seconds, patience=settings.service_timeout)
+def _named_step(settings: Settings, journal: Journal) -> int | None:
+    """Return the step that --load_step names, unless this command has resumed from it already.
 
-
-def _answer(settings: Settings, stop: Event, ask: Callable[[], T]) -> T:
-    """Ask the store until it answers. Raises StoreError after ROLLCALL_REWARD_TIMEOUT."""
-
-    def probe() -> T:
-        try:
-            return ask()
-        except UnusableStoreError as error:
-            raise UnusableStoreError(f"{settings.store} cannot be used: {error}") from None
-        except StoreError as error:
-            raise wait.NotYetError(str(error)) from None
-
-    what = f"{settings.store} to answer"
+    None if the job's flags cannot be read now: the supervisor waits for its files, or says why.
+    """
+    events = journal.events("attempt", "resume")
+    if resume_check.has_begun(events, resume_check.fingerprint(settings)):
+        return None
     try:
-        return wait.until(what, probe, timeout=settings.service_timeout, stop=stop)
-    except wait.GaveUpError as error:
-        raise StoreError(str(error)) from None
+        return recipes.load(settings.recipe).begins_at(settings)
+    except (recipes.ArgumentsError, recipes.FilesGoneError):
+        return None
+
+
+def _finish(uploads: Uploads, settings: Settings, stop: Event) -> bool:
+    """Raises TakenOverError if a later head uses the store."""
+    whole = uploads.finish(stop, grace=settings.grace_seconds, patience=settings.service_timeout)
+    if uploads.taken_over.done():
+        raise TakenOverError(uploads.taken_over.result())
+    return whole
+
+
+def _patience(settings: Settings, stop: Event) -> Patience:
+    return Patience(settings.service_timeout, stop)

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from contract.background import in_background
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles, sync_directory
 from entrypoint.config.check_names import CheckName
@@ -26,6 +27,8 @@ STORE_REMEDY = (
     "check ROLLCALL_STORAGE, and the store's own variables: AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL"
 )
+STORE_SECONDS = 20.0
+"""Limit of the store's answer."""
 PROBE_BLOCK, PROBE_BYTES, PROBE_SECONDS = 1 * MIB, 16 * MIB, 0.3
 SLOW = 50e6
 """Bytes a second below which saving holds the training up."""
@@ -98,7 +101,7 @@ def store(context: Context) -> Finding:
     if url is None or isinstance(context.role, Worker):
         return Finding(Verdict.SKIP, "this node uploads no checkpoints")
     try:
-        Store(url).probe()
+        _probe(Store(url))
     except UnusableStoreError as error:
         return Finding(Verdict.FAIL, f"{url} cannot be used: {error}", STORE_REMEDY)
     except StoreError as error:
@@ -107,6 +110,14 @@ def store(context: Context) -> Finding:
             return Finding(Verdict.WARN, evidence, "the run goes on without it; restore it")
         return Finding(Verdict.FAIL, evidence, STORE_REMEDY)
     return Finding(Verdict.PASS, f"{url} takes a file and returns it")
+
+
+def _probe(store: Store) -> None:
+    """Raises StoreError; before the check's own timeout, which would fail a run that has begun."""
+    try:
+        in_background("probe", store.probe).result(STORE_SECONDS)
+    except TimeoutError:
+        raise StoreError(f"no answer for {STORE_SECONDS:.0f} s") from None
 
 
 def try_writing(directory: Path) -> float:

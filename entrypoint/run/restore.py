@@ -1,27 +1,23 @@
 """A run that goes on from its store: on a new machine, the run directory is empty at first.
 
 The history (journal, run.json, progress) comes before the head takes its lease, since the journal
-has the number of the newest lease. The newest complete checkpoint comes after that, if the run
-directory has none.
+has the number of the newest lease. After that comes the newest complete checkpoint, if the run
+directory has none, or the one that --load_step names.
 """
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from functools import partial
 
 from contract import stored_json
 from contract.journal import read_events
-from contract.manifest import (
-    MANIFEST,
-    WrittenFile,
-    checkpoint_path,
-    files_in,
-    newest_checkpoint,
-)
-from contract.run_dir import RunFiles, sync_directory, write_atomically
+from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
+from contract.run_dir import RunFiles, write_atomically
+from entrypoint.run import download
+from entrypoint.run.download import CorruptCheckpointError
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Store, UnusableStoreError, checkpoint_name
+from entrypoint.run.patience import Patience
+from entrypoint.run.store import Store, UnusableStoreError
 
 HISTORY = ("journal.jsonl", "metrics.jsonl", "progress.json", "result.json", "run.json")
 """Small files of the run directory that the store has too. run.json comes last."""
@@ -32,7 +28,7 @@ UNDER_WAY = ".fetching"
 
 
 class OtherRunError(Exception):
-    """The store holds another run, or a later state of this run; the sentence names both."""
+    """The store holds another run, or another state of it than is asked for; a sentence says so."""
 
 
 def history(store: Store, run: RunFiles) -> bool:
@@ -92,14 +88,21 @@ def _refuse_earlier_state(store: Store, run: RunFiles) -> None:
         )
 
 
-def checkpoint(store: Store, run: RunFiles, journal: Journal) -> int | None:
-    """Fetch the newest complete checkpoint if the run directory has none; return its step.
+def checkpoint(
+    store: Store, run: RunFiles, journal: Journal, patience: Patience, named: int | None = None
+) -> int | None:
+    """Fetch the checkpoint that the run resumes from, if it is not here; return its step.
 
-    Raises StoreError, and OSError if the disk does not take it.
+    `named`: the step that --load_step names; None: the newest one, if the run directory has none.
+
+    Raises OtherRunError if the store has no such step, UnusableStoreError if no checkpoint there is
+    whole, StoreError, InterruptedWaitError, and OSError if the disk does not take it.
     """
     step = None
-    if newest_checkpoint(run.checkpoints, checksums=False) is None:
-        step = _newest_fetched(store, run, journal)
+    if named is not None:
+        step = _named_fetched(store, run, journal, patience, named)
+    elif newest_checkpoint(run.checkpoints, checksums=False) is None:
+        step = _newest_fetched(store, run, journal, patience)
     (run.root / UNDER_WAY).unlink(missing_ok=True)
     return step
 
@@ -109,48 +112,71 @@ def under_way(run: RunFiles) -> bool:
     return (run.root / UNDER_WAY).exists()
 
 
-def _newest_fetched(store: Store, run: RunFiles, journal: Journal) -> int | None:
-    whole = [step for step, has_manifest in store.checkpoints().items() if has_manifest]
-    for step in sorted(whole, reverse=True):
-        if fault := _fetched(store, run, step):
-            sentence = f"Checkpoint {step} of {store.url} is skipped: {fault}."
-            journal.record("checkpoint-skipped", sentence, step=step, fault=fault)
-            continue
-        sentence = f"Checkpoint of step {step} fetched from {store.url}."
-        journal.record("download", sentence, step=step)
-        return step
+def may_fetch(run: RunFiles) -> bool:
+    """Return whether the run directory may still get a checkpoint from the store."""
+    return under_way(run) or not run.run.exists()
+
+
+def _newest_fetched(
+    store: Store, run: RunFiles, journal: Journal, patience: Patience
+) -> int | None:
+    steps = sorted(_whole(store, patience), reverse=True)
+    for step in steps:
+        try:
+            _fetch(store, run, journal, patience, step)
+        except CorruptCheckpointError as error:
+            sentence = f"Checkpoint {step} of {store.url} is skipped: {error}."
+            journal.record("checkpoint-skipped", sentence, step=step, fault=str(error))
+        else:
+            return step
+    if steps or any(journal.events("upload")):
+        raise UnusableStoreError(
+            f"{store.url} has no whole checkpoint of this run any more, and the run would begin "
+            "again at step 0. Bring a checkpoint back there, or give ROLLCALL_STORAGE another "
+            "prefix to begin a new run"
+        )
     return None
 
 
-def _fetched(store: Store, run: RunFiles, step: int) -> str | None:
-    """Fetch a checkpoint; return what is wrong with it, in words, or None."""
-    manifest = store.read(f"{checkpoint_name(step)}/{MANIFEST}") or b""
-    directory = checkpoint_path(run.checkpoints, step)
-    incoming = directory.with_name(f".{directory.name}.incoming")
-    shutil.rmtree(incoming, ignore_errors=True)  # of a head that was killed here
-    try:
-        for file in files_in(manifest):
-            if fault := _fetched_file(store, step, file, incoming / file.name):
-                return fault
-        write_atomically(incoming / MANIFEST, manifest.decode())
-        shutil.rmtree(directory, ignore_errors=True)
-        incoming.rename(directory)
-        sync_directory(directory.parent)
-    except ValueError as error:
-        return str(error)
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
-    return None
+def _named_fetched(
+    store: Store, run: RunFiles, journal: Journal, patience: Patience, step: int
+) -> int | None:
+    """Checkpoints of later steps that only the store has do not count any more."""
+    if fault_of(checkpoint_path(run.checkpoints, step), checksums=False) is None:
+        fetched = None
+    else:
+        whole = sorted(_whole(store, patience))
+        try:
+            if step not in whole:
+                raise CorruptCheckpointError("it is not whole there")
+            _fetch(store, run, journal, patience, step)
+        except CorruptCheckpointError as error:
+            have = ", ".join(str(one) for one in whole if one != step) or "none"
+            raise OtherRunError(
+                f"--load_step {step}: checkpoint {step} of {store.url} cannot be used: {error}. "
+                f"Other steps there: {have}"
+            ) from None
+        fetched = step
+    for later in _whole(store, patience):
+        if later > step and not checkpoint_path(run.checkpoints, later).exists():
+            patience.ask(store, partial(store.leave, later))
+            sentence = (
+                f"Checkpoint {later} of {store.url} is put aside: --load_step {step} goes back."
+            )
+            journal.record("checkpoint-skipped", sentence, step=later)
+    return fetched
 
 
-def _fetched_file(store: Store, step: int, file: WrittenFile, to: Path) -> str | None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    digest = store.download(f"{checkpoint_name(step)}/{file.name}", to)
-    if digest is None:
-        return f"{file.name} is missing"
-    if digest != file.sha256:
-        return f"{file.name} does not have the checksum that its manifest gives"
-    return None
+def _whole(store: Store, patience: Patience) -> list[int]:
+    """Return the steps whose checkpoints have a manifest in the store."""
+    found = patience.ask(store, store.checkpoints)
+    return [step for step, has_manifest in found.items() if has_manifest]
+
+
+def _fetch(store: Store, run: RunFiles, journal: Journal, patience: Patience, step: int) -> None:
+    size = download.fetch(store, run.checkpoints, step, patience)
+    sentence = f"Checkpoint of step {step} fetched from {store.url}: {size / 1e9:.3f} GB."
+    journal.record("download", sentence, step=step, bytes=size)
 
 
 def _run_id(store: Store, content: bytes) -> str:

@@ -6,22 +6,20 @@ come from the scheme's own variables, such as AWS_ACCESS_KEY_ID; no message show
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from contract.manifest import CHECKPOINT_NAME, MANIFEST
+from contract.manifest import CHECKPOINT_NAME, LEFT, MANIFEST
 
-CHUNK_BYTES = 16 << 20
 PART_BYTES = 64 << 20
 """Of an upload. S3 allows 10,000 parts, so a file may have 640 GB."""
 PROBE = ".rollcall-probe"
 CHECKPOINTS = "checkpoints"
+DIRECTORIES = (CHECKPOINTS, "hf", "best")
+"""All directories of a run in the store."""
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"}
 """Scheme → the package that fsspec needs for it."""
 S3_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}}
@@ -78,35 +76,45 @@ class Store:
             self._fs.pipe_file(self._path(name), content)
 
     def upload(self, name: str, file: Readable) -> None:
-        """Write all that `file` still has, in parts. A part is sent before the next one is read."""
+        """Write all that `file` still has, in parts. A part is sent before the next one is read.
+
+        After an error the store has what it had before: no shorter file, and no parts of one.
+        """
         with self._told():
             self._make_parent(name)
-            with self._fs.open(self._path(name), "wb", block_size=PART_BYTES) as target:
+            target = self._fs.open(self._path(name), "wb", block_size=PART_BYTES)
+            try:
                 shutil.copyfileobj(file, target, PART_BYTES)
+                target.close()
+            except BaseException:
+                _discard(target)
+                raise
 
-    def download(self, name: str, to: Path) -> str | None:
-        """Write a file to `to`, durably; return its SHA-256, or None if it is not there.
+    def size(self, name: str) -> int | None:
+        """Return a file's bytes; None if it is not there."""
+        with self._told():
+            try:
+                return int(self._fs.info(self._path(name))["size"])
+            except FileNotFoundError:
+                return None
 
-        Raises OSError if the disk does not take it.
-        """
-        digest = hashlib.sha256()
-        with to.open("wb") as target:
-            with self._told():
-                try:
-                    source = self._fs.open(self._path(name), "rb")
-                except FileNotFoundError:
-                    return None
-            with source:
-                while True:
-                    with self._told():
-                        part = source.read(CHUNK_BYTES)
-                    if not part:
-                        break
-                    digest.update(part)
-                    target.write(part)
-            target.flush()
-            os.fsync(target.fileno())
-        return digest.hexdigest()
+    def part(self, name: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of a file, or what it has of them."""
+        with self._told():
+            content: bytes = self._fs.cat_file(self._path(name), start=start, end=start + size)
+        return content
+
+    def abort_uploads(self) -> None:
+        """Delete the parts that a killed head uploaded of files. S3 lists them nowhere else."""
+        if PACKAGES.get(urlsplit(self.url).scheme) != "s3fs":
+            return
+        bucket, _, prefix = self._root.partition("/")
+        with self._told():
+            for directory in DIRECTORIES:
+                below = f"{prefix}/{directory}/".lstrip("/")
+                found = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=below)
+                for upload in found.get("Uploads", []):
+                    self._fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
 
     def checkpoints(self) -> dict[int, bool]:
         """Return the steps whose checkpoints are there → whether each has its manifest."""
@@ -126,13 +134,25 @@ class Store:
                 if self._fs.exists(self._path(name)):
                     self._fs.rm(self._path(name), recursive=True)
 
+    def leave(self, step: int) -> None:
+        """Mark a checkpoint that is later than the step that --load_step resumes from."""
+        directory = checkpoint_name(step)
+        if manifest := self.read(f"{directory}/{MANIFEST}"):
+            self.write(f"{directory}/{LEFT}", manifest)
+            self.remove(f"{directory}/{MANIFEST}")
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with self._told():
+            if self._fs.exists(self._path(name)):
+                self._fs.rm(self._path(name))
+
     def probe(self) -> None:
         """Write, read and delete a small file, as an upload does."""
         self.write(PROBE, b"probe")
         if self.read(PROBE) != b"probe":
             raise StoreError("it does not return what was written")
-        with self._told():
-            self._fs.rm(self._path(PROBE))
+        self.remove(PROBE)
 
     def _names(self, directory: str) -> list[str]:
         """Return the names of all files below `directory`, relative to it."""
@@ -169,6 +189,14 @@ class Store:
 
 def checkpoint_name(step: int) -> str:
     return f"{CHECKPOINTS}/global_step_{step}"
+
+
+def _discard(target: Any) -> None:
+    """Abort the upload. fsspec's `close`, and its `__del__`, would complete what is there."""
+    with suppress(Exception):
+        target.discard()
+    with suppress(AttributeError):  # a local file has no setter
+        target.closed = True
 
 
 def _cause(error: Exception) -> str:

@@ -1,24 +1,21 @@
 """Uploads complete checkpoints to the store of ROLLCALL_STORAGE, from a thread of the head.
 
 The thread looks at the run directory; the trainer knows nothing of it, and no step waits for it.
-All files of a checkpoint are opened first, so that its deletion does not end the upload. Its
-manifest is uploaded last, if the checksums of all files were right. While the store does not
-answer, the thread tries again and the run continues. The store keeps the checkpoints that the run
-directory keeps. That the run has finished is uploaded after its models.
+The manifest of a checkpoint is uploaded last, if the checksums of all its files were right. While
+the store does not answer, the thread tries again and the run continues. The store keeps the
+checkpoints that the run directory keeps. That the run has finished is uploaded after its models.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from contract import lease
 from contract.exit_codes import ExitCode
@@ -27,6 +24,7 @@ from contract.manifest import (
     MANIFEST,
     checkpoint_path,
     files_in,
+    listing,
     newest_checkpoint,
     steps_on_disk,
 )
@@ -34,7 +32,9 @@ from contract.run_dir import RunFiles
 from entrypoint.net import wait
 from entrypoint.run import errors, restore
 from entrypoint.run.journal import Journal
+from entrypoint.run.ownership import Ownership, TakenOverError
 from entrypoint.run.store import Store, StoreError, checkpoint_name
+from entrypoint.run.upload_files import CorruptFileError, FileUploads
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +44,6 @@ LONGEST_PAUSE_SECONDS = 30.0
 """Between two tries while the store does not answer."""
 OUTAGE_SECONDS = 3600.0
 """After so long without the store, the newest checkpoint is looked up again."""
-
-
-class TakenOverError(Exception):
-    """A later head uploads to the store; the sentence says so."""
-
-
-class CorruptFileError(Exception):
-    """A file of the run directory has another checksum than its manifest gives."""
 
 
 class Uploads:
@@ -68,13 +60,12 @@ class Uploads:
         """All that the run left is in the store."""
         self._handled: bytes | None = None
         """The manifest of the newest checkpoint that is in the store, or is corrupt."""
-        self._sent: set[tuple[int, int, int]] = set()
-        """Inode, size and time of files that this head has uploaded: a retry leaves them out."""
-        self._moved = time.monotonic()
-        """When the store last took a part of a file."""
         self._outage = False
-        self._owns = False
-        """This head has written its name to the store."""
+        holder = journal.claim.holder if journal.claim else ""
+        self._ownership = Ownership(store, run, holder)
+        self._files = FileUploads(store, run.root, self._ownership)
+        self.taken_over: Future[str] = Future()
+        """Says in a sentence that a later head uses the store."""
         self._thread = threading.Thread(target=self._work, name="upload", daemon=True)
 
     def __enter__(self) -> Uploads:
@@ -92,12 +83,12 @@ class Uploads:
         set, wait at most `grace` seconds more.
         """
         self._over.set()
-        self._moved, until = time.monotonic(), math.inf
+        self._files.moved, until = time.monotonic(), math.inf
         while self._thread.is_alive():
             now = time.monotonic()
             if stop.is_set():
                 until = min(until, now + grace)
-            if now > until or now - self._moved > patience:
+            if now > until or now - self._files.moved > patience:
                 self._given_up.set()
                 self._record(
                     "upload-failed",
@@ -116,6 +107,8 @@ class Uploads:
             self._complete = self._until_done(self._upload_results) and done
         except (TakenOverError, restore.OtherRunError) as error:
             self._record("upload-failed", f"Nothing more is uploaded: {error}.")
+            if isinstance(error, TakenOverError):
+                self.taken_over.set_result(str(error))
         except wait.InterruptedWaitError:
             return
         except Exception:  # the run continues
@@ -158,24 +151,14 @@ class Uploads:
                 "uploads are tried again.",
             )
 
-    def _take_or_check(self) -> None:
-        """Raises OtherRunError, and TakenOverError if another head has come to the store since."""
-        mine = self._journal.claim.holder if self._journal.claim else ""
-        if not self._owns:
-            restore.claim(self._store, self._run)
-            self._store.write(restore.OWNER, mine.encode())
-            self._owns = True
-        elif self._store.read(restore.OWNER) != mine.encode():
-            raise TakenOverError(f"a later head uses {self._store.url}")
-
     def _upload_checkpoint(self) -> None:
         """Upload the newest complete checkpoint, unless the store has it."""
         step = newest_checkpoint(self._run.checkpoints, checksums=False)
         manifest = None if step is None else self._manifest(step)
-        if self._owns and manifest in (None, self._handled):
-            return
-        self._take_or_check()
-        if step is None or manifest is None:
+        is_new = manifest not in (None, self._handled)
+        if is_new or self._ownership.is_due:
+            self._ownership.take_or_check()
+        if step is None or manifest is None or not is_new:
             return
         try:
             self._upload_step(step, manifest)
@@ -204,37 +187,10 @@ class Uploads:
             self._store.delete(step)
         directory = checkpoint_path(self._run.checkpoints, step)
         files = {directory / file.name: file.sha256 for file in files_in(manifest)}
-        size = self._upload_files(files)
-        self._take_or_check()
+        sent = self._files.upload(files)
+        self._ownership.take_or_check()
         self._store.write(name, manifest)
-        self._tell_uploaded(step, size, time.monotonic() - began)
-
-    def _upload_files(self, files: Mapping[Path, str]) -> int:
-        """Upload files of the run directory; return their bytes.
-
-        `files`: path → SHA-256, or "" if it is not known. Raises FileNotFoundError,
-        CorruptFileError.
-        """
-        with ExitStack() as opened:
-            handles = {path: opened.enter_context(path.open("rb")) for path in files}
-            for path, file in handles.items():
-                found = os.fstat(file.fileno())
-                key = (found.st_ino, found.st_size, found.st_mtime_ns)
-                if key in self._sent:
-                    continue
-                self._take_or_check()
-                watched = _Watched(file, self._moves)
-                self._store.upload(str(path.relative_to(self._run.root)), watched)
-                if files[path] not in ("", watched.digest.hexdigest()):
-                    raise CorruptFileError(
-                        f"{path.name} does not have the checksum that its manifest gives"
-                    )
-                self._sent.add(key)
-                self._moves()
-            return sum(os.fstat(file.fileno()).st_size for file in handles.values())
-
-    def _moves(self) -> None:
-        self._moved = time.monotonic()
+        self._tell_uploaded(step, sum(file.bytes for file in sent), time.monotonic() - began)
 
     def _upload_history(self, *, last: bool = False) -> None:
         """`last`: the models are uploaded. Before, a finished run does not show as finished.
@@ -256,11 +212,20 @@ class Uploads:
 
     def _upload_results(self) -> None:
         """Upload the exported models and the last state of the history."""
-        self._take_or_check()
+        self._ownership.take_or_check()
         for directory in (self._run.exported, self._run.best):
-            files = sorted(path for path in directory.rglob("*") if path.is_file())
-            self._upload_files(dict.fromkeys(files, ""))
+            self._upload_model(directory)
         self._upload_history(last=True)
+
+    def _upload_model(self, directory: Path) -> None:
+        """Its manifest comes last: in the store, a model without it is incomplete."""
+        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        if not files:
+            return
+        self._store.remove(f"{directory.name}/{MANIFEST}")
+        sent = self._files.upload(dict.fromkeys(files, ""))
+        below = [replace(file, name=file.name.partition("/")[2]) for file in sent]
+        self._store.write(f"{directory.name}/{MANIFEST}", listing(below).encode())
 
     def _prune(self, newest: int) -> None:
         """Delete from the store what the run directory does not have any more.
@@ -272,7 +237,7 @@ class Uploads:
         here = {
             step for step in steps_on_disk(of) if (checkpoint_path(of, step) / MANIFEST).exists()
         }
-        self._take_or_check()
+        self._ownership.take_or_check()
         for step in self._store.checkpoints().keys() - here - {newest}:
             if step < newest or (checkpoint_path(of, step) / LEFT).exists():
                 self._store.delete(step)
@@ -294,22 +259,3 @@ class Uploads:
             self._given_up.set()
         except OSError as error:
             log.warning("%s (not in the journal: %s)", sentence, errors.describe(error))
-
-
-class _Watched:
-    """A file that hashes what is read, and reports that the store has taken a part.
-
-    The store has taken the part before if that was a whole one.
-    """
-
-    def __init__(self, file: IO[bytes], moves: Callable[[], None]) -> None:
-        self._file = file
-        self._moves = moves
-        self.digest = hashlib.sha256()
-
-    def read(self, size: int = -1, /) -> bytes:
-        if 0 < size <= self._file.tell():
-            self._moves()
-        part = self._file.read(size)
-        self.digest.update(part)
-        return part

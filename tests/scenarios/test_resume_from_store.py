@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,19 @@ from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
 from contract.run_dir import RunFiles
 from entrypoint.config.role import Head
 from entrypoint.job.failures import resume_check
+from entrypoint.job.recipes import builtin
 from entrypoint.node import head, stored_run
-from entrypoint.processes.inbox import Inbox
-from entrypoint.run import restore
+from entrypoint.processes.inbox import Inbox, StopAsked
+from entrypoint.run import ownership, restore
 from entrypoint.run.journal import Journal
-from entrypoint.run.store import Store, StoreError
+from entrypoint.run.ownership import TakenOverError
+from entrypoint.run.patience import Patience
+from entrypoint.run.store import Store, StoreError, UnusableStoreError
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
 from tests.support.saved_states import flip_a_bit, leaves_of
 from tests.support.stored import (
+    PATIENCE,
     begun,
     finish,
     kinds,
@@ -29,8 +34,10 @@ from tests.support.stored import (
     newest_in,
     run,
     settings_of,
+    until,
     write_checkpoint,
 )
+from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny, train
 
 __all__ = ["looks_often", "run", "s3"]
@@ -61,14 +68,14 @@ def test_a_run_on_a_new_machine_goes_on_to_the_same_bits(
     assert restore.under_way(second)
     journal = Journal(second.journal, "head")
     assert len(kinds(second, "step")) == 4
-    with stored_run.uploading(settings, second, journal, threading.Event()) as finish_uploads:
+    with stored_run.uploading(settings, second, journal, Inbox()) as finish_uploads:
         assert newest_checkpoint(second.checkpoints) == 2
         assert not restore.under_way(second)
         flags = {"max_steps": 4, "save_steps": 2, "load_checkpoint": True}
         train(tiny.config(second.root, **flags))
         assert finish_uploads()
     (skipped,) = kinds(second, "checkpoint-skipped")
-    assert "policy.pt does not have the checksum" in skipped["sentence"]
+    assert "policy.pt has 7 bytes, its manifest says" in skipped["sentence"]
     assert [event["details"]["step"] for event in kinds(second, "restore")] == [2]
     assert leaves_of(tiny.config(second.root, max_steps=4), 4) == leaves_of(config, 4)
     assert newest_in(s3) == 4
@@ -82,7 +89,7 @@ def test_a_head_that_lost_the_store_goes_on_if_the_run_has_begun_here(
     journal = Journal(run.journal, "head")
 
     def begins() -> bool:
-        with stored_run.uploading(settings, run, journal, threading.Event()):
+        with stored_run.uploading(settings, run, journal, Inbox()):
             return True
 
     s3.stop()
@@ -99,11 +106,15 @@ def test_a_head_that_lost_the_store_goes_on_if_the_run_has_begun_here(
     s3.start()
 
 
+def fetched(s3: S3, run: RunFiles, **named: int) -> int | None:
+    patience = Patience(20.0, threading.Event())
+    return restore.checkpoint(Store(s3.url), run, Journal(run.journal, "head"), patience, **named)
+
+
 def test_a_run_directory_that_has_a_checkpoint_fetches_none(run: RunFiles, s3: S3) -> None:
     write_checkpoint(run, 1)
     s3.put("checkpoints/global_step_9/MANIFEST.json", b'{"step": 9, "files": {}}')
-    journal = Journal(run.journal, "head")
-    assert restore.checkpoint(Store(s3.url), run, journal) is None
+    assert fetched(s3, run) is None
     assert newest_checkpoint(run.checkpoints) == 1
 
 
@@ -173,4 +184,86 @@ def test_a_corrupt_checkpoint_on_disk_is_no_reason_to_fetch(run: RunFiles, s3: S
     write_checkpoint(run, 1)
     flip_a_bit(checkpoint_path(run.checkpoints, 1) / "policy.pt")
     assert fault_of(checkpoint_path(run.checkpoints, 1)) is not None
-    assert restore.checkpoint(Store(s3.url), run, Journal(run.journal, "head")) is None
+    assert fetched(s3, run) is None
+
+
+def stored(tmp_path: Path, s3: S3, *steps: int) -> RunFiles:
+    """An empty run directory, and a store with a run's checkpoints."""
+    first = begun(tmp_path / "first", s3.url)
+    for step in steps:
+        write_checkpoint(first, step)
+        for path in checkpoint_path(first.checkpoints, step).rglob("*"):
+            if path.is_file():
+                s3.put(str(path.relative_to(first.root)), path.read_bytes())
+    s3.put("run.json", first.run.read_bytes())
+    second = RunFiles(tmp_path / "second")
+    second.root.mkdir()
+    assert restore.history(Store(s3.url), second)
+    return second
+
+
+def test_a_run_whose_checkpoints_are_all_corrupt_in_the_store_does_not_begin_anew(
+    tmp_path: Path, s3: S3
+) -> None:
+    run = stored(tmp_path, s3, 1, 2)
+    for step in (1, 2):
+        s3.put(f"checkpoints/global_step_{step}/policy.pt", b"corrupt")
+    with pytest.raises(UnusableStoreError, match="has no whole checkpoint of this run any more"):
+        fetched(s3, run)
+    assert [event["details"]["step"] for event in kinds(run, "checkpoint-skipped")] == [2, 1]
+    assert restore.under_way(run), "the next head looks again"
+    assert not list(run.checkpoints.iterdir())
+
+
+def test_a_run_whose_checkpoints_were_deleted_in_the_store_does_not_begin_anew(
+    tmp_path: Path, s3: S3
+) -> None:
+    run = stored(tmp_path, s3)
+    assert fetched(s3, run) is None, "it had none when its machine was lost"
+    Journal(run.journal, "head").write("upload", "checkpoint 1 is in the store", step=1)
+    with pytest.raises(UnusableStoreError, match="would begin again at step 0"):
+        fetched(s3, run)
+
+
+def test_a_named_step_is_fetched_and_later_ones_in_the_store_do_not_count_any_more(
+    tmp_path: Path, s3: S3
+) -> None:
+    run = stored(tmp_path, s3, 1, 2, 3)
+    assert fetched(s3, run, named=2) == 2
+    assert newest_checkpoint(run.checkpoints) == 2
+    assert Store(s3.url).checkpoints() == {1: True, 2: True, 3: False}
+    assert "checkpoints/global_step_3/MANIFEST.left.json" in s3.names()
+    with pytest.raises(restore.OtherRunError, match=r"--load_step 3: .* Other steps there: 1, 2"):
+        fetched(s3, run, named=3)
+
+
+@pytest.mark.parametrize(("resumed", "wanted"), [(False, 1), (True, 2)])
+def test_the_flag_load_step_counts_on_a_new_machine_until_the_run_has_resumed_from_it(
+    tmp_path: Path, s3: S3, resumed: bool, wanted: int
+) -> None:
+    run = stored(tmp_path, s3, 1, 2)
+    job = [*tiny_job(tmp_path, 4), "--load_checkpoint", "true", "--load_step", "1"]
+    settings = replace(settings_of(run.root, s3.url), job=tuple(job))
+    assert not builtin.RECIPE.faults(settings)
+    journal = Journal(run.journal, "head")
+    if resumed:
+        journal.attempt = 1
+        journal.write("attempt", "starts", command=resume_check.fingerprint(settings))
+        journal.write("resume", "resumes", step=1)
+    with stored_run.uploading(settings, run, journal, Inbox()):
+        assert newest_checkpoint(run.checkpoints) == wanted
+
+
+def test_a_head_whose_store_a_later_head_uses_stops_and_ends_with_an_error(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "LOOK_SECONDS", 0.1)
+    inbox, journal = Inbox(), Journal(run.journal, "head")
+    with stored_run.uploading(settings_of(run.root, s3.url), run, journal, inbox) as finish_uploads:
+        until(lambda: ".owner" in s3.names())
+        s3.put(".owner", b"a head on another machine")
+        message = inbox.take(PATIENCE)
+        assert isinstance(message, StopAsked)
+        assert "a later head uses" in message.why
+        with pytest.raises(TakenOverError):
+            finish_uploads()

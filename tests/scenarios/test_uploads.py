@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import hashlib
 import shutil
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
-from contract.manifest import BROKEN, LEFT, MANIFEST, checkpoint_path
+from contract.manifest import (
+    BROKEN,
+    LEFT,
+    MANIFEST,
+    WrittenFile,
+    checkpoint_path,
+    files_in,
+)
 from contract.run_dir import RunFiles
 from entrypoint.run import restore
+from entrypoint.run import store as store_module
 from entrypoint.run.journal import Journal
 from entrypoint.run.store import PART_BYTES, Store, StoreError
 from entrypoint.run.upload import Uploads
@@ -51,6 +63,8 @@ def test_a_checkpoint_is_uploaded_when_it_is_complete_and_the_store_keeps_what_t
     assert steps == {"global_step_4"}
     assert s3.names()["checkpoints/global_step_4/policy.pt"] == 4 * len(b"weights")
     assert {"run.json", "journal.jsonl", "hf/model.safetensors"} <= s3.names().keys()
+    (model,) = files_in(Store(s3.url).read(f"hf/{MANIFEST}") or b"")
+    assert model == WrittenFile("model.safetensors", 7, hashlib.sha256(b"a model").hexdigest())
 
 
 def test_an_outage_is_recorded_once_and_what_was_missed_is_uploaded_after_it(
@@ -239,6 +253,7 @@ def test_that_the_run_has_finished_is_uploaded_after_its_models(
     (run.exported / "model.safetensors").write_bytes(b"a model")
     Journal(run.journal, "head").write("outcome", "finished", outcome="finished", exit_code=0)
     with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        until(lambda: uploaded(run) == [1])
         assert not uploads.finish(threading.Event(), grace=0.0, patience=1.0)
     assert newest_in(s3) == 1
     assert "journal.jsonl" not in s3.names()
@@ -246,6 +261,81 @@ def test_that_the_run_has_finished_is_uploaded_after_its_models(
     with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
         assert uploads.finish(threading.Event(), grace=0.0, patience=PATIENCE)
     assert {"journal.jsonl", "hf/model.safetensors"} <= s3.names().keys()
+
+
+def test_a_model_that_is_uploaded_again_has_no_manifest_meanwhile(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, seen = Store.upload, []
+
+    def watched(store: Store, name: str, file: Any) -> None:
+        seen.append(f"hf/{MANIFEST}" in s3.names())
+        put(store, name, file)
+
+    monkeypatch.setattr(Store, "upload", watched)
+    run.exported.mkdir()
+    for content in (b"a model", b"another one"):
+        (run.exported / "model.safetensors").write_bytes(content)
+        with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+            finish(uploads)
+    assert seen == [False, False]
+    assert f"hf/{MANIFEST}" in s3.names()
+
+
+class Breaks:
+    """A file that cannot be read after its first parts."""
+
+    def __init__(self, parts: int) -> None:
+        self._left = parts
+
+    def read(self, size: int = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(errno.EIO, "the disk is broken")
+        return bytes(size)
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+def test_an_upload_that_fails_leaves_no_shorter_file_and_no_parts(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(store_module, "PART_BYTES", 5 << 20)
+    store = Store(s3.url)
+    with pytest.raises(StoreError, match="the disk is broken"):
+        store.upload("checkpoints/global_step_1/policy.pt", Breaks(parts))
+    gc.collect()
+    assert not s3.names()
+    assert not unfinished(s3)
+
+
+def unfinished(s3: S3) -> list[str]:
+    listed = boto3.client("s3").list_multipart_uploads(Bucket=s3.bucket)
+    return [row["Key"] for row in listed.get("Uploads", [])]
+
+
+def test_parts_that_a_killed_head_left_are_deleted_and_those_of_others_stay(
+    run: RunFiles, s3: S3
+) -> None:
+    ours, other = "runs/one/checkpoints/global_step_1/policy.pt", "runs/other/hf/model"
+    for key in (ours, other):
+        boto3.client("s3").create_multipart_upload(Bucket=s3.bucket, Key=key)
+    with Uploads(Store(s3.url), run, Journal(run.journal, "head")) as uploads:
+        finish(uploads)
+    assert unfinished(s3) == [other]
+
+
+def test_several_files_are_uploaded_at_once(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
+) -> None:
+    put, together = Store.upload, threading.Barrier(2)
+
+    def meets(store: Store, name: str, file: Any) -> None:
+        together.wait(PATIENCE)
+        put(store, name, file)
+
+    monkeypatch.setattr(Store, "upload", meets)
+    write_checkpoint(run, 1)
+    until(lambda: uploaded(run) == [1])
 
 
 def test_a_store_error_has_one_line(s3: S3) -> None:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import boto3
 import pytest
+from botocore.loaders import create_loader
 from moto.server import ThreadedMotoServer
 
+LOADER = create_loader()
+"""Reads botocore's models once, not once for each client."""
 ACCESS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-a-test"}
 
 
@@ -51,6 +54,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     environment = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
     for name, value in {**ACCESS, **environment}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
     found = S3(int(port), server, f"bucket-{uuid.uuid4().hex}")
     boto3.client("s3").create_bucket(Bucket=found.bucket)
     yield found

@@ -17,7 +17,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
-from entrypoint.run import kept_layouts
+from entrypoint.run import kept_layouts, restore
 from trainer.config.schema import OVER
 
 if TYPE_CHECKING:
@@ -136,10 +136,13 @@ def _has_begun(settings: Settings) -> bool:
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     """Return the faults of the run's start; () if the run directory cannot be read.
 
-    Then the preflight check of the run directory says why and exits with 73.
+    Then the preflight check of the run directory says why and exits with 73. If the checkpoint may
+    come from the store, that is asked first.
     """
     from trainer.config.installed import beginning_faults
 
+    if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
+        return ()
     try:
         return () if _has_begun(settings) else [*beginning_faults(config)]
     except OSError:

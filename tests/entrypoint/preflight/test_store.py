@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Verdict
+from entrypoint.run.store import Store
 from tests.support.s3 import S3, s3
 from tests.support.stored import run, settings_of
 
@@ -68,6 +70,17 @@ def test_a_store_that_is_away_only_warns_a_run_that_has_begun(
     ]
     assert verdicts == [Verdict.WARN, Verdict.FAIL]
     s3.start()
+
+
+def test_a_store_that_is_silent_counts_as_one_that_is_away(
+    run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the check's own limit, which fails the check of any run."""
+    monkeypatch.setattr(storage, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(Store, "probe", lambda _: threading.Event().wait(5))
+    finding = storage.store(Context(Head(0, 0, "a test"), settings_of(run.root, s3.url)))
+    assert finding.verdict is Verdict.WARN
+    assert "no answer for 0 s" in finding.evidence
 
 
 def test_only_a_head_with_a_store_is_examined(tmp_path: Path) -> None:
