@@ -87,6 +87,10 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
 """Type of a field of Progress → whether a value from a file has that type."""
 
 
+RESTORE = "restore"
+"""The part in which other nodes read a checkpoint from the head's run directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """The driver's newest heartbeat: `RUN/.phase`, overwritten after each part of a step."""
@@ -97,8 +101,10 @@ class Phase:
     done: str
     """The part that ended: generate, reward, forward, update, publish, step, eval, checkpoint.
 
-    `repair` is the exception: it has begun.
+    `repair` and `restore` are the exceptions: they have begun.
     """
+    count: int = 0
+    """Grows while the part goes on: each value is a sign of life."""
 
     @classmethod
     def read(cls, path: Path) -> Phase | None:
@@ -108,8 +114,11 @@ class Phase:
         except OSError:
             return None
         attempt, step, done = (row.get(name) for name in ("attempt", "step", "done"))
-        if stored_json.is_count(attempt) and stored_json.is_count(step) and isinstance(done, str):
-            return cls(attempt, step, done)
+        count = row.get("count", 0)
+        if not (stored_json.is_count(attempt) and stored_json.is_count(step)):
+            return None
+        if isinstance(done, str) and stored_json.is_count(count):
+            return cls(attempt, step, done, count)
         return None
 
 

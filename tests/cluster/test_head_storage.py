@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from torch import Tensor
 
 from contract.manifest import WrittenFile, checkpoint_path, fault_of, files_of, write_manifest
 from contract.run_dir import NODE_DIR
@@ -18,8 +20,11 @@ from tests.support.node_cluster import HEAD, Cluster
 from tests.support.ray_nodes import cluster_of
 from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny
-from trainer.checkpoint import head_files
-from trainer.checkpoint.protocol import Directory
+from trainer.checkpoint import file_store, head_files, remote_state, state
+from trainer.checkpoint.protocol import Directory, HeadDirectory
+from trainer.checkpoint.remote_tensor import part_of
+from trainer.checkpoint.state import State
+from trainer.types import ALONE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -49,11 +54,11 @@ def can_mount() -> None:
 def test_a_run_whose_nodes_share_no_storage_resumes_after_a_worker_and_its_disk_are_lost(
     tmp_path: Path,
 ) -> None:
-    steps = 40
+    steps = 16
     job = [
         *tiny_job(tmp_path, steps),
         *("--actor_num_nodes", "2", "--actor_num_gpus_per_node", "1"),
-        *("--vllm_num_engines", "1", "--save_steps", "4", "--peer_snapshot", "off"),
+        *("--vllm_num_engines", "1", "--save_steps", "2", "--peer_snapshot", "off"),
     ]
     cluster = NodesApart(
         tmp_path / "run",
@@ -104,7 +109,7 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
     step, other = tmp_path / "run" / "global_step_1", str(tmp_path / "other")
     step.mkdir(parents=True)
     config = tiny.config(tmp_path / "run", storage="head")
-    directory = head_files.place(config, step)
+    directory = file_store.place(config, step)
 
     def write(directory: Directory, names: Sequence[str], replace: bool) -> tuple[str, int]:
         import os
@@ -117,7 +122,12 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
                 (out.path / name).write_bytes(data)
                 files.append(WrittenFile(name, len(data), hashlib.sha256(data).hexdigest()))
             out.send(files, replace=replace)
-        return str(out.path), sum(path.is_file() for path in Path(other).rglob("*"))
+        return str(out.path), sum(path.is_file() for path in Path(other).rglob("*.pt"))
+
+    def read_parts(directory: Directory) -> Tensor:
+        assert isinstance(directory, HeadDirectory)
+        with remote_state.opened(directory, "critic") as found:
+            return part_of(found.model["weight"], 3, 500)
 
     def read(directory: Directory) -> dict[str, bytes]:
         import os
@@ -130,15 +140,18 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
     place, left = on(two_nodes, write, directory, ["policy.pt"], False)
     assert place.startswith(other)
     assert left == 0
-    exported = head_files.place(config, step / "hf")
+    exported = file_store.place(config, step / "hf")
     for names in (["old.pt"], ["model.pt", "empty.txt"]):
         on(two_nodes, write, exported, names, True)
     assert sorted(path.name for path in (step / "hf").iterdir()) == ["empty.txt", "model.pt"]
     assert (step / "policy.pt").read_bytes() == content
+    weight = torch.arange(1000.0)
+    state.save(step, "critic", State(model={"weight": weight}, adam={}, scheduler={}), ALONE)
     write_manifest(step, 1)
+    assert torch.equal(on(two_nodes, read_parts, directory), weight[3:503])
     found = on(two_nodes, read, directory)
     assert found == {"policy.pt": content}
     assert not list(Path(other).rglob("*.pt"))
-    (step / "policy.pt").write_bytes(content[:-1] + b"x")
+    (step / "policy.pt").write_bytes(content[:-1] + b"x")  # which the served file shows
     with pytest.raises(OSError, match="the checksum of what arrived differs"):
         on(two_nodes, read, directory)

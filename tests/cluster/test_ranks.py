@@ -13,15 +13,19 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import ray
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from contract.manifest import write_manifest
 from env.prepare.model import TinyModel, write_model
 from tests.support.benches import PATIENCE, Benches
 from tests.support.ranks import ROLES, Said, Workbench, experience, settings
 from trainer.algorithms import batching
 from trainer.checkpoint import state
+from trainer.checkpoint.file_store import FileStore
+from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.options.parallelism import Sharding
@@ -327,3 +331,25 @@ def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, mo
     finally:
         with suppress(ProcessLookupError):
             os.kill(stopped, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
+    benches: Benches, model: Path, tmp_path: Path, mixed_precision: bool
+) -> None:
+    made = settings(model, Sharding(zero_stage=3), mixed_precision=mixed_precision)
+    said, saved = taught(benches[2], "policy", tmp_path / "saved", made)
+    write_manifest(tmp_path / "saved", 1)
+    store = ray.remote(FileStore).remote()
+    there = HeadDirectory(tmp_path / "saved", store, node="another")
+    benches[2].call_ranks(Workbench.build, "policy", made).result()
+    benches[2].call_ranks(Workbench.restore, there).result()
+    scores = benches[2].call_ranks(Workbench.scores).result()
+    lengths = experience(0).sequences.lengths
+    np.testing.assert_array_equal(batching.gather(scores, lengths), said.after)
+    (tmp_path / "again").mkdir()
+    benches[2].call_ranks(Workbench.save, tmp_path / "again").result()
+    same(state.load(tmp_path / "again", "policy"), saved, tolerance=0)
+    tensors = [*saved.model.values(), *(t for held in saved.adam.values() for t in held.values())]
+    whole = sum(tensor.nbytes for tensor in tensors)
+    assert 0.9 * whole < ray.get(store.sent.remote()) < 1.1 * whole

@@ -16,6 +16,7 @@ from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
 from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
+from trainer.checkpoint.protocol import Directory
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
@@ -107,7 +108,7 @@ class Workbench:
         self._actor.snapshot(1)
         self._actor.save(1, directory)
 
-    def restore(self, directory: Path) -> None:
+    def restore(self, directory: Directory) -> None:
         self._actor.restore(directory)
 
     def export(self, directory: Path) -> None:

@@ -19,9 +19,10 @@ from contract.manifest import (
 )
 from contract.progress import Progress
 from env.prompts import PromptStream
-from trainer.checkpoint import head_files, openrlhf
+from trainer.checkpoint import file_store, openrlhf
 from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
 from trainer.checkpoint.replication import Replicator
+from trainer.checkpoint.restore_progress import reported
 from trainer.checkpoint.writer import IN_FLIGHT, DriverState, RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
@@ -130,7 +131,9 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     run, file = RunState.read(directory), directory / IN_FLIGHT
     to.stream.load_state_dict(run.prompts)
-    _restore(config, to.learners, head_files.place(config, directory))
+    source = file_store.place(config, directory)
+    with reported(config, source, run.step):
+        _restore(config, to.learners, source)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
 from contract.run_dir import sync_directory
-from trainer.checkpoint import head_files
+from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Exportable
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
@@ -75,7 +75,7 @@ def keep_best(config: Config, policy: WorkerGroup[Exportable], step: int) -> Non
     """Export the policy as the best one, then delete the previous best policy."""
     directory = config.files.best
     newest = checkpoint_path(directory, step)
-    policy.call_ranks(Exportable.export, head_files.place(config, newest)).result()
+    policy.call_ranks(Exportable.export, file_store.place(config, newest)).result()
     for older in directory.iterdir():
         if older != newest:
             shutil.rmtree(older)

@@ -49,6 +49,8 @@ class Server:
     def __init__(self, buffer: mmap.mmap, port: int) -> None:
         """`port`: 0 for any free port. Raises TrainingError if the port is taken."""
         self._buffer = buffer
+        self.sent = 0
+        """Bytes that readers have received, about."""
         host = os.environ.get(ADDRESS, "127.0.0.1")
         self._listener = listening(host, port)
         self._listener.setblocking(False)
@@ -109,6 +111,7 @@ class Server:
                     offset, length = RANGE.unpack(request)
                     with whole[offset : offset + length] as part:
                         connection.sendall(part)
+                    self.sent += length
         except OSError:
             return  # the reader has left; it reports that itself
 
@@ -130,6 +133,11 @@ class Reader:
     def __init__(self) -> None:
         self._source: StreamSource | None = None
         self._connection: socket.socket | None = None
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = self._source = None
 
     def read(self, source: StreamSource, offset: int, target: memoryview) -> None:
         """Fill `target` from `offset` of the segment. Raises TrainingError if that fails."""

@@ -16,7 +16,7 @@ from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
 from contract.stop import Stopped, StopRequest
 from trainer.algorithms import batching
-from trainer.checkpoint import head_files, resume
+from trainer.checkpoint import file_store, resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
@@ -207,10 +207,10 @@ class _Run:
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
-        to = head_files.place(self.config, self.config.exported)
+        to = file_store.place(self.config, self.config.exported)
         self.workers.policy.call_ranks(Policy.export, to).result()
         if self.workers.critic and self.config.save_value_network:
-            to = head_files.place(self.config, self.config.exported_critic)
+            to = file_store.place(self.config, self.config.exported_critic)
             self.workers.critic.call_ranks(Critic.export, to).result()
         return replace(state, exported=True)
 

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from trainer.checkpoint import head_files
+from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
+from trainer.checkpoint.restore_progress import reported
 from trainer.checkpoint.resume import restore_learners
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
@@ -55,7 +56,9 @@ class CheckpointsOnDisk:
 
     def restore(self, workers: WorkerGroups, step: int) -> None:
         directory = checkpoint_path(self.config.checkpoints, step)
-        restore_learners(workers.learners, head_files.place(self.config, directory))
+        source = file_store.place(self.config, directory)
+        with reported(self.config, source, step):
+            restore_learners(workers.learners, source)
 
     def __str__(self) -> str:
         return "the checkpoint"

@@ -12,6 +12,7 @@ from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as States
 from torch import Tensor, nn
 
 from trainer.checkpoint import state
+from trainer.checkpoint.remote_tensor import whole_of
 from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
@@ -119,7 +120,7 @@ class ZeRO:
             if isinstance(tensor, nn.Parameter):
                 deepspeed_state.put(tensor, state.model[name], state.adam.get(name))
             else:
-                tensor.copy_(state.model[name])
+                tensor.copy_(whole_of(state.model[name]))
         restore_schedule(self._scheduler, self._adam, state.scheduler)
 
     def _steps(self) -> list[Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
@@ -21,6 +22,7 @@ from deepspeed.utils import (
 from torch import Tensor, distributed
 from torch.nn import functional
 
+from trainer.checkpoint.remote_tensor import part_of, whole_of
 from trainer.checkpoint.state import MOMENTS
 from trainer.models import zero3
 from trainer.models.zero3 import is_sharded
@@ -77,7 +79,11 @@ def _parts(optimizer: Any) -> list[Tensor]:
 
 
 def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
-    """Give `parameter` its weights [its shape], and what Adam `held` of it where there is any."""
+    """Give `parameter` its weights [its shape], and what Adam `held` of it where there is any.
+
+    Of remote tensors a rank of stage 3 reads its own part. Ranks do not meet, so a slow one delays
+    no collective; only hpZ's copies within a node (`zpg`) are made together.
+    """
     kept = {key: held[key] for key in MOMENTS} if held else {}
     if not is_sharded(parameter):
         parameter.data.copy_(value)
@@ -85,9 +91,16 @@ def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
         for key, moment in kept.items():
             safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
         return
-    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-        parameter.data.copy_(value)
-    safe_set_local_fp32_param(parameter, _own(parameter, value))
+    own = _own(parameter, value)
+    if parameter.ds_secondary_tensor is None:
+        parameter.ds_tensor.data.copy_(own)
+        if parameter.ds_status == ZeroParamStatus.AVAILABLE:  # small, and whole on every rank
+            parameter.data.copy_(whole_of(value))
+    else:
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            if distributed.get_rank(parameter.ds_process_group) == 0:
+                parameter.data.copy_(whole_of(value))
+    safe_set_local_fp32_param(parameter, own)
     for key, moment in kept.items():
         safe_set_local_optimizer_state(parameter, _own(parameter, moment), key)
 
@@ -95,6 +108,6 @@ def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
 def _own(parameter: Any, value: Tensor) -> Tensor:
     """This rank's equal part of `value`, with zeros at the end where it does not divide."""
     size = parameter.ds_tensor.numel()
-    start = size * distributed.get_rank(parameter.ds_process_group)
-    part = value.flatten()[start : start + size]
+    start = min(value.numel(), size * distributed.get_rank(parameter.ds_process_group))
+    part = part_of(value, start, min(size, value.numel() - start))
     return functional.pad(part, (0, size - part.numel()))

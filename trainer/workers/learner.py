@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
-from trainer.checkpoint.protocol import Directory, Receipt, Snapshot, Source, Targets
+from trainer.checkpoint.protocol import Directory, Receipt, Source, Targets
 from trainer.checkpoint.staging import CopyOut, StagingBuffers, room
 from trainer.checkpoint.state import State
 from trainer.models import lora, zero3
@@ -234,7 +233,10 @@ class LearnerEngine:
         return replica_client.replicate(self._staging.of(to.step), self._role, self._rank.index, to)
 
     def restore(self, source: Source) -> None:
-        with self._loaded(source) as content:
+        """Restore the state. Ranks need not wait for one another, and read at their own pace."""
+        from trainer.checkpoint.source import opened  # imports Ray
+
+        with opened(source, self._role, in_parts=self._reads_parts) as content:
             self._strategy.restore(content)
             (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
             if self._average and content.average:
@@ -242,15 +244,11 @@ class LearnerEngine:
             elif self._average:  # the checkpoint has none: the average begins with the model
                 self._average.begin(content.model)
 
-    @contextmanager
-    def _loaded(self, source: Source) -> Iterator[State]:
-        from trainer.checkpoint import head_files, replica_client  # import Ray
-
-        if isinstance(source, Snapshot):
-            yield replica_client.load(source, self._role)
-            return
-        with head_files.reading(source, partial(state.is_of, self._role)) as directory:
-            yield state.load(directory, self._role)
+    @property
+    def _reads_parts(self) -> bool:
+        """Return whether this rank needs no tensor of a state as a whole."""
+        sharding = self._settings.sharding
+        return zero3.splits(sharding, self._rank) and self._average is None
 
 
 class LearnerActor:

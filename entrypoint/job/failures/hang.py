@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from contract.progress import Phase, Progress
+from contract.progress import RESTORE, Phase, Progress
 from entrypoint.config.settings import DebugRay, Settings
 
 START_SECONDS = 1800.0
@@ -28,8 +28,8 @@ MIN_SAMPLES = 10
 MEDIAN_FACTOR, MAX_FACTOR = 20.0, 3.0
 """A hang is longer than these multiples of the median and of the maximum seen so far."""
 STEP = "step"
-REPAIR = "repair"
-"""The phase that begins a repair, which loads models."""
+STARTS = frozenset({"repair", RESTORE})
+"""Phases that begin a start: models are loaded."""
 
 
 def given_timeout(settings: Settings) -> float | None:
@@ -132,7 +132,7 @@ def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> flo
     """
     computing = after in COMPUTING_AFTER and len(gaps) >= MIN_SAMPLES
     floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * service_outage)
-    if after == REPAIR:
+    if after in STARTS:
         floor = max(floor, START_SECONDS)
     if not gaps:
         return floor

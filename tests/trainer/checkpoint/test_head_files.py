@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from contract.journal import attempt_number
 from contract.manifest import WrittenFile, write_manifest
+from contract.progress import Phase, PhaseFile
 from contract.run_dir import NODE_DIR
-from trainer.checkpoint import head_files, state
+from tests.support.tiny_run import Tiny
+from trainer.checkpoint import (
+    file_store,
+    file_stream,
+    head_files,
+    remote_state,
+    remote_tensor,
+    restore_progress,
+    state,
+)
 from trainer.checkpoint.protocol import HeadDirectory
+from trainer.checkpoint.state import State
+from trainer.cluster import tcp_stream
 from trainer.cluster.tcp_stream import StreamSource
+from trainer.types import Rank, TrainingError
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -24,7 +39,7 @@ class Store:
     """Calls the methods of a FileStore as Ray's handle does."""
 
     def __init__(self) -> None:
-        self.inner = head_files.FileStore()
+        self.inner = file_store.FileStore()
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -37,9 +52,13 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(head_files, "_answer", lambda call: call())
-    monkeypatch.setattr(head_files, "_node", lambda: "here")
-    monkeypatch.setattr(head_files, "PIECE_BYTES", 100_000)
+    for module in (head_files, remote_state, restore_progress):
+        monkeypatch.setattr(module, "answer", lambda call: call())
+    monkeypatch.setattr(file_store, "node", lambda: "here")
+    for module in (file_stream, remote_state):
+        monkeypatch.setattr(module, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(file_stream, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setenv(tcp_stream.ADDRESS, "127.0.0.1")
     return Store()
 
 
@@ -84,7 +103,7 @@ def test_files_of_another_node_arrive_by_a_stream_and_nothing_is_left_there(
         "policy.pt": CONTENT,
         "empty": b"",
     }
-    assert not [path for path in own.rglob("*") if path.is_file()]
+    assert [path.name for path in own.rglob("*") if path.is_file()] == [head_files.TURN]
 
 
 def test_other_bytes_than_were_written_are_an_error(store: Store, own: Path, step: Path) -> None:
@@ -129,10 +148,10 @@ def test_the_files_of_one_role_are_fetched_once_for_all_processes_of_a_node(
         return state.is_of("policy", name)
 
     with head_files.reading(directory, wanted) as first:
-        pieces = store.calls.count("piece")
+        served = store.calls.count("serve")
         with head_files.reading(directory, wanted) as second:
             assert first == second
-            assert store.calls.count("piece") == pieces
+            assert store.calls.count("serve") == served
         for name in ("policy-0-of-2.pt", "policy-1-of-2.pt"):
             assert (first / name).read_bytes() == (step / name).read_bytes()
         assert not (first / "critic.pt").exists()
@@ -149,6 +168,7 @@ def test_a_file_that_arrives_damaged_is_an_error(store: Store, own: Path, step: 
         head_files.reading(directory, lambda name: name == "critic.pt"),
     ):
         pass
+    assert not list(own.rglob("*.part"))
 
 
 def test_a_checkpoint_without_a_whole_manifest_cannot_be_read(
@@ -170,12 +190,162 @@ def test_a_checkpoint_that_was_written_again_is_fetched_again(
 ) -> None:
     directory = HeadDirectory(step, store, "the head")
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if the reader were killed
+        patch.setattr(head_files, "_delete_unused", lambda _: None)  # as if the reader were killed
         checkpoint(step)
         with head_files.reading(directory, lambda name: name == "critic.pt"):
             pass
+    store.inner.end_serving()
     content = (step / "critic.pt").read_bytes()[::-1]
     (step / "critic.pt").write_bytes(content)
     write_manifest(step, 3)
     with head_files.reading(directory, lambda name: name == "critic.pt") as place:
         assert (place / "critic.pt").read_bytes() == content
+
+
+def test_scratch_of_killed_processes_is_deleted_and_that_of_living_ones_stays(
+    store: Store, own: Path, step: Path
+) -> None:
+    checkpoint(step)
+    directory = HeadDirectory(step, store, "the head")
+    scratch = own / ".scratch"
+    for name in ("write-1", "read-2"):
+        (scratch / name / "files").mkdir(parents=True)
+        (scratch / name / head_files.HELD).touch()
+        (scratch / name / "files" / "policy.pt").write_bytes(CONTENT)
+    with (
+        head_files.reading(directory, lambda name: name == "critic.pt") as copy,
+        head_files.writing(directory) as out,
+        head_files.writing(directory) as other,
+    ):
+        assert (copy / "critic.pt").exists()
+        assert out.path.exists()
+        assert other.path.exists()
+        assert len([*scratch.glob("write-*")]) == 2
+        assert [path.name for path in scratch.glob("read-*")] == [copy.parent.name]
+    assert not [path for path in scratch.iterdir() if path.is_dir()]
+
+
+def test_the_store_lets_go_of_the_files_that_it_has_served(
+    store: Store, own: Path, step: Path
+) -> None:
+    checkpoint(step)
+    with head_files.reading(HeadDirectory(step, store, "the head"), lambda name: True):
+        pass
+    sizes = sum(path.stat().st_size for path in step.iterdir() if path.name != "MANIFEST.json")
+    assert store.inner.sent() == sizes
+    store.inner.end_serving()
+    assert store.inner.sent() == sizes
+    assert store.inner._served == {}
+
+
+def saved_by(step: Path, ranks: int) -> State:
+    """What `ranks` ranks write, and the whole of it."""
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        f"layer.{n}": torch.randn(n + 1, 7, generator=generator).bfloat16() for n in range(6)
+    }
+    adam = {
+        name: {
+            "step": torch.tensor(3.0),
+            **{key: torch.randn(tensor.shape, generator=generator) for key in state.MOMENTS},
+        }
+        for name, tensor in tensors.items()
+    }
+    whole = State(model=tensors, adam=adam, scheduler={"base_lrs": [0.5]})
+    for index in range(ranks):
+        rank = Rank(index, ranks)
+        mine = state.share(tensors, rank)
+        part = State(
+            model={name: tensors[name] for name in mine},
+            adam={name: adam[name] for name in mine},
+            scheduler=whole.scheduler,
+        )
+        state.save(step, "policy", part, rank)
+    write_manifest(step, 3)
+    return whole
+
+
+def test_a_rank_reads_parts_of_tensors_and_nothing_else(
+    store: Store, own: Path, step: Path
+) -> None:
+    whole = saved_by(step, 3)
+    directory = HeadDirectory(step, store, "the head")
+    with remote_state.opened(directory, "policy") as found:
+        found.check_fits(whole.model)
+        assert found.scheduler == whole.scheduler
+        assert store.inner.sent() == 0
+        for name, tensor in whole.model.items():
+            assert float(found.adam[name]["step"]) == 3.0
+            start, size = tensor.numel() // 3, tensor.numel() // 2
+            part = remote_tensor.part_of(found.model[name], start, size)
+            assert torch.equal(part, tensor.flatten()[start : start + size])
+            moment = whole.adam[name]["exp_avg"]
+            assert torch.equal(remote_tensor.whole_of(found.adam[name]["exp_avg"]), moment)
+        assert remote_tensor.part_of(found.model["layer.0"], 7, 0).shape == (0,)
+    half = sum(tensor.numel() // 2 * 2 for tensor in whole.model.values())
+    moments = sum(tensor.numel() * 4 for tensor in whole.model.values())
+    assert store.inner.sent() == half + moments
+    assert not own.exists(), "nothing was written on this node"
+
+
+def test_values_that_were_not_fetched_are_an_error_and_no_zeros(
+    store: Store, own: Path, step: Path
+) -> None:
+    saved_by(step, 1)
+    directory = HeadDirectory(step, store, "the head")
+    with remote_state.opened(directory, "policy") as found, pytest.raises(NotImplementedError):
+        torch.zeros(1, 7).copy_(found.model["layer.0"])
+
+
+def test_a_part_that_arrives_damaged_is_an_error(
+    store: Store, own: Path, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_by(step, 1)
+    monkeypatch.setattr(store.inner, "digest", lambda *_: "another")
+    directory = HeadDirectory(step, store, "the head")
+    with (
+        remote_state.opened(directory, "policy") as found,
+        pytest.raises(OSError, match="the checksum of what arrived differs"),
+    ):
+        remote_tensor.whole_of(found.model["layer.0"])
+
+
+def test_a_stream_that_breaks_begins_again(
+    store: Store, own: Path, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(step)
+    read, broken = tcp_stream.Reader.read, []
+
+    def breaks(reader: tcp_stream.Reader, source: Any, offset: int, target: memoryview) -> None:
+        if offset and offset not in broken:
+            broken.append(offset)
+            reader.close()
+            raise TrainingError("it broke") from ConnectionError("reset")
+        read(reader, source, offset, target)
+
+    monkeypatch.setattr(tcp_stream.Reader, "read", breaks)
+    directory = HeadDirectory(step, store, "the head")
+    with head_files.reading(directory, lambda name: name == "critic.pt") as copy:
+        assert (copy / "critic.pt").read_bytes() == (step / "critic.pt").read_bytes()
+    assert broken
+
+
+def test_a_restore_writes_signs_of_life_and_lines_while_bytes_are_read(
+    store: Store, step: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    config = tiny.config(step.parent)
+    sent, reported = [0, 0, 5_000_000_000], Event()
+    monkeypatch.setattr(restore_progress, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(store.inner, "sent", lambda: sent.pop(0) if len(sent) > 1 else sent[0])
+    write = PhaseFile.write
+
+    def written(file: PhaseFile, phase: Phase) -> None:
+        write(file, phase)
+        reported.set()
+
+    monkeypatch.setattr(PhaseFile, "write", written)
+    with restore_progress.reported(config, HeadDirectory(step, store, "the head"), 3):
+        assert reported.wait(60)
+    assert Phase.read(config.files.phase) == Phase(attempt_number(), 3, "restore", 5_000_000_000)
+    assert "other nodes have read 5.0 GB" in capsys.readouterr().out
+    assert store.calls[-1] == "end_serving"

@@ -137,6 +137,15 @@ def test_a_repair_may_take_as_long_as_a_start() -> None:
     assert limit("repair", [5.0] * 20) == START_SECONDS
 
 
+def test_a_restore_lives_while_bytes_arrive_and_may_then_be_as_silent_as_a_start() -> None:
+    run = Run()
+    run.after(0)
+    for count in range(1, 1000):
+        run.phase = Phase(1, 20, "restore", count)
+        assert run.after(10) is None
+    assert run.silence()[0] == START_SECONDS + 1
+
+
 def test_one_long_part_of_many_is_no_hang_when_it_comes_again() -> None:
     gaps = [2.0] * 49 + [300.0]
     assert limit("forward", gaps) == 900

@@ -1,0 +1,109 @@
+"""A training state that stays on the head's node; a rank reads the parts of tensors it needs.
+
+With ZeRO-3 a rank needs only its own part of each tensor. The file store says where in the files
+each tensor lies, and the rank reads byte ranges. So all nodes together fetch the checkpoint once,
+and a rank holds one tensor's part at a time. Each range is compared with the file store's checksum.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint import state
+from trainer.checkpoint.file_store import answer, digest_of
+from trainer.checkpoint.file_stream import PIECE_BYTES, FileStream
+from trainer.checkpoint.protocol import HeadDirectory
+from trainer.checkpoint.remote_tensor import RemoteTensor
+from trainer.checkpoint.state import State
+from trainer.cluster.tcp_stream import Reader
+
+Content = dict[str, Any]
+"""What `state.save` writes: the fields of a State."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where a file has a tensor."""
+
+    offset: int
+    """In bytes."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def index(path: Path) -> Content:
+    """Return a file's content with a TensorPlace for each tensor. Reads no large tensor.
+
+    Scalars, such as Adam's counters, are there themselves.
+    """
+    options: dict[str, Any] = {"weights_only": True}
+    places = torch.load(path, map_location="meta", **options)
+    values = torch.load(path, map_location="cpu", mmap=True, **options)
+    return {part: _placed(places[part], values[part]) for part in places}
+
+
+def _placed(places: Any, values: Any) -> Any:
+    if isinstance(places, dict):
+        return {key: _placed(place, values[key]) for key, place in places.items()}
+    if not isinstance(places, Tensor):
+        return values
+    start = getattr(places.untyped_storage(), "_checkpoint_offset", None)
+    if start is None or places.dim() == 0 or not places.is_contiguous():
+        return values.clone()
+    offset = start + places.storage_offset() * places.element_size()
+    return TensorPlace(offset, tuple(places.shape), places.dtype)
+
+
+class RemoteFile:
+    """A file on the head's node."""
+
+    def __init__(self, directory: HeadDirectory, name: str, reader: Reader) -> None:
+        self._path = directory.path / name
+        self._store = directory.store
+        source = answer(self._store.serve.remote(self._path))
+        self._stream = FileStream(source, self._path, reader)
+
+    def index(self) -> Content:
+        content: Content = answer(self._store.index.remote(self._path))
+        return content
+
+    def read(self, start: int, size: int) -> bytearray:
+        """Return a range of the file. Raises OSError."""
+        content = bytearray(size)
+        with memoryview(content) as whole:
+            for offset in range(0, size, PIECE_BYTES):
+                with whole[offset : offset + PIECE_BYTES] as piece:
+                    self._stream.read(start + offset, piece)
+                    sent = self._store.digest.remote(self._path, start + offset, len(piece))
+                    if digest_of(piece) != answer(sent):
+                        why = "the checksum of what arrived differs"
+                        raise OSError(errno.EIO, why, str(self._path))
+        return content
+
+
+@contextmanager
+def opened(directory: HeadDirectory, role: str) -> Iterator[State]:
+    """Yield the state that all ranks of `role` saved, with remote tensors. Raises OSError."""
+    files = answer(directory.store.files.remote(directory.path))
+    names = sorted(file.name for file in files if state.is_of(role, file.name))
+    with closing(Reader()) as reader:
+        remote = [RemoteFile(directory, name, reader) for name in names]
+        yield state.merged([State(**_remote(file.index(), file)) for file in remote])
+
+
+def _remote(content: Any, file: RemoteFile) -> Any:
+    if isinstance(content, dict):
+        return {key: _remote(value, file) for key, value in content.items()}
+    return (
+        RemoteTensor.at(content.shape, content.dtype, file, content.offset)
+        if isinstance(content, TensorPlace)
+        else content
+    )
