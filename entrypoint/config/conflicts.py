@@ -108,6 +108,13 @@ def _storage(settings: Settings) -> Iterator[Fault]:
             f"uploads the checkpoints of the builtin recipe, not those of {settings.recipe}",
             "give head, and have the job save to a store itself",
         )
+    if settings.store and settings.waits_for_jobs:
+        yield Fault(
+            "ROLLCALL_STORAGE",
+            settings.storage,
+            "uploads the checkpoints of one run, and this cluster waits for jobs, each a run",
+            "give head, or start one cluster for each run",
+        )
 
 
 def _left_out(settings: Settings) -> Iterator[Fault]:

@@ -70,6 +70,13 @@ def test_workers_that_cannot_read_the_token_need_it_as_a_variable(given: str) ->
     assert read_settings({"ROLLCALL_STORAGE": given, "EXPECTED_WORKERS": "0"}).token is None
 
 
+def test_a_cluster_that_waits_for_jobs_takes_no_store() -> None:
+    waits = {"ROLLCALL_WAIT_FOR_JOBS": "1"}
+    assert settings_of(ROLLCALL_STORAGE="head", **waits)
+    with pytest.raises(SettingsError, match="uploads the checkpoints of one run, and this cluster"):
+        settings_of(ROLLCALL_STORAGE="s3://bucket", **waits)
+
+
 def test_a_store_takes_the_checkpoints_of_the_builtin_recipe_only() -> None:
     command = {"ROLLCALL_RECIPE": "command"}
     assert settings_of(ROLLCALL_STORAGE="head", **command)
