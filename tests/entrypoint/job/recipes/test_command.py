@@ -61,10 +61,13 @@ def test_an_archive_that_the_nodes_do_not_see_is_given_to_ray_which_takes_less_t
 ) -> None:
     package = tmp_path / f"_ray_pkg_{'a' * 64}.zip"
     package.write_bytes(b"PK" * 500)
-    alone = settings(
-        tmp_path, {"working_dir": str(package)}, ROLLCALL_PREFLIGHT_SKIP="nodes.storage"
+    environment = {"working_dir": str(package)}
+    apart = settings(
+        tmp_path, environment, ROLLCALL_STORAGE="head", ROLLCALL_TOKEN="a-token-of-all-nodes"
     )
-    assert RECIPE.command(alone, None).runtime_env == {"working_dir": str(package)}
+    unseen = settings(tmp_path, environment, ROLLCALL_PREFLIGHT_SKIP="nodes.storage")
+    for alone in (apart, unseen):
+        assert RECIPE.command(alone, None).runtime_env == environment
     monkeypatch.setattr(working_dir, "MOST_BYTES", 999)
     with pytest.raises(ArgumentsError, match="the nodes do not share the run directory"):
         RECIPE.command(alone, None)
