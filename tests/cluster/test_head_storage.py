@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from contract.manifest import WrittenFile, checkpoint_path, fault_of, files_of, write_manifest
 from contract.run_dir import NODE_DIR
-from tests.support.node_cluster import HEAD, Cluster
+from entrypoint.processes.process import kill
+from tests.support.node_cluster import HEAD, Cluster, command_line
 from tests.support.ray_nodes import cluster_of
 from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny
@@ -32,6 +34,15 @@ WORKER = 1
 APART = 'mount -t tmpfs none "$0" && exec "$@"'
 """A shell that runs a command which has another disk in place of a directory."""
 TOKEN = "a-token-that-all-nodes-are-given"
+PACED = """
+import pathlib, time
+
+def reward_func(queries, prompts, labels):
+    if not pathlib.Path({hurry!r}).exists():
+        time.sleep(0.5)
+    return [float(len(query) % 3) for query in queries]
+"""
+"""Rewards that keep a run from its end until a file is there."""
 
 
 class NodesApart(Cluster):
@@ -51,12 +62,14 @@ def can_mount() -> None:
 
 
 @pytest.mark.usefixtures("can_mount")
-def test_a_run_whose_nodes_share_no_storage_resumes_after_a_worker_and_its_disk_are_lost(
-    tmp_path: Path,
+@pytest.mark.parametrize("lost", ["rank", pytest.param("disk", marks=pytest.mark.faults)])
+def test_a_run_whose_nodes_share_no_storage_goes_on_after_a_loss_on_the_worker(
+    tmp_path: Path, lost: str
 ) -> None:
-    steps = 16
+    steps, hurry = 8, tmp_path / "hurry"
+    (tmp_path / "paced.py").write_text(PACED.format(hurry=str(hurry)))
     job = [
-        *tiny_job(tmp_path, steps),
+        *tiny_job(tmp_path, steps, str(tmp_path / "paced.py")),
         *("--actor_num_nodes", "2", "--actor_num_gpus_per_node", "1"),
         *("--vllm_num_engines", "1", "--save_steps", "2", "--peer_snapshot", "off"),
     ]
@@ -73,18 +86,33 @@ def test_a_run_whose_nodes_share_no_storage_resumes_after_a_worker_and_its_disk_
         saved = cluster.event("checkpoint", within=150)["details"]["step"]
         names = {file.name for file in files_of(checkpoint_path(cluster.run.checkpoints, saved))}
         assert {"policy-0-of-2.pt", "policy-1-of-2.pt"} <= names
-        cluster.kill(WORKER)
-        cluster.start(WORKER)
+        if lost == "rank":
+            kill(ranks(cluster, WORKER))
+        else:
+            cluster.kill(WORKER)
+            cluster.start(WORKER)
+        hurry.touch()
         assert cluster.exit_codes(within=200) == {HEAD: 0, WORKER: 0}, cluster.consoles()
     finally:
         cluster.close()
     assert cluster.step == steps
-    went_on = [*cluster.events("restore"), *cluster.events("rank-replaced")]
+    went_on = cluster.events("rank-replaced" if lost == "rank" else "restore")
     assert [event["details"]["step"] for event in went_on if event["details"]["step"] >= saved]
     assert "checked in at the head" in (cluster.run.logs / "worker-1.log").read_text()
     assert (cluster.run.logs / "ray-worker-1.log").exists()
     assert fault_of(checkpoint_path(cluster.run.checkpoints, steps)) is None
     assert (cluster.run.exported / "model.safetensors").exists()
+
+
+def ranks(cluster: Cluster, number: int) -> list[psutil.Process]:
+    """The policy's ranks on that node."""
+    found = [
+        process
+        for process in cluster.processes(number)
+        if "".join(command_line(process)).startswith("ray::policy")
+    ]
+    assert found
+    return found
 
 
 @pytest.fixture
@@ -102,6 +130,7 @@ def on(node: str, function: Any, *arguments: Any) -> Any:
     return ray.get(ray.remote(function).options(scheduling_strategy=there).remote(*arguments))
 
 
+@pytest.mark.faults
 def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
     two_nodes: str, tiny: Tiny, tmp_path: Path
 ) -> None:
