@@ -138,12 +138,13 @@ def test_a_store_of_another_run_takes_no_uploads_also_if_it_was_away_at_the_star
 def test_a_checkpoint_that_is_deleted_meanwhile_ends_nothing(
     run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
 ) -> None:
-    put, gone = Store.upload, threading.Event()
+    put, gone, one_at_a_time = Store.upload, threading.Event(), threading.Lock()
 
     def slow(store: Store, name: str, file: Any) -> None:
-        if "global_step_1/" in name and not gone.is_set():
-            shutil.rmtree(checkpoint_path(run.checkpoints, 1))
-            gone.set()
+        with one_at_a_time:
+            if "global_step_1/" in name and not gone.is_set():
+                shutil.rmtree(checkpoint_path(run.checkpoints, 1))
+                gone.set()
         put(store, name, file)
 
     monkeypatch.setattr(Store, "upload", slow)
