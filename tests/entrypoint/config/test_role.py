@@ -149,6 +149,7 @@ def test_the_sources_say_which_variable_decided_each_fact() -> None:
         "node_address": "NODE_ADDR",
         "recipe": "default",
         "run_dir": "ROLLCALL_RUN_DIR",
+        "storage": "default",
         "token": "default",
         "job": "command line",
     }
