@@ -314,25 +314,6 @@ def test_weights_that_are_gathered_together_have_all_arrived(benches: Benches, m
     assert benches[4].call_ranks(Workbench.torn, 100).result() == [0] * 4
 
 
-def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
-    """The last test of these ranks: one of them never comes back."""
-    bench = benches[2]
-    bench.call_ranks(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
-    _, stopped = bench.call_ranks(Workbench.process).result()
-    process = psutil.Process(stopped)
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        since = time.monotonic()
-        with pytest.raises(SilentRankError, match=f"rank critic-1 .*process {stopped}.* answer"):
-            bench.call_ranks(Workbench.lesson, [1, 2]).result()
-        assert time.monotonic() - since < PATIENCE
-        gone, _ = psutil.wait_procs([process], 10)
-        assert gone, "it would keep its GPU"
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(stopped, signal.SIGKILL)
-
-
 @pytest.mark.parametrize("mixed_precision", [False, True])
 def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
     benches: Benches, model: Path, tmp_path: Path, mixed_precision: bool
@@ -353,3 +334,22 @@ def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
     tensors = [*saved.model.values(), *(t for held in saved.adam.values() for t in held.values())]
     whole = sum(tensor.nbytes for tensor in tensors)
     assert 0.9 * whole < ray.get(store.sent.remote()) < 1.1 * whole
+
+
+def test_a_rank_that_is_stopped_is_named_within_the_timeout(benches: Benches, model: Path) -> None:
+    """The last test of these ranks: one of them never comes back."""
+    bench = benches[2]
+    bench.call_ranks(Workbench.build, "policy", settings(model, Sharding(zero_stage=2))).result()
+    _, stopped = bench.call_ranks(Workbench.process).result()
+    process = psutil.Process(stopped)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        with pytest.raises(SilentRankError, match=f"rank critic-1 .*process {stopped}.* answer"):
+            bench.call_ranks(Workbench.lesson, [1, 2]).result()
+        assert time.monotonic() - since < PATIENCE
+        gone, _ = psutil.wait_procs([process], 10)
+        assert gone, "it would keep its GPU"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)
