@@ -90,6 +90,16 @@ def in_run_dir(name: str) -> Build:
     return lambda root, _: context({"ROLLCALL_RUN_DIR": str(root / name)})
 
 
+def stored_at(url: str) -> Build:
+    """A head with that store, in which ROOT is a directory."""
+
+    def build(root: Path, _: pytest.MonkeyPatch) -> Context:
+        storage = {"ROLLCALL_STORAGE": url.replace("ROOT", str(root)), "EXPECTED_WORKERS": "0"}
+        return context(storage)
+
+    return build
+
+
 def at_rate(rate: float) -> Build:
     return patched(storage, "written", lambda _: rate)
 
@@ -208,6 +218,7 @@ CASES = {
     "host.reaper": Case(orphan(None), orphan(("Z", "1")), "warn"),
     "host.run_dir": Case(in_run_dir(""), in_run_dir("missing")),
     "host.run_dir_speed": Case(at_rate(1e9), at_rate(5e6), "warn"),
+    "host.store": Case(stored_at("file://ROOT/store"), stored_at("s4://bucket")),
     "host.temp_dir": Case(
         lambda *_: context({"ROLLCALL_RAY_TEMP_DIR": "/tmp"}),
         lambda root, _: context({"ROLLCALL_RAY_TEMP_DIR": "/proc/ray"}),
