@@ -93,6 +93,15 @@ def _storage(settings: Settings) -> Iterator[Fault]:
     """Workers cannot read the head's token, and only `builtin` writes checkpoints of ours."""
     if settings.shares_run_dir:
         return
+    if settings.ray_address is not None:
+        yield Fault(
+            "ROLLCALL_STORAGE",
+            settings.storage,
+            "keeps the run directory on this node alone, and the job's driver runs on Ray's head "
+            "(ROLLCALL_RAY_ADDRESS)",
+            "give shared, and storage that this node and Ray's nodes share",
+        )
+        return
     if settings.token is None and expected_workers(settings) != 0:
         yield Fault(
             "ROLLCALL_TOKEN",

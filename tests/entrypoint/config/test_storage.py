@@ -77,6 +77,14 @@ def test_a_cluster_that_waits_for_jobs_takes_no_store() -> None:
         settings_of(ROLLCALL_STORAGE="s3://bucket", **waits)
 
 
+@pytest.mark.parametrize("given", ["head", "s3://bucket"])
+def test_beside_a_ray_that_exists_the_run_directory_is_shared(given: str) -> None:
+    beside = {"ROLLCALL_RAY_ADDRESS": "http://10.0.0.9:8265"}
+    assert settings_of(ROLLCALL_STORAGE="shared", **beside)
+    with pytest.raises(SettingsError, match="the job's driver runs on Ray's head"):
+        settings_of(ROLLCALL_STORAGE=given, **beside)
+
+
 def test_a_store_takes_the_checkpoints_of_the_builtin_recipe_only() -> None:
     command = {"ROLLCALL_RECIPE": "command"}
     assert settings_of(ROLLCALL_STORAGE="head", **command)
