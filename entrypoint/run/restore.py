@@ -19,7 +19,14 @@ from entrypoint.run.journal import Journal
 from entrypoint.run.patience import Patience
 from entrypoint.run.store import Store, UnusableStoreError
 
-HISTORY = ("journal.jsonl", "metrics.jsonl", "progress.json", "result.json", "run.json")
+HISTORY = (
+    "journal.jsonl",
+    "metrics.jsonl",
+    "progress.json",
+    "result.json",
+    ".layouts",
+    "run.json",
+)
 """Small files of the run directory that the store has too. run.json comes last."""
 OWNER = ".owner"
 """Names the head that came to the store last; the uploads of any other head end."""

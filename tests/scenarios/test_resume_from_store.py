@@ -17,7 +17,7 @@ from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes import builtin
 from entrypoint.node import head, stored_run
 from entrypoint.processes.inbox import Inbox, StopAsked
-from entrypoint.run import ownership, restore
+from entrypoint.run import kept_layouts, ownership, restore
 from entrypoint.run.journal import Journal
 from entrypoint.run.ownership import TakenOverError
 from entrypoint.run.patience import Patience
@@ -35,12 +35,13 @@ from tests.support.stored import (
     run,
     settings_of,
     until,
+    uploads,
     write_checkpoint,
 )
 from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny, train
 
-__all__ = ["looks_often", "run", "s3"]
+__all__ = ["looks_often", "run", "s3", "uploads"]
 
 
 def test_a_run_on_a_new_machine_goes_on_to_the_same_bits(
@@ -116,6 +117,19 @@ def test_a_run_directory_that_has_a_checkpoint_fetches_none(run: RunFiles, s3: S
     s3.put("checkpoints/global_step_9/MANIFEST.json", b'{"step": 9, "files": {}}')
     assert fetched(s3, run) is None
     assert newest_checkpoint(run.checkpoints) == 1
+
+
+def test_a_new_machine_keeps_the_layout_that_was_chosen(
+    run: RunFiles, s3: S3, uploads: Uploads, tmp_path: Path
+) -> None:
+    chosen = kept_layouts.KeptLayout(("--actor_num_nodes", "2"), ("two nodes are there",))
+    kept_layouts.keep(run.layouts, "these nodes", chosen)
+    write_checkpoint(run, 1)
+    finish(uploads)
+    (tmp_path / "second").mkdir()
+    second = RunFiles(tmp_path / "second")
+    stored_run.fetch_history(settings_of(second.root, s3.url), second, threading.Event())
+    assert kept_layouts.read(second.layouts) == {"these nodes": chosen}
 
 
 def test_another_run_is_refused_and_both_are_named(tmp_path: Path, s3: S3) -> None:
