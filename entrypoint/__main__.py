@@ -43,6 +43,8 @@ def _run() -> int:
             os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
         case "serve-retriever":
             os.execv(sys.executable, programs.program("env.retrieval.server", *call.arguments))
+        case "serve-reward":
+            os.execv(sys.executable, programs.program("trainer.serve_reward", *call.arguments))
         case "demo":
             from entrypoint.commands import demo
 

@@ -4,7 +4,8 @@ request   {"query": [...], "prompts": [...], "labels": [...]}
 answer    {"rewards": [...], "scores": [...], "extra_logs": {name: [...]}, "errors": [...]}
 
 Ours alone: a reward may be null, which says that scoring failed, with its reason in `errors`.
-OpenRLHF-M's `format_rewards` and `acc_rewards` are the metrics `format` and `acc`.
+OpenRLHF-M's `format_rewards` and `acc_rewards` are the metrics `format` and `acc`. Its client makes
+a tensor of every value of the answer: `write_plain_answer` has nothing but lists of numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class RequestError(ValueError):
 
 class AnswerError(ValueError):
     """An answer that is no list of rewards for these completions."""
+
+
+class UnscoredError(RuntimeError):
+    """Rewards of which one is failed, for a client that knows no failed rewards."""
 
 
 def write_request(requests: Sequence[RewardRequest]) -> dict[str, Any]:
@@ -67,6 +72,16 @@ def write_answer(scores: Sequence[Score]) -> dict[str, Any]:
     }
     legacy = {old: metrics[name] for old, name in LEGACY_METRICS.items() if name in metrics}
     return answer | legacy
+
+
+def write_plain_answer(scores: Sequence[Score]) -> dict[str, list[float]]:
+    """The answer for OpenRLHF-M's client. Raises UnscoredError: it knows no failed reward."""
+    answer = write_answer(scores)
+    failed = [error for error in answer["errors"] if error is not None]
+    if failed:
+        raise UnscoredError(f"{len(failed)} of {len(scores)} completions failed: {failed[0]}")
+    names = ("rewards", *(name for name in LEGACY_METRICS if None not in answer.get(name, [None])))
+    return {name: answer[name] for name in names}
 
 
 def read_answer(answer: object, count: int) -> list[Score]:

@@ -21,7 +21,13 @@ from starlette.routing import Route
 from env.arguments import Parser, port, positive
 from env.batching import Batcher, Limits, QueueFullError
 from env.http_server import listen, read_body, refusal, run, why_not_listening
-from env.protocol import RequestError, read_request, write_answer
+from env.protocol import (
+    RequestError,
+    UnscoredError,
+    read_request,
+    write_answer,
+    write_plain_answer,
+)
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.rewards.guard import guard
 from env.types import RewardFunction
@@ -29,12 +35,19 @@ from env.types import RewardFunction
 logger = logging.getLogger("env.server")  # also where it runs as __main__
 
 MAX_BODY = 64 * 2**20
+PROTOCOLS = ("openrlhf", "openrlhf-m")
 
 
 def create_app(
-    task: str, reward: RewardFunction, limits: Limits, *, max_body: int = MAX_BODY
+    task: str,
+    reward: RewardFunction,
+    limits: Limits,
+    *,
+    max_body: int = MAX_BODY,
+    plain: bool = False,
 ) -> Starlette:
-    """The application; bodies above `max_body` bytes get 413."""
+    """The application; bodies above `max_body` bytes get 413. `plain`: OpenRLHF-M's answers."""
+    write = write_plain_answer if plain else write_answer
     batcher = Batcher(guard(reward), limits)
 
     @contextlib.asynccontextmanager
@@ -56,9 +69,11 @@ def create_app(
             requests = read_request(body)
             if len(requests) > limits.max_queue:
                 return refusal(413, f"{len(requests)} completions; at most {limits.max_queue}")
-            return JSONResponse(write_answer(await batcher.submit(requests)))
+            return JSONResponse(write(await batcher.submit(requests)))
         except RequestError as error:
             return refusal(400, str(error))
+        except UnscoredError as error:
+            return refusal(500, str(error))
         except QueueFullError as error:
             return refusal(429, str(error), {"Retry-After": "1"})
 
@@ -69,52 +84,61 @@ def create_app(
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> int:
+    """Serve `reward` until SIGTERM or SIGINT. Return the exit code."""
     try:
-        spec = arguments.reward or arguments.task
-        reward = reward_function(spec)
         listening = listen(arguments.host, arguments.port)
-    except RewardSpecError as error:
-        return _fail(os.EX_USAGE, f"{'--reward' if arguments.reward else '--task'}: {error}")
     except OSError as error:
-        return _fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
+        return fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
     limits = Limits(
         max_batch=arguments.max_batch,
         max_wait=arguments.max_wait_ms / 1000,
         max_queue=arguments.max_queue,
     )
-    task = spec if isinstance(spec, str) else " ".join(spec)
     logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
-    run(create_app(task, reward, limits), listening)
+    plain = arguments.protocol == "openrlhf-m"
+    run(create_app(task, reward, limits, plain=plain), listening)
     return 0
 
 
-def _fail(code: int, message: str) -> int:
+def fail(code: int, message: str) -> int:
     print(f"reward server: {message}", file=sys.stderr)
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every reward server: its address, and its batches."""
     limits = Limits()
     parser = Parser(
-        prog="python -m env.server",
-        description=__doc__,
+        prog=prog,
+        description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     option = parser.add_argument
+    option("--host", default="0.0.0.0", help="address to listen on; :: for IPv4 and IPv6")
+    option("--port", type=port, default=5000, help="0: any that is free")
+    option("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="form of the answers")
+    option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")
+    option("--max-wait-ms", type=float, default=limits.max_wait * 1000, help="to fill a batch")
+    option("--max-queue", type=positive, default=limits.max_queue, help="completions that wait")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = new_parser("python -m env.server", __doc__)
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--task", help=f"{', '.join(REWARDS)}, or a .py file with reward_func")
     given.add_argument(
         "--reward", action="append", help="one of several with weights, added up: gsm8k:1"
     )
-    option("--host", default="0.0.0.0", help="address to listen on; :: for IPv4 and IPv6")
-    option("--port", type=port, default=5000, help="0: any that is free")
-    option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")
-    option("--max-wait-ms", type=float, default=limits.max_wait * 1000, help="to fill a batch")
-    option("--max-queue", type=positive, default=limits.max_queue, help="completions that wait")
-    return parser
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    spec = arguments.reward or arguments.task
+    try:
+        reward = reward_function(spec)
+    except RewardSpecError as error:
+        return fail(os.EX_USAGE, f"{'--reward' if arguments.reward else '--task'}: {error}")
+    return serve(spec if isinstance(spec, str) else " ".join(spec), reward, arguments)
 
 
 if __name__ == "__main__":

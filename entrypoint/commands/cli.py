@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "stop": "ask the head to save and to stop; stop JOB ends one job",
     "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
     "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
+    "serve-reward": "serve a reward model over HTTP: serve-reward --model DIR",
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
 
@@ -76,7 +77,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return Invocation("help")
     if first == "up":
         return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
-    if first in ("prepare", "serve-retriever", "demo", "report", *REMOTE):
+    if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
     if first == "plan":

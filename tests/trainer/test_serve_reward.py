@@ -1,0 +1,81 @@
+"""`rollcall serve-reward`: the model's scores over HTTP, in batches."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from env.client import RemoteReward
+from env.prepare.model import TinyModel, write_model
+from env.types import RewardRequest
+from tests.support.tiny_reward_model import write_reward_model
+from trainer.models.reward_model import ScalarRewardModel
+from trainer.models.settings import RewardSettings
+from trainer.serve_reward import main
+
+REQUESTS = [RewardRequest(f"{n}+{n}={n + n}", f"{n}+{n}=", None) for n in range(40)]
+
+
+def test_requests_of_many_clients_get_the_model_s_scores(tmp_path: Path) -> None:
+    model = write_reward_model(tmp_path / "model", "0123456789+=")
+    command = [sys.executable, "-m", "entrypoint", "serve-reward", "--model", str(model)]
+    command += ["--host", "127.0.0.1", "--port", "0", "--max-wait-ms", "20"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        found = next(filter(None, (re.search(r" port (\d+)", one) for one in process.stderr)))
+        url = f"http://127.0.0.1:{found[1]}"
+        client = RemoteReward([f"{url}/get_reward"])
+        with ThreadPoolExecutor(20) as threads:
+            scores = [s for some in threads.map(client, ([r] for r in REQUESTS)) for s in some]
+        too_long = RewardRequest("1" * 100, "1", None)
+        (failed,) = client([too_long])
+        assert httpx.get(f"{url}/health").json()["scored"] == 41
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    settings = RewardSettings(models=(str(model),), mixed_precision=False, micro_batch_size=64)
+    expected = ScalarRewardModel(str(model), settings, torch.device("cpu")).score(REQUESTS)
+    rewards = [score.reward for score in scores]
+    assert rewards == pytest.approx([score.reward for score in expected], abs=1e-5)
+    assert len(set(rewards)) > 30
+    assert "101 tokens" in failed.error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "/none"], "--model /none: no model there (no config.json)"),
+        ([], "--model"),
+        (["--model", "m", "--port", "x"], "'x' is no port"),
+    ],
+)
+def test_wrong_flags_are_one_line_and_64(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(words)
+    except SystemExit as exit_:
+        code = exit_.code
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (os.EX_USAGE, 1)
+    assert says in said
+
+
+def test_a_model_without_a_trained_head_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(TinyModel(hidden_size=16, layers=1, heads=2), "01", tmp_path)
+    assert main(["--model", str(tmp_path)]) == os.EX_USAGE
+    assert "has no trained score" in capsys.readouterr().err.splitlines()[-1]

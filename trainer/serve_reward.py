@@ -1,0 +1,60 @@
+"""`rollcall serve-reward --model DIR`: a reward model over HTTP, with OpenRLHF's protocol.
+
+Requests that come together are scored together: at most --max-batch, or those of --max-wait-ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from contract.exit_codes import ExitCode
+from env.arguments import positive
+from env.server import fail, new_parser, serve
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = new_parser("rollcall serve-reward", __doc__)
+    option = parser.add_argument
+    option("--model", required=True, help="a reward model: a directory, or a name on the hub")
+    option("--dtype", choices=("bf16", "fp32"), help="bf16 on a GPU, fp32 on a CPU if not given")
+    option("--micro-batch", type=positive, default=64, help="samples of one forward pass")
+    option("--value-head-prefix", default="score", help="name of the head in OpenRLHF's models")
+    option("--attention", help="attention of transformers, such as flash_attention_2")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the hub's requests
+    # Imported only after the flags are valid, so that --help and a typing error answer at once.
+    from trainer.models.hub import HubError, HubUnreachableError, fetch, is_name
+    from trainer.models.loading import prepare_process
+    from trainer.models.reward_model import ScalarRewardModel
+    from trainer.models.settings import RewardSettings
+    from trainer.types import TrainingError
+
+    model = arguments.model
+    if not is_name(model) and not (Path(model) / "config.json").is_file():
+        return fail(os.EX_USAGE, f"--model {model}: no model there (no config.json)")
+    device = prepare_process()
+    try:
+        directory = fetch(model) if is_name(model) else model
+        settings = RewardSettings(
+            models=(directory,),
+            mixed_precision=(arguments.dtype or ("fp32" if device.type == "cpu" else "bf16"))
+            == "bf16",
+            micro_batch_size=arguments.micro_batch,
+            attention=arguments.attention,
+            value_head_prefix=arguments.value_head_prefix,
+        )
+        reward = ScalarRewardModel(directory, settings, device)
+    except HubUnreachableError as error:
+        return fail(ExitCode.UNREACHABLE, str(error))
+    except (HubError, TrainingError, ValueError, ImportError) as error:
+        return fail(os.EX_USAGE, f"--model {model}: {error}")
+    return serve(model, reward.score, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
