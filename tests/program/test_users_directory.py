@@ -42,7 +42,7 @@ def test_a_node_says_its_plan() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("prepare --help", "prompts, warm-up texts"),
+        ("prepare --help", "prompts with a tiny model"),
         ("python -m env.server --help", "a reward function over HTTP"),
         ("python -u -m trainer --help", "--pretrain"),
     ],

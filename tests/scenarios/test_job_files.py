@@ -215,7 +215,7 @@ def raises(*_: object) -> NoReturn:
     raise ZeroDivisionError("division by zero")
 
 
-@pytest.mark.parametrize("question", ["needs", "command", "service_outage"])
+@pytest.mark.parametrize("question", ["placed", "command", "service_outage"])
 def test_an_error_of_a_recipe_ends_the_run_with_an_outcome(
     mount: Mount, question: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from entrypoint.cluster import roll
+from entrypoint.cluster import worker_routes
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import doctor, remote
@@ -133,7 +133,7 @@ def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
+    monkeypatch.setattr(worker_routes, "QUESTION_SECONDS", 0.5)
     said: list[Message] = []
     client = head.client()
     client.check_in(node_info("a"), joined=True)
