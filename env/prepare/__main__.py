@@ -14,6 +14,7 @@ from env.arguments import Parser, positive
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
+from env.prepare.math import add_math
 from env.prepare.model import ARCHITECTURES, TinyModel, write_model
 from env.prepare.output import PrepareError, prepare
 from env.prepare.search_qa import add_search_qa
@@ -91,6 +92,7 @@ def _parser() -> Parser:
     option("--source", type=Path, required=True, help="directory of the data set")
     option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
     option("--max-samples", type=positive, help="problems of each split; without it all")
+    add_math(tasks)
     add_search_qa(tasks)
     add_index(tasks)
     return parser

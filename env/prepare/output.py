@@ -64,12 +64,12 @@ def _holds(out: Path, arguments: Mapping[str, Any]) -> bool:
             f"{out}: was made with other arguments: {', '.join(differences)}; "
             "give another --out, or --force to make it again"
         )
-    return all((out / name).is_file() and _sha256(out / name) == known for name, known in files)
+    return all((out / name).is_file() and sha256(out / name) == known for name, known in files)
 
 
 def _move(made: Path, out: Path, arguments: Mapping[str, Any]) -> None:
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
-    marker = {"arguments": arguments, "sha256": {name: _sha256(made / name) for name in names}}
+    marker = {"arguments": arguments, "sha256": {name: sha256(made / name) for name in names}}
     (made / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
     for name in [*names, MARKER]:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +79,7 @@ def _move(made: Path, out: Path, arguments: Mapping[str, Any]) -> None:
         (made / name).replace(out / name)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

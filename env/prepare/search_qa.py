@@ -7,7 +7,6 @@ on the hub. `train.parquet` and `test.parquet` have the columns that verl and Se
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from env.arguments import positive
-from env.prepare.output import PrepareError, prepare
+from env.prepare.hub import fetch
+from env.prepare.output import PrepareError, prepare, sha256
 from env.rows import PromptError, Row, read_rows
 
 HUB = "RUC-NLPIR/FlashRAG_datasets"
@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     task, template = arguments.task, arguments.template
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
-    source = arguments.source or _fetch(task)
+    source = arguments.source or fetch(HUB, (f"{task}/*",))
     files = {"train": split_files(source, task, TRAIN), "test": split_files(source, task, TEST)}
 
     def make(out: Path) -> None:
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> bool:
         "task": task,
         "template": template,
         "max_samples": arguments.max_samples,
-        "source": {split: [_sha256(path) for path in paths] for split, paths in files.items()},
+        "source": {split: [sha256(path) for path in paths] for split, paths in files.items()},
     }
     return prepare(arguments.out, recipe, make, force=arguments.force)
 
@@ -195,29 +195,3 @@ def _json_list(path: Path) -> Iterator[Row]:
         if not isinstance(fields, Mapping) or "question" not in fields:
             raise PromptError(f"{path}, row {number}: no object with 'question'")
         yield Row(f"{path}, row {number}", fields)
-
-
-def _fetch(task: str) -> Path:
-    """The task's files of the hub, in Hugging Face's cache; a download that broke off continues."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(HUB, repo_type="dataset", allow_patterns=[f"{task}/*"]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT}"
-        raise PrepareError(
-            f"{HUB} cannot be fetched ({why}: {_first_line(error)}); give --source DIR with the "
-            f"files, or run `hf download --repo-type dataset {HUB} --include '{task}/*'` where "
-            "there is a network"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
