@@ -129,7 +129,7 @@ def _made(directory: Path) -> Path:
 
 def test_a_killed_process_loses_at_most_its_last_files(tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus.jsonl", tmp_path / "index"
-    count = 150_000
+    count = 70_000
     write_corpus(corpus, [(str(n), f"Title {n}\ncommon words and unique{n}") for n in range(count)])
     command = [sys.executable, "-m", "env.prepare", "index"]
     command += ["--corpus", str(corpus), "--out", str(out)]
