@@ -78,18 +78,17 @@ def create_app(index: Searchable, topk: Topk, limits: Limits) -> Starlette:
             return refusal(400, str(error))
         except QueueFullError as error:
             return refusal(429, str(error), {"Retry-After": "1"})
+        except Exception as error:  # of the library that searches, or of its files
+            logger.error("A search failed: %s: %s", type(error).__name__, error)
+            return refusal(500, f"the search failed: {type(error).__name__}: {error}")
         results: list[list[Document]] = [[] if fault else next(found) for fault in faults]
         return JSONResponse(write_answer(results, faults, scores=asked.return_scores))
-
-    async def failed(_: Request, error: Exception) -> JSONResponse:
-        logger.error("A search failed: %s: %s", type(error).__name__, error)
-        return refusal(500, f"the search failed: {type(error).__name__}: {error}")
 
     routes = [
         Route("/health", health, methods=["GET"]),
         Route("/retrieve", retrieve, methods=["POST"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Exception: failed})
+    return Starlette(routes=routes, lifespan=lifespan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

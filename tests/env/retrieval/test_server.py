@@ -169,12 +169,15 @@ def test_a_full_queue_turns_requests_away(serve: Serve) -> None:
     threads[0].join()
 
 
-def test_a_search_that_fails_is_an_error_of_its_requests_alone(serve: Serve) -> None:
+def test_a_search_that_fails_is_an_error_of_its_requests_alone(
+    serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
     url = serve(create_app(Slow(), Topk(), Limits(max_batch=1, max_wait=0.0)))
     failed = post(url, queries=["fail"])
     assert failed.status_code == 500
     assert failed.json()["error"] == "the search failed: RuntimeError: the disk is gone"
     assert post(url, queries=["next"]).status_code == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
