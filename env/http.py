@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,8 @@ from tenacity import (
 
 WORTH_ANOTHER_TRY = {408, 425, 429}
 """Client errors that pass by themselves."""
+CONNECTIONS = 32
+"""Requests of one client under way at a time; httpx takes seconds of CPU to queue hundreds."""
 LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
 
@@ -42,7 +46,14 @@ class RejectedError(RuntimeError):
 
 def new_client() -> httpx.AsyncClient:
     """A client with a transport of its own, because HTTP_PROXY is not for the cluster's servers."""
-    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport())
+    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(verify=_tls(), limits=limits))
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """The certificates, which take tens of milliseconds to load."""
+    return httpx.create_ssl_context()
 
 
 async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: float) -> Any:

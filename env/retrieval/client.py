@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 
-import httpx
-
-from env.http import OutageError, RejectedError, check_url, new_client, patience, post_json
+from env.http import (
+    CONNECTIONS,
+    OutageError,
+    RejectedError,
+    check_url,
+    new_client,
+    patience,
+    post_json,
+)
 from env.retrieval.protocol import AnswerError, query_fault, read_answer, write_request
 from env.retrieval.types import Document
 
@@ -20,6 +27,8 @@ class SearchStatus(StrEnum):
     """The server has searched; no documents means that nothing fits."""
     REFUSED = "refused"
     """The query cannot be searched for, for example because it is empty; `error` says why."""
+    FAILED = "failed"
+    """The server refuses the request, whatever the query: its address or topk is wrong."""
     UNREACHABLE = "unreachable"
     """No usable answer before the deadline. Nobody knows what would have been found."""
 
@@ -53,6 +62,7 @@ class Retriever:
         self._url, self._topk = url, topk
         self._timeout, self._deadline = timeout, deadline
         self._client = new_client()
+        self._turns = asyncio.Semaphore(CONNECTIONS)
 
     async def __aenter__(self) -> Retriever:
         return self
@@ -84,22 +94,21 @@ class Retriever:
             async for attempt in patience(self._deadline):
                 with attempt:
                     tries += 1
-                    left = begun + self._deadline - time.monotonic()
                     try:
-                        answers = await _ask(
-                            self._client, self._url, queries, self._topk, min(longest, left)
-                        )
+                        async with self._turns:
+                            left = begun + self._deadline - time.monotonic()
+                            answers = await self._ask(queries, min(longest, max(left, 0.0)))
                     except OutageError as fault:
                         longest *= 2 if fault.slow else 1
                         raise
         except OutageError as fault:
             error = (
                 f"no usable answer for {time.monotonic() - begun:.0f} s ({tries} tries, deadline "
-                f"{self._deadline:.0f} s); last: {fault}"
+                f"{self._deadline:g} s); last: {fault}"
             )
             return [SearchResult(SearchStatus.UNREACHABLE, error=error)] * len(queries)
         except RejectedError as fault:
-            return [SearchResult(SearchStatus.REFUSED, error=str(fault))] * len(queries)
+            return [SearchResult(SearchStatus.FAILED, error=str(fault))] * len(queries)
         return [
             SearchResult(SearchStatus.REFUSED, error=answer)
             if isinstance(answer, str)
@@ -107,12 +116,12 @@ class Retriever:
             for answer in answers
         ]
 
-
-async def _ask(
-    client: httpx.AsyncClient, url: str, queries: Sequence[str], topk: int, timeout: float
-) -> list[tuple[Document, ...] | str]:
-    answer = await post_json(client, url, write_request(queries, topk), timeout)
-    try:
-        return read_answer(answer, len(queries))
-    except AnswerError as error:
-        raise OutageError(url, f"an unusable answer: {error}") from error
+    async def _ask(
+        self, queries: Sequence[str], timeout: float
+    ) -> list[tuple[Document, ...] | str]:
+        body = write_request(queries, self._topk)
+        answer = await post_json(self._client, self._url, body, timeout)
+        try:
+            return read_answer(answer, len(queries))
+        except AnswerError as error:
+            raise OutageError(self._url, f"an unusable answer: {error}") from error
