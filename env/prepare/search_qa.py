@@ -30,8 +30,9 @@ TEMPLATE = (
 )
 """Search-R1's prompt, to the letter: its models were trained on it."""
 TASKS = {"nq": "Natural Questions", "hotpotqa": "HotpotQA, questions over two passages"}
-TRAIN, TEST = ("train",), ("test", "dev", "validation")
-"""Names of the splits; the first that is there is taken."""
+TRAIN = ("train",)
+TEST = {"nq": ("test", "dev", "validation"), "hotpotqa": ("dev", "validation")}
+"""Names of the splits; the first that is there is taken. HotpotQA's test split has no answers."""
 CONFIGURATIONS = ("nq_open", "distractor", "fullwiki")
 """Folders of the hub's NQ-open and HotpotQA."""
 BATCH = 4096
@@ -60,7 +61,10 @@ def _run(arguments: argparse.Namespace) -> bool:
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
     source = arguments.source or fetch(HUB, (f"{task}/*",))
-    files = {"train": split_files(source, task, TRAIN), "test": split_files(source, task, TEST)}
+    files = {
+        "train": split_files(source, task, TRAIN),
+        "test": split_files(source, task, TEST[task]),
+    }
 
     def make(out: Path) -> None:
         for split, paths in files.items():

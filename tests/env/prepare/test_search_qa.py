@@ -100,6 +100,8 @@ def test_hotpotqas_own_files(tmp_path: Path) -> None:
     (source / "hotpot_train_v1.1.json").write_text(json.dumps(HOTPOT))
     for name in ("distractor", "fullwiki"):
         (source / f"hotpot_dev_{name}_v1.json").write_text(json.dumps(HOTPOT))
+    without_answers = [{name: HOTPOT[0][name] for name in ("_id", "question")}]
+    (source / "hotpot_test_fullwiki_v1.json").write_text(json.dumps(without_answers))
     train, test = prepare("hotpotqa", source)
     for (row,) in (train, test):
         assert row["id"] == "5a7a06935542990198eaf050"
