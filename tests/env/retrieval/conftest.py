@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 
+from env.batching import Limits
 from env.prepare.__main__ import main
+from env.retrieval.index import Index
+from env.retrieval.server import Topk, create_app
 from tests.support.corpora import write_corpus
 
 
@@ -58,3 +63,8 @@ def encoder_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     BertModel(config).save_pretrained(out)
     return out
+
+
+@pytest.fixture
+def url(serve: Callable[[Starlette], str], bm25_index: Path) -> str:
+    return serve(create_app(Index(bm25_index), Topk(), Limits(max_wait=0.0)))

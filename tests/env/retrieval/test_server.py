@@ -1,4 +1,4 @@
-"""The retrieval server and its client: Search-R1's bodies, batches, refusals, outages."""
+"""The retrieval server: Search-R1's bodies, batches, refusals; killed and started again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -20,8 +19,7 @@ import pytest
 from starlette.applications import Starlette
 
 from env.batching import Limits
-from env.http import CONNECTIONS
-from env.retrieval.client import Retriever, SearchResult, SearchStatus
+from env.retrieval.client import Retriever, SearchResult
 from env.retrieval.files import Manifest
 from env.retrieval.index import Index
 from env.retrieval.protocol import MAX_QUERY
@@ -29,10 +27,10 @@ from env.retrieval.server import Topk, create_app, main
 from env.retrieval.types import Document, Query
 from tests.support.corpora import PASSAGES
 from tests.support.repository import ROOT
+from tests.support.retriever import search
 from tests.support.waiting import eventually
 
 Serve = Callable[[Starlette], str]
-Start = Callable[..., Any]
 
 
 class Recorder:
@@ -53,21 +51,8 @@ class Recorder:
         return [[Document(query.text)] for query in queries]
 
 
-def search(url: str, *queries: str, path: str = "/retrieve", **settings: Any) -> list[SearchResult]:
-    async def ask() -> list[SearchResult]:
-        async with Retriever(f"{url}{path}", **settings) as retriever:
-            return await retriever.search(queries)
-
-    return asyncio.run(ask())
-
-
 def post(url: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{url}/retrieve", json=body)
-
-
-@pytest.fixture
-def url(serve: Serve, bm25_index: Path) -> str:
-    return serve(create_app(Index(bm25_index), Topk(), Limits(max_wait=0.0)))
 
 
 def test_the_bodies_are_search_r1s(url: str) -> None:
@@ -83,15 +68,6 @@ def test_the_bodies_are_search_r1s(url: str) -> None:
     assert bare == {"result": [[{"id": n, "contents": PASSAGES[3][1]} for n in ("3", "4")]]}
     assert len(post(url, queries=["capital rain"]).json()["result"][0]) == 3, "topk is 3"
     assert post(url, queries=[]).json() == {"result": []}
-
-
-def test_the_client_gets_documents_in_order(url: str) -> None:
-    rain, nothing, paris = search(url, "rain", "zebra", "Seine", topk=2)
-    assert [document.id for document in rain.documents] == ["3", "4"]
-    assert nothing == SearchResult(SearchStatus.OK)
-    assert (paris.documents[0].title, paris.ok) == ("Paris", True)
-    assert paris.documents[0].text.endswith("lies on the Seine.")
-    assert paris.documents[0].score
 
 
 def test_a_query_that_cannot_be_searched_for_spoils_no_other(url: str) -> None:
@@ -185,113 +161,6 @@ def test_a_search_that_fails_is_an_error_of_its_requests_alone(
     assert failed.json()["error"] == "the search failed: RuntimeError: the disk is gone"
     assert post(url, queries=["next"]).status_code == 200
     assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        (500, b"no memory"),
-        (200, b"<html>"),
-        (200, {"result": []}),
-        (200, {"result": [[{"text": "a"}]]}),
-        (200, {"result": None}),
-        (200, {"result": [[]], "errors": 7}),
-    ],
-)
-def test_an_outage_is_waited_out(scripted: Start, fault: tuple[int, Any]) -> None:
-    found = (200, {"result": [[{"contents": "T\ntext"}]]})
-    server = scripted(lambda number, _: fault if number < 2 else found)
-    (result,) = search(server.url, "rain", path="")
-    assert result.documents == (Document("T\ntext"),)
-    assert len(server.bodies) == 3
-
-
-def test_an_outage_to_the_deadline_is_a_status_and_never_an_empty_result(closed_port: int) -> None:
-    results = search(f"http://127.0.0.1:{closed_port}", "rain", "", "Seine", deadline=0.5)
-    assert [result.status for result in results] == ["unreachable", "refused", "unreachable"]
-    assert all(not result.ok and not result.documents for result in results)
-    assert "deadline 0.5 s" in results[0].error
-
-
-def test_hundreds_of_searches_at_once_take_turns(scripted: Start) -> None:
-    lock, under_way, most = threading.Lock(), 0, 0
-
-    def answer(_: int, body: dict[str, Any]) -> tuple[int, Any]:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
-        time.sleep(0.01)
-        with lock:
-            under_way -= 1
-        return 200, {"result": [[{"contents": query}] for query in body["queries"]]}
-
-    url = scripted(answer).url
-
-    async def ask() -> list[list[SearchResult]]:
-        async with Retriever(url) as retriever:
-            return await asyncio.gather(*(retriever.search([f"q{n}"]) for n in range(200)))
-
-    results = asyncio.run(ask())
-    assert [r[0].documents[0].contents for r in results] == [f"q{n}" for n in range(200)]
-    assert 1 < most <= CONNECTIONS
-
-
-def test_a_refused_request_is_not_sent_again(scripted: Start) -> None:
-    server = scripted(lambda *_: (400, {"error": "topk is too high"}))
-    (result,) = search(server.url, "rain", path="", deadline=30.0)
-    assert result.status is SearchStatus.FAILED
-    assert "topk is too high" in result.error
-    assert len(server.bodies) == 1
-
-
-def test_a_silent_server_ends_with_the_deadline(scripted: Start) -> None:
-    def late(*_: object) -> tuple[int, Any]:
-        time.sleep(20)
-        return 200, {}
-
-    server = scripted(late)
-    began = time.monotonic()
-    (result,) = search(server.url, "rain", path="", timeout=0.1, deadline=0.6)
-    assert time.monotonic() - began < 15
-    assert "no answer within" in result.error
-
-
-def test_search_r1s_server_without_scores_or_ids_is_understood(scripted: Start) -> None:
-    server = scripted(lambda *_: (200, {"result": [[{"contents": "T\ntext"}]]}))
-    (result,) = search(server.url, "rain", path="")
-    assert result.documents == (Document("T\ntext"),)
-    assert server.bodies == [{"queries": ["rain"], "topk": 3, "return_scores": True}]
-
-
-def test_a_wrong_path_or_topk_is_not_the_fault_of_the_query(url: str) -> None:
-    """An episode may tell the policy that its query was refused, never this."""
-    (wrong_path,) = search(f"{url}/v1", "rain")
-    (too_many,) = search(url, "rain", topk=101)
-    assert (wrong_path.status, too_many.status) == ("failed", "failed")
-    assert "HTTP 404" in wrong_path.error
-    assert "wanted is 1 to 100 (--max-topk)" in too_many.error
-
-
-def test_each_episode_may_have_a_retriever_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates take tens of milliseconds to load: all clients share them."""
-    loads: list[object] = []
-    load = ssl.SSLContext.load_verify_locations
-
-    def counted(*arguments: Any, **more: Any) -> None:
-        loads.append(arguments)
-        load(*arguments, **more)
-
-    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
-    for _ in range(20):
-        Retriever("http://127.0.0.1:8000/retrieve")
-    assert len(loads) <= 1
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8000/retrieve", "ftp://a", ""])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"no URL such as http://127\.0\.0\.1:8000/retrieve"):
-        Retriever(url)
 
 
 @contextlib.contextmanager
