@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")
+
+
+def sub_command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    """Return the parser of a sub-command whose help shows the defaults."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    return parser
 
 
 def positive(text: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from env.arguments import Parser, positive
+from env.arguments import Parser, positive, sub_command
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
@@ -101,12 +101,7 @@ def _parser() -> Parser:
 def _task(tasks: Any, name: str, summary: str, plan: Callable[..., Plan]) -> Callable[..., Any]:
     """A sub-command with the flags that every task has; returns what adds another flag."""
     shape = SHAPES[name]
-    parser = tasks.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = sub_command(tasks, name, summary)
     parser.set_defaults(run=_prepare, plan=plan)
     option = parser.add_argument
     option("--out", type=Path, required=True, help="directory to fill")
@@ -117,7 +112,7 @@ def _task(tasks: Any, name: str, summary: str, plan: Callable[..., Plan]) -> Cal
     option("--layers", type=positive, default=shape.layers, help="depth")
     option("--heads", type=positive, default=shape.heads, help="of attention")
     option("--max-length", type=positive, default=shape.max_length, help="tokens with completion")
-    return option  # type: ignore[no-any-return]
+    return option
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from env.arguments import sub_command
 from env.prepare.output import PrepareError
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -18,12 +19,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 def add_index(tasks: Any) -> None:
     summary = "the index of a retrieval server, from a corpus"
-    parser = tasks.add_parser(
-        "index",
-        help=summary,
-        description=summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = sub_command(tasks, "index", summary)
     parser.set_defaults(run=_run)
     option = parser.add_argument
     option("--corpus", type=Path, nargs="+", required=True, help=".jsonl or .parquet: id, contents")

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.arguments import positive
+from env.arguments import positive, sub_command
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256, write_jsonl
 from env.rewards.answers import last_boxed
@@ -33,12 +33,7 @@ BESIDE = ("level", "type", "subject")
 
 def add_math(tasks: Any) -> None:
     summary = "competition problems, answers in boxes"
-    parser = tasks.add_parser(
-        "math",
-        help=summary,
-        description=summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = sub_command(tasks, "math", summary)
     parser.set_defaults(run=_run)
     option = parser.add_argument
     option("--out", type=Path, required=True, help="directory to fill")

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.arguments import positive
+from env.arguments import positive, sub_command
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256
 from env.rows import PromptError, Row, read_rows
@@ -40,12 +40,7 @@ BATCH = 4096
 
 def add_search_qa(tasks: Any) -> None:
     for task, summary in TASKS.items():
-        parser = tasks.add_parser(
-            task,
-            help=summary,
-            description=summary,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
+        parser = sub_command(tasks, task, summary)
         parser.set_defaults(run=_run, task=task)
         option = parser.add_argument
         option("--out", type=Path, required=True, help="directory to fill")

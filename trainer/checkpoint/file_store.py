@@ -137,12 +137,12 @@ class FileStore:
             return digest_of(part)
 
     def index(self, path: Path) -> Any:
-        """Return where a file has each tensor (`remote_state.index`). Raises OSError."""
-        from trainer.checkpoint import remote_state  # imports torch
+        """Return where a file has each tensor (`tensor_places.index`). Raises OSError."""
+        from trainer.checkpoint import tensor_places  # imports torch
 
         with self._changing, with_path(path):
             if path not in self._indexes:
-                self._indexes[path] = remote_state.index(path)
+                self._indexes[path] = tensor_places.index(path)
             return self._indexes[path]
 
     def sent(self) -> int:

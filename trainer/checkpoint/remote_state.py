@@ -10,12 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from trainer.checkpoint import state
 from trainer.checkpoint.file_store import answer, digest_of
@@ -23,43 +18,8 @@ from trainer.checkpoint.file_stream import PIECE_BYTES, FileStream
 from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.remote_tensor import RemoteTensor
 from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_places import Content, TensorPlace
 from trainer.cluster.tcp_stream import Reader
-
-Content = dict[str, Any]
-"""What `state.save` writes: the fields of a State."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where a file has a tensor."""
-
-    offset: int
-    """In bytes."""
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-def index(path: Path) -> Content:
-    """Return a file's content with a TensorPlace for each tensor. Reads no large tensor.
-
-    Scalars, such as Adam's counters, are there themselves.
-    """
-    options: dict[str, Any] = {"weights_only": True}
-    places = torch.load(path, map_location="meta", **options)
-    values = torch.load(path, map_location="cpu", mmap=True, **options)
-    return {part: _placed(places[part], values[part]) for part in places}
-
-
-def _placed(places: Any, values: Any) -> Any:
-    if isinstance(places, dict):
-        return {key: _placed(place, values[key]) for key, place in places.items()}
-    if not isinstance(places, Tensor):
-        return values
-    start = getattr(places.untyped_storage(), "_checkpoint_offset", None)
-    if start is None or places.dim() == 0 or not places.is_contiguous():
-        return values.clone()
-    offset = start + places.storage_offset() * places.element_size()
-    return TensorPlace(offset, tuple(places.shape), places.dtype)
 
 
 class RemoteFile:
