@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments. Exits if one is unknown, and names the nearest flag."""
+        options, others = self.parse_known_args(args, namespace)
+        if others:
+            near = difflib.get_close_matches(
+                others[0].partition("=")[0], list(_flags(self)), n=1, cutoff=0.75
+            )
+            hint = f": did you mean {near[0]}?" if near else ""
+            self.error(f"unknown argument {' '.join(others)}{hint}")
+        return options
+
     def error(self, message: str) -> NoReturn:
         self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")
 
@@ -21,6 +34,15 @@ def sub_command(commands: Any, name: str, summary: str) -> argparse.ArgumentPars
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     return parser
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the flags of a parser and of its sub-commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _flags(command)
 
 
 def positive(text: str) -> int:

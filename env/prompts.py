@@ -6,17 +6,21 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.rows import IMAGES, PromptError, Row, read_rows
+from env.images.rows import ImageColumn, references
+from env.images.types import EMBEDDED
+from env.prompt_rows import Render, RowReader, check_template
+from env.rows import PromptError, read_rows
 from env.types import Prompt
 
 __all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
 
-Render = Callable[[list[dict[str, Any]]], str]
-"""A chat template: messages with `role` and `content` to the text that the policy continues."""
+EMBEDDED_BYTES = 4 << 30
+"""Most bytes of images that the rows themselves have. All of them stay in the driver's memory."""
 
 
 def load_prompts(
@@ -26,21 +30,36 @@ def load_prompts(
     input_template: str | None = None,
     max_samples: int | None = None,
     render: Render | None = None,
+    *,
+    columns: bool = False,
+    images: ImageColumn | None = None,
 ) -> list[Prompt]:
     """The first `max_samples` prompts of `path`, in file order.
 
     `input_template` has one `{}` for the text. With `render`, a text becomes a user message and
-    lists of messages are read too. Raises PromptError for data that is missing, empty or broken.
+    lists of messages are read too. With `columns`, prompts have every column of their row.
+    `images`: how rows have their images; None: images are refused. Raises PromptError for data
+    that is missing, empty or broken.
     """
     path = Path(path)
-    _check_template(input_template)
+    check_template(input_template)
     if max_samples is not None and max_samples < 1:
         raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
     keys = [input_key] if label_key is None else [input_key, label_key]
-    prompts = [
-        _prompt(index, row, keys, input_template, render)
-        for index, row in enumerate(islice(read_rows(path, keys), max_samples))
-    ]
+    read = [*keys, images.key] if images and images.required else keys
+    rows = islice(read_rows(path, read, whole=columns), max_samples)
+    directory = path if path.is_dir() else path.parent
+    reader = RowReader(keys, input_template, render, images, directory)
+    prompts, embedded = [], 0
+    for index, row in enumerate(rows):
+        prompt = reader.prompt(index, row)
+        prompts.append(replace(prompt, columns=row.fields) if columns else prompt)
+        embedded += sum(len(image) for image in images_of(prompt) if image.startswith(EMBEDDED))
+        if embedded > EMBEDDED_BYTES:
+            raise PromptError(
+                f"{row.where}: the rows up to here have more than {EMBEDDED_BYTES >> 30} GiB of "
+                "images in themselves. Save the images as files, and give their paths"
+            )
     if not prompts:
         raise PromptError(f"{path}: holds no prompts")
     return prompts
@@ -66,10 +85,14 @@ class PromptStream:
         max_samples: int | None = None,
         seed: int = 0,
         render: Render | None = None,
+        *,
+        columns: bool = False,
+        images: ImageColumn | None = None,
     ) -> None:
         self._path = path
+        names = (input_key, label_key, input_template)
         self._prompts = load_prompts(
-            path, input_key, label_key, input_template, max_samples, render
+            path, *names, max_samples, render, columns=columns, images=images
         )
         self._fingerprint = fingerprint(self._prompts)
         self._seed = seed
@@ -146,108 +169,15 @@ class PromptStream:
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 over texts and labels: the same for one data set in any of the formats."""
+    """SHA-256 over texts, labels and images: the same for one data set in any of the formats."""
     digest = hashlib.sha256()
     for prompt in prompts:
-        digest.update(json.dumps([prompt.text, prompt.label]).encode())
+        images = list(images_of(prompt))
+        told = [prompt.text, prompt.label, *([images] if images else [])]
+        digest.update(json.dumps(told).encode())
     return digest.hexdigest()
 
 
-def _prompt(
-    index: int, row: Row, keys: Sequence[str], template: str | None, render: Render | None
-) -> Prompt:
-    _refuse_images(row, keys)
-    label = _label(row, keys[1]) if len(keys) > 1 else None
-    read = _read(row, keys[0], template)
-    if isinstance(read, str) and render is None:
-        return Prompt(index, read, label)
-    if render is None:
-        raise PromptError(f"{row.where}: '{keys[0]}' is a chat; it needs a chat template")
-    messages = [{"role": "user", "content": read}] if isinstance(read, str) else read
-    return Prompt(index, render(messages), label, messages)
-
-
-def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]]:
-    """The text, or the messages, that the row holds."""
-    value = row.value(key)
-    if isinstance(value, str) and _is_chat_as_text(value):
-        raise PromptError(
-            f"{row.where}: '{key}' holds messages as JSON text, where a text or messages are "
-            "wanted: save the column as a list of messages"
-        )
-    if isinstance(value, str) and value:
-        return template.format(value) if template else value
-    if not _is_chat(value):
-        raise PromptError(
-            f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
-        )
-    messages: list[dict[str, Any]] = value
-    for kind in _kinds(messages):
-        if kind != "text":
-            raise PromptError(
-                f"{row.where}: a message of '{key}' has a part of type '{kind}', and only text is "
-                "trained. Leave the row out, or keep the text of it"
-            )
-    return messages
-
-
-def _refuse_images(row: Row, keys: Sequence[str]) -> None:
-    for column in IMAGES:
-        if column not in keys and row.fields.get(column):
-            raise PromptError(
-                f"{row.where}: has something in the column '{column}', and only text is trained. "
-                "Leave the row out, or drop the column where the text does without it"
-            )
-
-
-def _kinds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """What the parts of messages are, where those have parts."""
-    for turn in messages:
-        if isinstance(turn["content"], list):
-            yield from (p.get("type") if isinstance(p, dict) else p for p in turn["content"])
-
-
-def _is_chat_as_text(text: str) -> bool:
-    if not text.lstrip().startswith("["):
-        return False
-    try:
-        return _is_chat(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _is_chat(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
-    )
-
-
-def _label(row: Row, key: str) -> str:
-    value = row.value(key)
-    if value is None:
-        raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
-    try:
-        return value if isinstance(value, str) else json.dumps(value)
-    except TypeError:  # a decimal, a date, bytes: each has several spellings
-        raise PromptError(
-            f"{row.where}: '{key}' holds {_shown(value)} of type {type(value).__name__}, where a "
-            "text, a number or what else JSON has is wanted: save the column as text"
-        ) from None
-
-
-def _check_template(template: str | None) -> None:
-    if template is None:
-        return
-    try:
-        holds_text = "text" in template.format("text")
-    except (IndexError, KeyError, ValueError):
-        holds_text = False
-    if not holds_text or template.format("") == template:
-        raise PromptError(f"input_template {template!r} wants one {{}} for the prompt's text")
-
-
-def _shown(value: Any) -> str:
-    shown = json.dumps(value, default=str)
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+def images_of(prompt: Prompt) -> Iterator[str]:
+    """Yield the references of a prompt's images."""
+    return references(prompt.messages or ())

@@ -27,6 +27,7 @@ from env.rewards import (
 )
 from env.rewards.guard import guard
 from env.rewards.python_file import RewardFileError, load_reward_file
+from env.rewards.trl_function import load_trl_function
 from env.rewards.weighted import WeightedReward, named
 from env.types import RewardFunction
 
@@ -73,6 +74,8 @@ REWARDS: dict[str, Registered] = {
 WEIGHED = re.compile(
     r"(?P<spec>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.DOTALL
 )
+FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""A function of TRL's kind in a file."""
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 logger = logging.getLogger(__name__)
@@ -92,7 +95,8 @@ def reward_function(
     """The reward function that `spec` names.
 
     `spec`: one URL or several with commas between, the path of a `.py` file with
-    `reward_func(queries, prompts, labels)`, or a name in REWARDS, with options as in a URL:
+    `reward_func(queries, prompts, labels)`, FILE.py:NAME of a function of TRL's kind
+    (`NAME(completions, **columns)`), or a name in REWARDS, with options as in a URL:
     `length?free=500&most=1000`. Several such texts, each with `:WEIGHT` at its end, are the sum of
     their rewards. `timeout`, `deadline` (seconds, a try and all tries together) and `tell` (what is
     waited for, in a sentence) hold for URLs. Raises RewardSpecError.
@@ -117,6 +121,8 @@ def reward_function(
         if "://" in spec:
             urls = [url.strip() for url in spec.split(",") if url.strip()]
             return RemoteReward(urls, timeout=timeout, deadline=deadline, tell=tell)
+        if function := FUNCTION.fullmatch(spec):
+            return guard(load_trl_function(Path(function["file"]), function["name"]))
         if spec.endswith(".py"):
             return guard(load_reward_file(Path(spec)))
     except (RewardFileError, ValueError) as error:
@@ -130,11 +136,13 @@ def pure_reward(spec: str | Sequence[str]) -> RewardFunction | None:
     None for any other `spec`. Raises RewardSpecError.
     """
     texts = [spec] if isinstance(spec, str) else [one for one, _ in map(_weighed, spec)]
-    for text in texts:
-        name = NAMED.fullmatch(text.strip())
-        if not name or name["name"] not in REWARDS or not REWARDS[name["name"]].pure:
-            return None
-    return reward_function(spec)
+    names = [NAMED.fullmatch(text.strip()) for text in texts]
+    known = [REWARDS.get(name["name"]) if name else None for name in names]
+    for text, one in zip(texts, known, strict=True):
+        is_file = text.strip().endswith(".py") or FUNCTION.fullmatch(text.strip())
+        if text and one is None and "://" not in text and not is_file:
+            raise RewardSpecError(_unknown(text))
+    return reward_function(spec) if all(one and one.pure for one in known) else None
 
 
 def _weighed(text: str) -> tuple[str, float]:
@@ -155,6 +163,8 @@ def _short_name(spec: str) -> str:
     """The reward's name among the metrics."""
     if "://" in spec and not NAMED.fullmatch(spec):
         return "server"
+    if function := FUNCTION.fullmatch(spec):
+        return function["name"]
     name = Path(spec).stem if spec.endswith(".py") else spec.partition("?")[0]
     return name.replace("-", "_")
 

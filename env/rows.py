@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-IMAGES = ("images", "image", "videos", "video")
+VIDEOS = ("videos", "video")
+IMAGES = ("images", "image", *VIDEOS)
 """Columns that are read besides what is asked for, so that nobody trains text without them."""
 FORMATS = "a .jsonl file, a .parquet file or a directory that datasets' save_to_disk wrote"
 
@@ -44,17 +45,18 @@ def column_of(key: str, present: Iterable[str]) -> str | None:
     return next((prefix for prefix in prefixes if prefix in present), None)
 
 
-def read_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, keys: Sequence[str], *, whole: bool = False) -> Iterator[Row]:
     """The rows of `path`, each with at least `keys`, whose dots are for nested ones.
 
-    They have the columns of IMAGES too, where there are any. Raises PromptError.
+    They have the columns of IMAGES too, where there are any; with `whole`, every column. Raises
+    PromptError.
     """
     if path.is_dir():
-        yield from _saved_rows(path, keys)
+        yield from _saved_rows(path, keys, whole=whole)
     elif not path.exists():
         raise PromptError(f"{path}: no such file; wanted is {FORMATS}")
     elif path.suffix == ".parquet":
-        yield from _parquet_rows(path, keys)
+        yield from _parquet_rows(path, keys, whole=whole)
     elif path.suffix in {".jsonl", ".json"}:
         yield from _json_rows(path, keys)
     else:
@@ -84,20 +86,20 @@ def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
     return Row(where, fields)
 
 
-def _parquet_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row]:
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as file:
-            columns = _columns(keys, file.schema_arrow.names, str(path))
+            columns = _columns(keys, file.schema_arrow.names, str(path), whole=whole)
             batches = file.iter_batches(columns=columns, batch_size=1024)
             yield from _arrow_rows(path, batches)
     except (ArrowException, OSError) as error:
         raise PromptError(f"{path}: not readable as Parquet: {error}") from error
 
 
-def _saved_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+def _saved_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row]:
     path = _split_directory(path)
     from datasets import load_from_disk
 
@@ -106,8 +108,8 @@ def _saved_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
     except (OSError, ValueError, KeyError) as error:
         raise PromptError(f"{path}: not readable as a saved data set: {error}") from error
     # As arrow has them: datasets itself would decode images.
-    data = data.select_columns(_columns(keys, data.column_names, str(path))).with_format("arrow")
-    yield from _arrow_rows(path, data.iter(1024))
+    columns = _columns(keys, data.column_names, str(path), whole=whole)
+    yield from _arrow_rows(path, data.select_columns(columns).with_format("arrow").iter(1024))
 
 
 def _split_directory(path: Path) -> Path:
@@ -161,11 +163,11 @@ def _read(kind: Any, value: Any) -> Any:
     return value
 
 
-def _columns(keys: Sequence[str], present: Sequence[str], where: str) -> list[str]:
+def _columns(keys: Sequence[str], present: Sequence[str], where: str, *, whole: bool) -> list[str]:
     """Those that are read. Raises PromptError."""
     _require(keys, present, where)
     wanted = {column_of(key, present) for key in keys}
-    return [name for name in present if name in wanted or name in IMAGES]
+    return [name for name in present if whole or name in wanted or name in IMAGES]
 
 
 def _require(keys: Sequence[str], present: Iterable[str], where: str) -> None:

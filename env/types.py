@@ -1,4 +1,4 @@
-"""What a prompt, a request for a reward and its score are. No dependency: everyone imports this."""
+"""Prompts, requests for rewards, scores and episodes. No dependency: everyone imports this."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Prompt:
     label: str | None = None
     messages: Messages | None = field(default=None, compare=False)
     """The chat that `text` was rendered from; None where it is a text of its own."""
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Every column of the row, if an environment wants them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class RewardRequest:
     label: str | None = None
     messages: Messages | None = field(default=None, compare=False)
     """The chat before the completion, for who reads chats in another form than the policy."""
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Every column of the prompt's row, if the run reads them."""
+    completion_ids: Sequence[int] = field(default=(), compare=False)
+    """Tokens after the prompt, if they are known."""
 
     @property
     def response(self) -> str:

@@ -6,13 +6,15 @@ is a number of samples, T of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from env.episode_types import Context, Task
+from env.images.types import PlacedImage
 from env.types import Prompt, Score
 
 FloatArray = NDArray[np.float32]
@@ -86,17 +88,27 @@ class Completion:
     Its logits are divided by the temperature; top_p does not apply.
     """
     finished: bool
-    """An end-of-sequence token ended the completion, not the length limit."""
+    """An end-of-sequence token ended the completion, not the length limit.
+
+    An episode is finished if its environment ended it.
+    """
     versions: IntArray
     """[T] version of the policy that chose each action: its number of finished steps; -1 elsewhere.
 
     A completion has several if new weights came while it was generated.
     """
+    turn_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Rewards of an episode's turns by the index of the last token of each reply; parts of the
+    score's reward."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of an episode."""
+    images: tuple[PlacedImage, ...] = ()
+    """The images that the policy has seen."""
 
     @property
     def version(self) -> int:
-        """Version of the oldest policy that chose an action."""
-        return int(self.versions[self.action_mask].min())
+        """Version of the oldest policy that chose an action; -1 if none is chosen."""
+        return int(self.versions[self.action_mask].min(initial=self.versions.max()))
 
     @property
     def length(self) -> int:
@@ -125,6 +137,10 @@ class Sequences:
     """[B, T] true if the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
     """[B, T] the engine's log-probability of each action; zero elsewhere."""
+    turn_rewards: FloatArray | None = None
+    """[B, T] rewards of turns, at the last token of each reply; None if no turn has a reward."""
+    images: tuple[tuple[PlacedImage, ...], ...] | None = None
+    """[B] the images of each row; None if no row has one."""
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
@@ -137,7 +153,15 @@ class Sequences:
             tokens[row, : lengths[row]] = completion.tokens
             action_mask[row, : lengths[row]] = completion.action_mask
             log_probs[row, : lengths[row]] = completion.log_probs
-        return cls(tokens, lengths, action_mask, log_probs)
+        images = tuple(completion.images for completion in completions)
+        return cls(
+            tokens,
+            lengths,
+            action_mask,
+            log_probs,
+            _turn_rewards(completions, shape),
+            images if any(images) else None,
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -156,7 +180,18 @@ class Sequences:
             lengths,
             self.action_mask[index, :width],
             None if drawn is None else drawn[index, :width],
+            images=None if self.images is None else tuple(self.images[row] for row in index),
         )
+
+
+def _turn_rewards(completions: Sequence[Completion], shape: tuple[int, int]) -> FloatArray | None:
+    if not any(completion.turn_rewards for completion in completions):
+        return None
+    rewards = np.zeros(shape, dtype=np.float32)
+    for row, completion in enumerate(completions):
+        for at, reward in completion.turn_rewards.items():
+            rewards[row, at] = reward
+    return rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +268,8 @@ class Request:
 
     text: str
     seeds: tuple[int, ...]
+    context: Context | None = None
+    """The prompt as tokens, and limits of the completions; replaces `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +283,22 @@ class PartialRollout:
     tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     log_probs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    context: Context | None = None
+    """The prompt as tokens, and limits of the completion; replaces `text`."""
+    home: int | None = None
+    """The engine that wrote the reply before: it may have keys and values of the context."""
+    task: Task | None = None
+    """The task of an episode that is to begin. Engines get none: they write its replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
     key: Key
     completion: Completion
+    score: Score | None = None
+    """The score that an environment gave."""
+    engine: int | None = None
+    """The engine that wrote the end of it, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

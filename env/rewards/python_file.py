@@ -21,19 +21,20 @@ class RewardFileError(ValueError):
 
 def load_reward_file(path: Path) -> RewardFunction:
     """`reward_func` of the file, which returns rewards (list, array, tensor) or a dictionary."""
-    reward_func = getattr(_module(path), NAME, None)
+    reward_func = getattr(load_module(path), NAME, None)
     if not callable(reward_func):
         raise RewardFileError(f"{path}: defines no function {NAME}(queries, prompts, labels)")
 
     def reward(requests: Sequence[RewardRequest]) -> list[Score]:
         body = write_request(requests)
         answer = reward_func(body["query"], body["prompts"], body["labels"])
-        return read_answer(_plain(answer), len(requests))
+        return read_answer(plain(answer), len(requests))
 
     return reward
 
 
-def _module(path: Path) -> object:
+def load_module(path: Path) -> object:
+    """Return the module of a user's file, run. Raises RewardFileError."""
     if not path.is_file():
         raise RewardFileError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(f"rollcall_reward_{path.stem}", path)
@@ -55,12 +56,12 @@ def _look_beside(path: Path) -> None:
             sys.path.append(directory)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Arrays and tensors as lists, inside dictionaries too; NaN, which is no reward, as None."""
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -31,16 +31,21 @@ class WeightedReward:
         return [self._sum(scores) for scores in zip(*found, strict=True)]
 
     def _sum(self, scores: Sequence[Score]) -> Score:
-        """Return one score. If several parts have a metric of one name, the first part's counts."""
+        """Return one score with the metrics of all parts.
+
+        If several have a metric of one name, that of the reward with this name counts, else the
+        first part's.
+        """
         metrics: dict[str, float] = {}
+        own: dict[str, float] = {}
         total = 0.0
         for part, score in zip(self._parts, scores, strict=True):
             if not score.ok:
                 return Score.failed(f"{part.name}: {score.error}")
             total += part.weight * score.reward
-            metrics |= {f"reward_{part.name}": score.reward}
-            metrics = {**score.metrics, **metrics}
-        return Score.of(total, **metrics)
+            metrics = {**score.metrics, **metrics, f"reward_{part.name}": score.reward}
+            own |= {name: value for name, value in score.metrics.items() if name == part.name}
+        return Score.of(total, **metrics | own)
 
 
 def named(parts: Sequence[tuple[str, float, RewardFunction]]) -> list[Part]:

@@ -36,6 +36,8 @@ class AdvantageInputs:
     ref_log_probs: Floats | None = None
     values: Floats | None = None
     """Needed by gae."""
+    turn_rewards: Floats | None = None
+    """[B, T] parts of `rewards` that belong to the last token of a turn; None: there are none."""
     group_size: int = 1
     """Number of completions of one prompt, which are neighbours in the batch."""
     kl_coef: float = 0.0
@@ -51,6 +53,9 @@ def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Floa
     action_mask = inputs.action_mask
     above = subtract(settings.estimator, inputs.rewards, inputs.group_size)
     token_rewards = place_rewards(np.clip(above, *settings.reward_clip_range), action_mask)
+    if inputs.turn_rewards is not None and not divides(settings.estimator):
+        of_turns = np.where(action_mask, inputs.turn_rewards, 0)
+        token_rewards += of_turns - place_rewards(of_turns.sum(axis=1), action_mask)
     if inputs.ref_log_probs is not None and inputs.kl_coef:
         assert inputs.old_log_probs is not None
         penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, inputs.kl_estimator)
@@ -64,6 +69,14 @@ def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Floa
     if settings.whitens:
         advantages = whiten(advantages, action_mask, std_norm=not settings.no_std_norm)
     return advantages.astype(np.float32), returns.astype(np.float32)
+
+
+def divides(estimator: str) -> bool:
+    """Return whether the baseline divides rewards by a deviation.
+
+    Parts of such a reward have another scale, so that all of it stays at the last action token.
+    """
+    return ESTIMATORS[estimator].baseline is Baseline.GROUP_NORM
 
 
 def place_rewards(scores: Numbers, action_mask: BoolArray) -> Numbers:

@@ -270,14 +270,30 @@ def _scores_rollouts(config: Config) -> bool:
 
 
 def _activations(config: Config, size: ModelSize) -> int:
-    longest = config.prompt_max_len + config.sampling.max_new_tokens
+    longest = config.longest_sample
     tokens = config.train.train_max_tokens_per_gpu
     if not config.train.use_dynamic_batch:
         tokens = config.train.micro_train_batch_size * longest
     layer = _layer(config, size, tokens)
+    seen = _seen(config, size, tokens, trained=not config.freeze_visual_encoder)
     if not config.gradient_checkpointing:
-        return size.layers * layer
-    return layer + size.layers * _width(config) * tokens * size.hidden
+        return size.layers * layer + seen
+    return layer + size.layers * _width(config) * tokens * size.hidden + seen
+
+
+def _seen(config: Config, size: ModelSize, tokens: int, *, trained: bool) -> int:
+    """Returns the activations of the visual encoder, if prompts are images and nothing else."""
+    encoder = size.vision
+    if encoder is None:
+        return 0
+    shown = tokens * config.prompt_max_len // config.longest_sample
+    patch = _width(config) * encoder.patches * shown
+    if not trained:
+        return patch * (4 * encoder.hidden + 3 * encoder.intermediate)
+    layer = patch * (10 * encoder.hidden + 4 * encoder.intermediate)
+    if not config.gradient_checkpointing:
+        return encoder.layers * layer
+    return layer + encoder.layers * patch * encoder.hidden
 
 
 def _layer(config: Config, size: ModelSize, tokens: int) -> int:
@@ -287,13 +303,12 @@ def _layer(config: Config, size: ModelSize, tokens: int) -> int:
 
 def _forward(config: Config, size: ModelSize) -> int:
     """Returns the activations of a pass that keeps nothing: those at a layer's widest place."""
-    tokens = config.micro_rollout_batch_size * (
-        config.prompt_max_len + config.sampling.max_new_tokens
-    )
+    tokens = config.micro_rollout_batch_size * config.longest_sample
     if config.train.use_dynamic_batch:
         tokens = config.scoring_tokens
     wide = (3 if size.gated else 2) * size.intermediate
-    return _width(config) * tokens * (4 * size.hidden + wide)
+    seen = _seen(config, size, tokens, trained=False)
+    return _width(config) * tokens * (4 * size.hidden + wide) + seen
 
 
 def _width(config: Config) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import struct
 from collections.abc import Mapping
@@ -12,8 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.config.model_files import cached
+
 UNGATED = ("gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode", "starcoder2")
 """Model types whose feed-forward layers have two matrices; other types have three."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSize:
+    hidden: int
+    layers: int
+    intermediate: int
+    patches: int
+    """Patches of an image for each of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,8 @@ class ModelSize:
     """Heads of keys and values; 0 if unknown."""
     gated: bool = True
     """A feed-forward layer has three matrices, and not two."""
+    vision: VisionSize | None = None
+    """The part that sees images; None: there is none."""
     by_name: bool = False
     """The size comes from the model's name, so the numbers are approximate."""
 
@@ -62,7 +74,25 @@ def read_size(model: str) -> ModelSize | None:
     parameters = _counted(directory) or _computed(config, size)
     heads, key_heads = _heads(config)
     gated = config.get("model_type") not in UNGATED
-    return replace(size, parameters=parameters, heads=heads, key_heads=key_heads, gated=gated)
+    return replace(
+        size,
+        parameters=parameters,
+        heads=heads,
+        key_heads=key_heads,
+        gated=gated,
+        vision=_vision(whole.get("vision_config") or {}),
+    )
+
+
+def _vision(config: Mapping[str, Any]) -> VisionSize | None:
+    """Returns the size of a Qwen2.5-VL's encoder; None for another configuration."""
+    try:
+        hidden, depth, inner = (
+            int(config[name]) for name in ("hidden_size", "depth", "intermediate_size")
+        )
+        return VisionSize(hidden, depth, inner, int(config["spatial_merge_size"]) ** 2)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _counted(directory: Path) -> int | None:
@@ -130,22 +160,7 @@ def known_size(model: str) -> ModelSize | None:
 
     None if none of them says it.
     """
-    cached = _cached(model)
-    return read_size(model) or (cached and read_size(str(cached))) or named_size(model)
-
-
-def _cached(model: str) -> Path | None:
-    """Returns the directory of the model in Hugging Face's cache on this node.
-
-    It follows the cache's documented folders, because huggingface_hub's import is slow.
-    """
-    home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
-    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    repository = folder / f"models--{model.replace('/', '--')}"
-    try:
-        return repository / "snapshots" / (repository / "refs" / "main").read_text().strip()
-    except (OSError, ValueError):
-        return None
+    return read_size(model) or read_size(str(cached(model))) or named_size(model)
 
 
 def named_size(model: str) -> ModelSize | None:

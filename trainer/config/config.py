@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from contract.run_dir import RunFiles
+from env.images.rows import ImageColumn
+from trainer.config import model_files
 from trainer.config.options.algorithm import (
     AdvantageSettings,
     CorrectionSettings,
@@ -25,6 +26,7 @@ from trainer.config.options.algorithm import (
     ShapingSettings,
 )
 from trainer.config.options.data import DataFlags, ModelFlags, PreferenceFlags
+from trainer.config.options.episodes import EpisodeSettings
 from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
 from trainer.config.options.optimizer import (
     CriticOptimizerSettings,
@@ -59,6 +61,7 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     """Every flag of `python -m trainer`; valid in itself once `parse` has returned it."""
 
     sampling: SamplingSettings = composed(SamplingSettings, dotted="rollout.")
+    episodes: EpisodeSettings = composed(EpisodeSettings)
     train: TrainSettings = composed(TrainSettings)
     advantage: AdvantageSettings = composed(AdvantageSettings)
     loss: LossSettings = composed(LossSettings)
@@ -112,6 +115,52 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.async_train and self.max_staleness > 0
 
     @property
+    def allowed_staleness(self) -> int:
+        """The limit of policy versions between a sample's first token and its training."""
+        return self.max_staleness if self.async_train else 0
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether rollouts are episodes of an environment or an agent."""
+        return bool(self.episodes.environment or self.episodes.agent_func_path)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the policy takes images, by its files."""
+        return model_files.sees_images(self.pretrain) is True
+
+    @property
+    def images(self) -> ImageColumn | None:
+        """How rows have their images; None if the policy takes only text, as far as is known."""
+        if model_files.sees_images(self.pretrain) is False:
+            return None
+        named = self.image_key != ImageColumn.DEFAULT
+        return ImageColumn(self.image_key, self.max_images_per_prompt, required=named)
+
+    @property
+    def runs_episodes(self) -> bool:
+        """Whether rollouts are episodes: of an environment, or of one turn with images."""
+        return self.has_environment or self.sees_images
+
+    @property
+    def renders_chat(self) -> bool:
+        """Whether the chat template renders prompts. An image has its place by the template."""
+        return self.apply_chat_template or self.sees_images
+
+    @property
+    def longest_service_wait(self) -> float:
+        """Seconds for which a phase may wait for a reward server or an environment."""
+        attempts = 4 * self.has_environment  # of one episode, with the policy `retry`
+        return max(self.remote_rm_deadline, attempts * self.episodes.max_episode_seconds)
+
+    @property
+    def longest_sample(self) -> int:
+        """Most tokens of a sample: of a prompt and its completion, or of an episode."""
+        if self.has_environment and self.max_len is not None:
+            return self.max_len
+        return self.prompt_max_len + self.sampling.max_new_tokens
+
+    @property
     def has_critic(self) -> bool:
         return self.advantage.estimator == "gae"
 
@@ -137,6 +186,12 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     def reward_spec(self) -> str | tuple[str, ...]:
         """What names the reward functions; empty if models in the cluster give the rewards."""
         return self.rewards or self.remote_rm_url
+
+    @property
+    def wants_columns(self) -> bool:
+        """Whether prompts need every column of their row: for environments, and TRL's functions."""
+        texts = self.rewards or (self.remote_rm_url,)
+        return self.has_environment or any(".py:" in text for text in texts)
 
     @property
     def reward_flag(self) -> str:
@@ -212,7 +267,6 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return with_values(self, {declared[name].path: value for name, value in values.items()})
 
 
-@cache
 def declared_flags() -> Mapping[str, Declared]:
     """Return every flag of the trainer by its flat spelling."""
     return flags_of(Config)

@@ -24,7 +24,10 @@ def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) 
     """
     first = prompts[:SCORED]
     scores = reward(
-        [RewardRequest(p.text + (p.label or ""), p.text, p.label, p.messages) for p in first]
+        [
+            RewardRequest(p.text + (p.label or ""), p.text, p.label, p.messages, p.columns)
+            for p in first
+        ]
     )
     if any(score.ok for score in scores):
         return None
@@ -65,7 +68,7 @@ def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str
     OSError if the disk fails.
     """
     file = Path(config.pretrain) / "tokenizer.json"
-    if config.apply_chat_template or not file.is_file():
+    if config.renders_chat or not file.is_file():
         return None  # a template's own words are tokens
     from tokenizers import Tokenizer
 

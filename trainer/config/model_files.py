@@ -7,6 +7,7 @@ faults are found by the process that loads the model (`trainer.models.hub`).
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -30,14 +31,43 @@ VOCABULARIES = (
 )
 """Files with the vocabulary of a tokeniser; one is enough."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+SEEING = ("qwen2_5_vl",)
+"""Types of models that are trained on images."""
+PROCESSOR = "preprocessor_config.json"
 IMAGES = ("vision_config", "mm_vision_tower", "image_token_id", "image_token_index")
 """Keys of config.json that only models of images and text have."""
 
 
-def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
+def sees_images(model: str) -> bool | None:
+    """Return whether a model takes images; None if it is not on this disk yet."""
+    for directory in (Path(model), cached(model)):
+        try:
+            return _json_object(directory / "config.json").get("model_type") in SEEING
+        except (ValueError, OSError):
+            continue
+    return None
+
+
+def cached(model: str) -> Path:
+    """Return the directory that the model has, or would have, in Hugging Face's cache here.
+
+    It follows the cache's documented folders, because huggingface_hub's import is slow.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
+    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    repository = folder / f"models--{model.replace('/', '--')}"
+    try:
+        revision = (repository / "refs" / "main").read_text().strip()
+    except (OSError, ValueError):
+        revision = "main"
+    return repository / "snapshots" / revision
+
+
+def faults(directory: Path, *, tokenizer: bool, images: bool = False) -> Iterator[str]:
     """Yield a sentence for each file that is missing or damaged, with the file's name.
 
-    `tokenizer`: whether the model's own tokeniser is needed. Raises OSError if the disk fails.
+    `tokenizer`: whether the model's own tokeniser is needed. `images`: whether a model that takes
+    images may stand here. Raises OSError if the disk fails.
     """
     path = directory / "config.json"
     try:
@@ -45,7 +75,7 @@ def faults(directory: Path, *, tokenizer: bool) -> Iterator[str]:
     except ValueError as error:
         yield f"{error}. Download or export the model again"
     else:
-        yield from _type_faults(path, config)
+        yield from _type_faults(path, config, images=images)
     yield from _weight_faults(directory)
     if tokenizer:
         yield from _tokenizer_faults(directory)
@@ -70,7 +100,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _type_faults(path: Path, config: Mapping[str, Any]) -> Iterator[str]:
+def _type_faults(path: Path, config: Mapping[str, Any], *, images: bool) -> Iterator[str]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:
         yield f"{path} has no model_type. Give a model in Hugging Face's layout"
@@ -79,10 +109,17 @@ def _type_faults(path: Path, config: Mapping[str, Any]) -> Iterator[str]:
             f"{path}: the model_type {kind!r} is none that transformers has here. Correct it, or "
             "give a model whose type transformers has; code of a model's own is not run"
         )
-    if key := next((key for key in IMAGES if config.get(key) is not None), None):
+    key = next((key for key in IMAGES if config.get(key) is not None), None)
+    if images and kind in SEEING:
+        try:
+            _json_object(path.with_name(PROCESSOR))
+        except ValueError as error:
+            yield f"{error}. It says how images are prepared: download or export it again"
+    elif key:
+        these = f"of those, {', '.join(SEEING)} is trained" if images else "this takes only text"
         yield (
-            f"{path}: a model of images and text (it has {key}), and only text is trained. Give a "
-            "text model"
+            f"{path}: a model of images and text (it has {key}), and {these}. Give one of them, or "
+            "a text model"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
-from trainer.config import layout
+from trainer.config import environments, layout
 from trainer.config.config import Config
 
 
@@ -66,6 +66,26 @@ NO_EFFECT = (
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
         lambda c: c.loss.policy_loss_type == "gspo" and c.correction.level != "off",
         "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
+    ),
+    NoEffect(
+        ("environment_args", "max_turns", "max_obs_length"),
+        lambda c: not c.has_environment,
+        "it needs --environment or --agent_func_path",
+    ),
+    NoEffect(
+        ("max_episode_seconds", "environment_failure"),
+        lambda c: not (c.has_environment or c.images),
+        "it needs --environment, --agent_func_path, or a --pretrain that takes images",
+    ),
+    NoEffect(
+        ("freeze_visual_encoder", "image_key", "max_images_per_prompt", "image_max_pixels"),
+        lambda c: c.images is None,
+        "--pretrain takes only text",
+    ),
+    NoEffect(
+        ("environment_args", "max_turns", "max_obs_length"),
+        lambda c: bool(c.episodes.agent_func_path),
+        "the agent of --agent_func_path runs its own turns",
     ),
     NoEffect(("kl_target",), lambda c: c.kl.init_coef == 0, "--init_kl_coef 0 leaves the KL out"),
     NoEffect(("kl_horizon",), lambda c: c.kl.target is None, "it needs --kl_target"),
@@ -228,6 +248,7 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"--max_len without --generate_max_len: completions have at most {most} tokens, "
             f"prompts {config.prompt_max_len}"
         )
+    yield from environments.warnings(config)
     if "micro_rollout_batch_size" in given:
         size, samples = config.micro_rollout_batch_size, config.samples_per_step
         if size > samples:

@@ -75,7 +75,9 @@ def _settled(config: Config, given: Set[str]) -> Config:
     prompt_limit = config.prompt_max_len
     if config.max_len is not None:
         room = config.max_len - config.sampling.max_new_tokens
-        prompt_limit = min(prompt_limit, room) if "prompt_max_len" in given else room
+        # The rest of --max_len is for an episode's later turns.
+        bounded = "prompt_max_len" in given or config.has_environment
+        prompt_limit = min(prompt_limit, room) if bounded else room
     correction, threshold = config.correction, config.correction.threshold
     bf16 = config.bf16 or config.mixed_precision
     flash = "flash_attention_2" if config.flash_attn and bf16 else None  # it has no fp32

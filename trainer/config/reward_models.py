@@ -54,7 +54,7 @@ def faults(config: Config) -> Iterator[Fault]:
         return
     for name in names(config):
         if (Path(name) / "config.json").is_file():
-            yield from _faults_of(Path(name), chat=config.apply_chat_template)
+            yield from _faults_of(Path(name), chat=config.renders_chat)
     try:
         combination(config.reward_combine)
     except ValueError as error:

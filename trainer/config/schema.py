@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from functools import cache
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 from trainer.config.values import plain
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 OVER = "--"
 """A word of the command line: flags after it win over flags before it. There a launcher puts what
@@ -161,7 +163,13 @@ class Declared:
         return config
 
 
-def flags_of(config: type[Any]) -> dict[str, Declared]:
+def once_for_each(function: F) -> F:
+    """Return `function` with its results kept. mypy does not see that a class is hashable."""
+    return cast(F, cache(function))
+
+
+@once_for_each
+def flags_of(config: type[Any]) -> Mapping[str, Declared]:
     """Return every flag of a command by its flat spelling."""
     kinds = get_type_hints(config)
     found: dict[str, Declared] = {}
@@ -190,6 +198,7 @@ def with_values(config: T, values: Mapping[tuple[str, ...], Any]) -> T:
 MODELS = "models and rewards"
 DATA = "data"
 ROLLOUT = "rollout"
+EPISODES = "environments"
 TRAIN = "training"
 MEMORY = "precision and memory"
 LORA = "LoRA"
@@ -208,7 +217,7 @@ VLLM = "vLLM"
 DEEPSPEED = "DeepSpeed"
 PREFERENCES = "preference training"
 GROUPS = (
-    *(MODELS, DATA, ROLLOUT, TRAIN, ADVANTAGE, LOSS, KL, SHAPING, FILTERING, CORRECTION),
+    *(MODELS, DATA, ROLLOUT, EPISODES, TRAIN, ADVANTAGE, LOSS, KL, SHAPING, FILTERING, CORRECTION),
     *(
         OPTIMIZER,
         MEMORY,

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.os_errors import why_absent
-from trainer.config import layout, reward_models
+from trainer.config import environments, images, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
 
-WEIGHT = re.compile(r"(?<=\.py):[-+.\deE]+$")
+FILE = re.compile(r"(?P<file>.+\.py)(?::[A-Za-z_]\w*)?(?::[-+.\deE]+)?")
+"""A reward in a Python file, perhaps with the name of a function, and with a weight."""
 
 
 def faults_between(config: Config) -> Iterator[Fault]:
@@ -33,6 +34,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _asynchronous_faults(config)
     yield from layout.faults(config)
     yield from reward_models.faults(config)
+    yield from images.faults(config)
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
@@ -50,6 +52,7 @@ def _missing_files(config: Config) -> Iterator[Fault]:
         yield from _missing_model(f"--{name}", given)
     for model in reward_models.names(config) if config.has_reward_model else ():
         yield from _missing_model("--reward_pretrain", model)
+    yield from environments.faults(config)
     yield from _reward_faults(config)
 
 
@@ -57,7 +60,7 @@ def _reward_faults(config: Config) -> Iterator[Fault]:
     flag = "--reward" if config.rewards else "--remote_rm_url"
     for file in reward_files(config):
         if why := why_absent(Path(file)):
-            yield MissingFile(flag, file, why, "Give a file with reward_func")
+            yield MissingFile(flag, file, why, "Give a file with the reward function")
     if config.rewards and config.remote_rm_url:
         yield Fault(
             "--reward",
@@ -65,20 +68,21 @@ def _reward_faults(config: Config) -> Iterator[Fault]:
             "--remote_rm_url gives a reward, too",
             "Give all rewards by --reward, each with its weight",
         )
-    if not (config.reward_spec or config.reward_pretrain):
+    if not (config.reward_spec or config.reward_pretrain or config.has_environment):
         yield Fault(
             "--remote_rm_url",
             "",
             "is required",
-            "reward: URL (several with commas), a .py file with reward_func, or a registered name; "
-            "or give --reward or --reward_pretrain",
+            "reward: URL (several with commas), a .py file with reward_func, FILE.py:NAME of a "
+            "function, or a registered name; or give --reward or --reward_pretrain",
         )
 
 
 def reward_files(config: Config) -> list[str]:
-    """Return the Python files that the reward flags name; those of --reward may have a weight."""
-    texts = [WEIGHT.sub("", text) for text in config.rewards] or [config.remote_rm_url]
-    return [text for text in texts if text.endswith(".py") and "://" not in text]
+    """Return the Python files that the reward flags name."""
+    texts = [text.strip() for text in config.rewards or [config.remote_rm_url]]
+    found = [FILE.fullmatch(text) for text in texts if "://" not in text]
+    return [one["file"] for one in found if one]
 
 
 def _missing_model(flag: str, model: str) -> Iterator[Fault]:

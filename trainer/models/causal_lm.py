@@ -20,6 +20,7 @@ from trainer.models.forward import Forward
 from trainer.models.loading import in_passes, share_threads
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.settings import ModelSettings
+from trainer.models.vision import vision_of
 from trainer.types import ALONE, FloatArray, Rank, Sequences
 
 
@@ -50,6 +51,7 @@ class LogProbModel(nn.Module):
             device,
             mixed_precision=settings.mixed_precision,
             packed=settings.packing,
+            vision=vision_of(model, settings.model),
         )
         self._limits = self.limits(settings.micro_batch_size, settings.max_tokens)
         self._temperature = settings.temperature

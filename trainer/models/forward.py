@@ -18,6 +18,7 @@ from torch import Tensor
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
 from trainer.models import zero3
 from trainer.models.packed_attention import PACKED, PackedLayout
+from trainer.models.vision import Vision
 from trainer.types import Sequences
 
 PROBE = Sequences(
@@ -34,15 +35,26 @@ class Forward:
     """A backbone's hidden states, on its device and in its precision."""
 
     def __init__(
-        self, backbone: Any, device: torch.device, *, mixed_precision: bool, packed: bool
+        self,
+        backbone: Any,
+        device: torch.device,
+        *,
+        mixed_precision: bool,
+        packed: bool,
+        vision: Vision | None = None,
     ) -> None:
-        """`packed`: pack samples if the model supports it; else pad them."""
+        """`packed`: pack samples if the model supports it; else pad them.
+
+        `vision`: what sees the images; None for a model of text.
+        """
         self._backbone = backbone
+        self._vision = vision
         self._device = device
         self._mixed_precision = mixed_precision
         self.packed = False
         """Whether samples are end to end."""
-        self.packed = packed and self._can_pack()
+        # Positions of images have three dimensions, and the encoder shares the attention's name.
+        self.packed = packed and vision is None and self._can_pack()
 
     def states(self, sequences: Sequences) -> Tensor:
         """Return [N, H] the state in which each action was chosen, in the order of the actions.
@@ -69,12 +81,24 @@ class Forward:
         width = sequences.tokens.shape[1] - 1  # the state after the last token is not needed
         mask = np.arange(width) < sequences.lengths[:, None] - 1
         output = self._backbone(
-            input_ids=self.tensor(sequences.tokens[:, :-1]),
+            **self._inputs(sequences),
             attention_mask=self.tensor(mask.astype(np.int64)),
             use_cache=False,
         )
         states: Tensor = output.last_hidden_state[self.tensor(sequences.action_mask[:, 1:])]
         return states
+
+    def _inputs(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Return all tokens but the last; for a model of images, as embeddings with positions."""
+        tokens = self.tensor(sequences.tokens[:, :-1])
+        if self._vision is None:
+            return {"input_ids": tokens}
+        images = sequences.images or ((),) * len(sequences)
+        positions = self._vision.positions((tokens.shape[0], tokens.shape[1]), images)
+        return {
+            "inputs_embeds": self._vision.embeddings(tokens, images),
+            "position_ids": self.tensor(positions),
+        }
 
     def _end_to_end(self, packed: Pack) -> Tensor:
         output = self._backbone(

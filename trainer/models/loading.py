@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import logging
 
 from trainer.algorithms import batching
@@ -47,8 +47,14 @@ def share_threads(concurrent_models: int) -> None:
 
 
 def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
-    """Return the model. Raises UnfitModelError for files that are unusable or lack weights."""
-    return _loaded(AutoModelForCausalLM, model, dtype, attention)
+    """Return the model, which may also take images.
+
+    Raises UnfitModelError for files that are unusable or lack weights.
+    """
+    with unfit_model_errors(model):
+        sees = hasattr(AutoConfig.from_pretrained(model), "vision_config")
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return _loaded(kind, model, dtype, attention)
 
 
 def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:

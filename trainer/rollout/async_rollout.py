@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from env.episode_types import Task
 from env.prompts import PromptStream
 from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.rollout import dynamic_sampling, rewards, rollout_state, staleness
-from trainer.rollout.dispatcher import EngineDispatcher
+from trainer.rollout.dispatcher import WAIT_SECONDS
 from trainer.rollout.generate import Generator
 from trainer.rollout.rewards import BackgroundScoring
 from trainer.rollout.rollout_state import PendingRollouts, PromptGroup
@@ -31,8 +32,6 @@ from trainer.rollout.source import StepRollouts
 from trainer.rollout.staleness import GroupCounts, GroupStatus, StalenessLimits
 from trainer.types import FinishedRollout, LostWorkerError, Metrics, PartialRollout
 
-WAIT_SECONDS = 0.02
-"""Longest wait for a completion or a score before the next look at the others."""
 KEPT_STEPS = 4
 """Steps whose groups are kept for a repetition: snapshots are one or two steps behind."""
 
@@ -53,14 +52,12 @@ class AsyncRollouts:
         self._generator = generator
         self._stream = stream
         self._limits = StalenessLimits(
-            max_staleness=config.max_staleness,
+            max_staleness=config.allowed_staleness,
             batch=config.rollout_batch_size,
             total_steps=config.total_steps(len(stream)),
         )
         # An engine has as long for a slice as a rank for an answer: see `GroupHeartbeat`.
-        self._dispatcher = EngineDispatcher(
-            generator.engines, generator.sampling, config.dist_timeout / 3
-        )
+        self._dispatcher = generator.dispatcher(config.dist_timeout / 3)
         self._scoring = BackgroundScoring(reward)
         self._groups: dict[int, PromptGroup] = {}
         """Groups in no step yet, by number, in the order in which they began."""
@@ -154,16 +151,20 @@ class AsyncRollouts:
                 self._lost = failure
         self._add_finished(self._dispatcher.settle())
 
+    def close(self) -> None:
+        """End what still runs beside the engines."""
+        self._dispatcher.close()
+
     @contextmanager
     def new_weights(self, version: int) -> Iterator[None]:
         """The block gives the engines the weights of `version`.
 
-        Without --partial_rollout, engines first finish every completion that they have begun. The
-        exception is a completion from a checkpoint: the checkpoint's weights must come before it.
+        Without --partial_rollout, engines first finish every completion that they have begun; of an
+        episode, the reply. The exception is a completion from a checkpoint: the checkpoint's
+        weights must come before it.
         """
-        finish = self._published and not self._repeating and not self._config.partial_rollout
-        while finish and self._dispatcher.busy:
-            self._add_finished(self._dispatcher.work(WAIT_SECONDS))
+        if self._published and not self._repeating and not self._config.partial_rollout:
+            self._add_finished(self._dispatcher.finish())
         self._add_finished(self._dispatcher.settle())
         yield
         self._version, self._published = version, True
@@ -183,10 +184,12 @@ class AsyncRollouts:
         for partial in self._dispatcher.partials():
             number, index = partial.key
             self._groups[number].partials[index] = partial
+        # A checkpoint has no images, so that prompts with images begin again.
+        seen = [group.prompt for group in self._groups.values() if group.sees_images]
         return PendingRollouts(
             settings=rollout_state.settings_of(self._config),
-            groups=list(self._groups.values()),
-            prompts=self._prompts,
+            groups=[group for group in self._groups.values() if not group.sees_images],
+            prompts=[*seen, *self._prompts],
         )
 
     def resume(self, found: PendingRollouts) -> None:
@@ -195,13 +198,20 @@ class AsyncRollouts:
         If the sampling flags differ, or the rollouts may be too old for --max_staleness, only the
         prompts are kept, and are dealt before all others.
         """
+        rows = {prompt.index: prompt for prompt in self._stream.prompts}
         old, new = dict(found.settings), rollout_state.settings_of(self._config)
         allowed = old.pop("max_staleness") <= new.pop("max_staleness")
         if old != new or not allowed:
             self._prompts = [*(group.prompt for group in found.groups), *found.prompts]
+            self._prompts = [rows.get(prompt.index, prompt) for prompt in self._prompts]
             return
-        self._prompts = list(found.prompts)
+        self._prompts = [rows.get(prompt.index, prompt) for prompt in found.prompts]
         self._groups = {group.number: group for group in found.groups}
+        for group in found.groups:  # a checkpoint has neither columns nor images
+            group.prompt = rows.get(group.prompt.index, group.prompt)
+        if self._generator.episodes:
+            for group in found.groups:
+                group.begin_again()
         self._next_number = max(self._groups, default=-1) + 1
         self._newest = max([self._version, *(group.version for group in found.groups)])
         unfinished = [list(g.partials.values()) for g in found.groups if g.partials]
@@ -257,8 +267,9 @@ class AsyncRollouts:
         number, self._next_number = self._next_number, self._next_number + 1
         step, place = divmod(position, self._limits.batch)
         seeds = self._generator.seeds(step + 1, place, prompt)
+        task = Task.of(prompt) if self._generator.episodes else None
         partials = {
-            index: PartialRollout((number, index), prompt.text, seed)
+            index: PartialRollout((number, index), prompt.text, seed, task=task)
             for index, seed in enumerate(seeds)
         }
         return PromptGroup(number=number, prompt=prompt, version=self._version, partials=partials)
@@ -266,10 +277,8 @@ class AsyncRollouts:
     def _add_finished(self, finished: Sequence[FinishedRollout]) -> None:
         complete = []
         for rollout in finished:
-            number, index = rollout.key
-            group = self._groups[number]
-            del group.partials[index]
-            group.completions[index] = rollout.completion
+            group = self._groups[rollout.key[0]]
+            group.finish(rollout)
             if not group.partials:
                 complete.append(group)
         self._scoring.give(complete)

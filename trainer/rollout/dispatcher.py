@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Protocol
 
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.restarts import silent
@@ -24,6 +25,32 @@ from trainer.types import FinishedRollout, Key, PartialRollout, SliceResult
 
 SLICE = 0.1
 """Seconds of one slice of work."""
+HOME_SURPLUS = 8
+"""Most rollouts that an engine may have beyond others and still get one whose context it knows."""
+WAIT_SECONDS = 0.02
+"""Longest wait for a slice before the next look at the other engines."""
+
+
+class Dispatcher(Protocol):
+    """Has rollouts written: whole completions, or episodes. See `EngineDispatcher`."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def stalled(self) -> bool: ...
+
+    def give(self, groups: Sequence[Sequence[PartialRollout]]) -> None: ...
+
+    def work(self, seconds: float) -> list[FinishedRollout]: ...
+
+    def finish(self) -> list[FinishedRollout]: ...
+
+    def settle(self) -> list[FinishedRollout]: ...
+
+    def partials(self) -> list[PartialRollout]: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +106,25 @@ class EngineDispatcher:
             self._waiting += groups
             return
         groups, self._waiting = [*self._waiting, *groups], []
+        groups = [group for group in groups if not self._goes_home(group)]
         loads = [len(queue.rollouts) for queue in queues]
         rows = max((len(group) for group in groups), default=1)
         waiting = iter(groups)
         for queue, count in zip(queues, balance(loads, rows, len(groups)), strict=True):
             for group in islice(waiting, count):
                 queue.rollouts |= {partial.key: partial for partial in group}
+
+    def _goes_home(self, group: Sequence[PartialRollout]) -> bool:
+        """Queue the group at the engine that knows its context, unless others have far less."""
+        home = group[0].home if group else None
+        if home is None or home not in self._engines.present:
+            return False
+        least = min(len(self._queues[number].rollouts) for number in self._engines.present)
+        rollouts = self._queues[home].rollouts
+        if len(rollouts) - least > HOME_SURPLUS:
+            return False
+        rollouts |= {partial.key: partial for partial in group}
+        return True
 
     def work(self, seconds: float) -> list[FinishedRollout]:
         """Keep all engines busy. Returns what has finished, after a wait of at most `seconds`."""
@@ -99,6 +139,13 @@ class EngineDispatcher:
             calls[0].ready(seconds)
         return [finished for number in self._answered() for finished in self._receive(number)]
 
+    def finish(self) -> list[FinishedRollout]:
+        """Wait until every rollout has ended, or no engine is left. Returns what has finished."""
+        finished = []
+        while self.busy:
+            finished += self.work(WAIT_SECONDS)
+        return finished
+
     def settle(self) -> list[FinishedRollout]:
         """Wait until every slice has ended, and send no other. Returns what has finished."""
         finished = []
@@ -106,6 +153,9 @@ class EngineDispatcher:
             for number in self._answered(SLICE):
                 finished += self._receive(number)
         return finished
+
+    def close(self) -> None:
+        """Engines have nothing to close here."""
 
     def partials(self) -> list[PartialRollout]:
         """Returns all partial rollouts as they stand. Call `settle` first."""
@@ -166,7 +216,7 @@ class EngineDispatcher:
         queue.call = None
         answers = self._engines.answers({number: call.pending}, 0, "writing", len(queue.rollouts))
         if number in answers:
-            return queue.take(answers[number])
+            return [replace(one, engine=number) for one in queue.take(answers[number])]
         self._pass_on(number)
         return []
 

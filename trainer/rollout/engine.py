@@ -31,8 +31,12 @@ class EngineSettings:
     mixed_precision: bool
     deterministic: bool = False
     """Use kernels whose results repeat to the bit."""
+    max_len: int | None = None
+    """Most tokens of a context and its reply together; None: those of a prompt and a completion."""
     slots: int
     """Completions that a transformers engine decodes at a time. vLLM chooses its own number."""
+    max_images: int | None = None
+    """Most images of a prompt; 0: any number; None: the model takes only text."""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
 
 

@@ -1,18 +1,24 @@
-"""Generation in batches: prompts → completions, of synchronous rollouts and of evaluations."""
+"""Generation: prompts → completions or episodes, for training and for evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from env.episode_types import Task
 from env.types import Prompt
 from trainer.algorithms.seeds import derive
 from trainer.config.config import Config
 from trainer.config.options.rollout import SamplingSettings
+from trainer.rollout.dispatcher import WAIT_SECONDS, Dispatcher, EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool
-from trainer.types import Completion, Request
+from trainer.rollout.episodes import EpisodeDispatcher, EpisodeSetup
+from trainer.rollout.rollout_state import PromptGroup
+from trainer.rollout.wave_writer import WaveWriter
+from trainer.types import Completion, PartialRollout, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +29,28 @@ class Generator:
     sampling: SamplingSettings
     samples_per_prompt: int
     seed: int
+    episodes: EpisodeSetup | None = None
+    """None: each prompt has completions of one turn."""
 
     @classmethod
-    def of(cls, config: Config, engines: EnginePool) -> Generator:
-        return cls(engines, config.sampling, config.n_samples_per_prompt, config.train.seed)
+    def of(
+        cls, config: Config, engines: EnginePool, episodes: EpisodeSetup | None = None
+    ) -> Generator:
+        samples, seed = config.n_samples_per_prompt, config.train.seed
+        return cls(engines, config.sampling, samples, seed, episodes)
+
+    def dispatcher(self, patience: float) -> Dispatcher:
+        """Returns what writes asynchronous rollouts.
+
+        `patience`: seconds that an engine may take longer than its slice.
+        """
+        if self.episodes and self.episodes.deterministic:
+            return self._in_lockstep(self.episodes, self.sampling)
+        turns = EngineDispatcher(self.engines, self.sampling, patience)
+        return EpisodeDispatcher(turns, self.episodes) if self.episodes else turns
+
+    def _in_lockstep(self, episodes: EpisodeSetup, sampling: SamplingSettings) -> EpisodeDispatcher:
+        return EpisodeDispatcher(WaveWriter(self.engines, sampling), episodes, lockstep=True)
 
     def generate(
         self, prompts: Sequence[Prompt], step: int, place: int = 0
@@ -50,6 +74,31 @@ class Generator:
             self._seeds("held-out", 0, place, prompt, count) for place, prompt in enumerate(prompts)
         ]
         return self._decode(prompts, seeds, replace(self.sampling, temperature=temperature))
+
+    def held_out_episodes(
+        self, prompts: Sequence[Prompt], count: int, temperature: float
+    ) -> list[PromptGroup]:
+        """Returns `count` episodes of each prompt, in groups without the reward function's scores.
+
+        All turns are written in lockstep: the engines may hold rollouts for training meanwhile.
+        """
+        assert self.episodes is not None
+        groups = []
+        for place, prompt in enumerate(prompts):
+            seeds = self._seeds("held-out", 0, place, prompt, count)
+            group = PromptGroup(number=place, prompt=prompt, version=0)
+            group.partials = {
+                index: PartialRollout((place, index), prompt.text, seed, task=Task.of(prompt))
+                for index, seed in enumerate(seeds)
+            }
+            groups.append(group)
+        sampling = replace(self.sampling, temperature=temperature)
+        with closing(self._in_lockstep(self.episodes, sampling)) as dispatcher:
+            dispatcher.give([list(group.partials.values()) for group in groups])
+            while dispatcher.busy:
+                for rollout in dispatcher.work(WAIT_SECONDS):
+                    groups[rollout.key[0]].finish(rollout)
+        return groups
 
     def _decode(
         self,

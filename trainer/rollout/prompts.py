@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env.prompts import PromptError, PromptStream, Render, load_prompts
+from env.prompts import PromptError, PromptStream, Render, images_of, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config
@@ -23,18 +23,31 @@ class Data:
 
 def load(config: Config) -> Data:
     """Read all prompts. Raises PromptError for data that is missing, empty or broken."""
-    render = _chat_template(config.pretrain) if config.apply_chat_template else None
+    render = _chat_template(config.pretrain) if config.renders_chat else None
     assert config.prompt_data is not None
     columns = (config.input_key, config.label_key, config.input_template)
     stream = PromptStream(
-        config.prompt_data, *columns, config.max_samples, seed=config.train.seed, render=render
+        config.prompt_data,
+        *columns,
+        config.max_samples,
+        seed=config.train.seed,
+        render=render,
+        columns=config.wants_columns,
+        images=config.images,
     )
     _refuse_tokenless(config, config.prompt_data, stream.prompts)
+    _refuse_agent(config, stream.prompts)
     if config.prompt_overlong == "drop":
         _drop_overlong(stream, config)
     held_out: list[Prompt] = []
     if config.eval_dataset:
-        held_out = load_prompts(config.eval_dataset, *columns, render=render)
+        held_out = load_prompts(
+            config.eval_dataset,
+            *columns,
+            render=render,
+            columns=config.wants_columns,
+            images=config.images,
+        )
         _refuse_tokenless(config, config.eval_dataset, held_out)
     return Data(stream, held_out)
 
@@ -44,9 +57,22 @@ def _refuse_tokenless(config: Config, path: Path, prompts: Sequence[Prompt]) -> 
         raise PromptError(fault)
 
 
+def _refuse_agent(config: Config, prompts: Sequence[Prompt]) -> None:
+    """Raise PromptError for images that an agent would not show to the policy."""
+    if not config.episodes.agent_func_path:
+        return
+    for prompt in prompts:
+        if next(images_of(prompt), None) is not None:
+            raise PromptError(
+                f"{config.prompt_data}: prompt {prompt.index + 1} has an image, and "
+                "--agent_func_path gives its agent texts only. Give --environment, or a data set "
+                "of texts"
+            )
+
+
 def _drop_overlong(stream: PromptStream, config: Config) -> None:
-    tokenizer = _tokenizer(config.pretrain)
-    limit, special = config.prompt_max_len, not config.apply_chat_template
+    tokenizer = load_tokenizer(config.pretrain)
+    limit, special = config.prompt_max_len, not config.renders_chat
 
     def fits(prompt: Prompt) -> bool:
         return len(tokenizer(prompt.text, add_special_tokens=special)["input_ids"]) <= limit
@@ -61,7 +87,7 @@ def _drop_overlong(stream: PromptStream, config: Config) -> None:
 
 
 def _chat_template(model: str) -> Render:
-    tokenizer = _tokenizer(model)
+    tokenizer = load_tokenizer(model)
     if not tokenizer.chat_template:
         raise PromptError(
             f"--apply_chat_template: the tokeniser of {model} has no chat template. Leave the flag "
@@ -77,7 +103,8 @@ def _chat_template(model: str) -> Render:
     return render
 
 
-def _tokenizer(model: str) -> Any:
+def load_tokenizer(model: str) -> Any:
+    """Return the tokeniser of a model. Raises UnfitModelError."""
     from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
 
     with unfit_model_errors(model):

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from contract.background import in_background
+from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.cluster.worker_group import WorkerGroup
@@ -25,6 +26,17 @@ def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) 
     return samples
 
 
+def score_groups(reward: RewardFunction, groups: Sequence[PromptGroup]) -> list[Sample]:
+    """Returns the episodes of groups with their scores. Raises TrainingError if all failed."""
+    unscored = [(group.prompt, c) for group in groups for c in group.unscored]
+    found = iter(scores(reward, unscored) if unscored else [])
+    for group in groups:
+        group.add_scores(found)
+    samples = [sample for group in groups for sample in group.samples]
+    require_one(samples)
+    return samples
+
+
 def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
     """Returns completions with their scores, also if none could be scored."""
     return [
@@ -35,11 +47,18 @@ def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]])
 
 def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:
     """Returns the reward function's score of each completion."""
-    return reward(
-        [
-            RewardRequest(prompt.text + completion.text, prompt.text, prompt.label, prompt.messages)
-            for prompt, completion in written
-        ]
+    return reward([_request(prompt, completion) for prompt, completion in written])
+
+
+def _request(prompt: Prompt, completion: Completion) -> RewardRequest:
+    actions = np.flatnonzero(completion.action_mask)
+    return RewardRequest(
+        prompt.text + completion.text,
+        prompt.text,
+        prompt.label,
+        prompt.messages and texts_of(prompt.messages),
+        prompt.columns,
+        completion.tokens[actions[0] :].tolist() if len(actions) else (),
     )
 
 
@@ -73,8 +92,12 @@ def shaped(
     if config.shaping.normalize_reward:
         moments = moments.including(rewards)
         rewards = moments.normalise(rewards)
-    penalties = LengthPenalties(config.sampling.max_new_tokens, config.shaping)
+    longest = config.sampling.max_new_tokens
     lengths = np.array([sample.completion.length for sample in samples])
+    if config.has_environment:  # replies and observations share one limit
+        longest = config.longest_sample
+        lengths = np.array([len(sample.completion.tokens) for sample in samples])
+    penalties = LengthPenalties(longest, config.shaping)
     finished = np.array([sample.completion.finished for sample in samples])
     return penalties.apply(rewards, lengths, finished), moments
 
@@ -105,13 +128,17 @@ class BackgroundScoring:
 
         Raises what the reward function raised; the groups of that call wait to be scored again.
         """
+        scored = [group for group in self._waiting if not group.unscored]
+        for group in scored:  # their environments gave all scores
+            self._waiting.remove(group)
+            group.add_scores(iter(()))
         if self._waiting and len(self._calls) < self._concurrency:
             groups, self._waiting = self._waiting, []
-            written = [(group.prompt, c) for group in groups for c in group.written]
+            written = [(group.prompt, c) for group in groups for c in group.unscored]
             call = in_background("reward", lambda: scores(self._reward, written))
             self._calls[call] = groups
         done = [call for call in self._calls if call.done()]
-        return [group for call in done for group in self._scored(call)]
+        return [*scored, *(group for call in done for group in self._scored(call))]
 
     def wait(self, seconds: float) -> None:
         """Wait until a call ends, at most `seconds`."""
@@ -123,7 +150,7 @@ class BackgroundScoring:
             self._waiting += groups  # the run may recover, and the groups are nowhere else
         found = iter(call.result())
         for group in groups:
-            group.scores = [next(found) for _ in group.completions]
+            group.add_scores(found)
         return groups
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from env.episode_types import Task
+from env.prompts import images_of
 from env.types import Prompt, Score, ScoreStatus
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
+from trainer.config.options.episodes import EpisodeSettings
 from trainer.config.options.rollout import SamplingSettings
 from trainer.config.schema import flags_of
-from trainer.types import Completion, PartialRollout, Sample
+from trainer.types import Completion, FinishedRollout, PartialRollout, Sample
 
 ARRAYS = ("tokens", "actions", "log_probs", "versions")
 
@@ -33,24 +36,65 @@ class PromptGroup:
     """Version of the engines' weights when the group began: no token is older."""
     partials: dict[int, PartialRollout] = field(default_factory=dict)
     completions: dict[int, Completion] = field(default_factory=dict)
+    given_scores: dict[int, Score] = field(default_factory=dict)
+    """Scores that an environment gave, by index in the group."""
     scores: list[Score] | None = None
     """By index in the group; None before they are known."""
+
+    def finish(self, rollout: FinishedRollout) -> None:
+        """Take a finished rollout in place of the partial one."""
+        index = rollout.key[1]
+        self.partials.pop(index, None)
+        self.completions[index] = rollout.completion
+        if rollout.score is not None:
+            self.given_scores[index] = rollout.score
+
+    def begin_again(self) -> None:
+        """Begin the unfinished episodes from their task."""
+        self.partials = {
+            index: PartialRollout(p.key, p.text, p.seed, task=Task.of(self.prompt))
+            for index, p in self.partials.items()
+        }
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the prompt has images, or a completion was shown one."""
+        shown = any(completion.images for completion in self.completions.values())
+        return shown or next(images_of(self.prompt), None) is not None
 
     @property
     def written(self) -> list[Completion]:
         return [self.completions[index] for index in sorted(self.completions)]
 
     @property
+    def unscored(self) -> list[Completion]:
+        """The completions that the reward function must score."""
+        return [self.completions[i] for i in sorted(self.completions.keys() - self.given_scores)]
+
+    def add_scores(self, found: Iterator[Score]) -> None:
+        """Take the scores of `unscored` from `found`."""
+        given = self.given_scores
+        self.scores = [given.get(i) or next(found) for i in sorted(self.completions)]
+
+    @property
     def samples(self) -> list[Sample]:
         """Only for a scored group."""
         assert self.scores is not None
         pairs = zip(self.written, self.scores, strict=True)
-        return [Sample(self.prompt, completion, score) for completion, score in pairs]
+        return [Sample(self.prompt, completion, whole(completion, s)) for completion, s in pairs]
+
+
+def whole(completion: Completion, score: Score) -> Score:
+    """Returns a score with an episode's metrics, and with the rewards of its turns."""
+    if not completion.metrics:
+        return score
+    reward = score.reward + sum(completion.turn_rewards.values())
+    return replace(score, reward=reward, metrics={**completion.metrics, **score.metrics})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRollouts:
-    settings: Mapping[str, float]
+    settings: Mapping[str, Any]
     """Sampling flags of these rollouts; under others the prompts are sampled again."""
     groups: list[PromptGroup]
     """In the order in which they began."""
@@ -62,7 +106,7 @@ class PendingRollouts:
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in ARRAYS}
         header = {
             "settings": dict(self.settings),
-            "prompts": [asdict(prompt) for prompt in self.prompts],
+            "prompts": [_prompt(prompt) for prompt in self.prompts],
             "groups": [_described(group, pieces) for group in self.groups],
         }
         lengths = np.array([len(piece) for piece in pieces["tokens"]], dtype=np.int64)
@@ -85,13 +129,16 @@ class PendingRollouts:
         )
 
 
-def settings_of(config: Config) -> dict[str, float]:
+def settings_of(config: Config) -> dict[str, Any]:
     """Returns the flags that pending rollouts depend on, by name: all sampling flags, and more."""
+    episodes = flags_of(EpisodeSettings).items() if config.runs_episodes else ()
     return {
-        "max_staleness": config.max_staleness,
+        **{name: str(flag.value_in(config.episodes)) for name, flag in episodes},
+        "max_staleness": config.allowed_staleness,
         "rollout_batch_size": config.rollout_batch_size,
         "n_samples_per_prompt": config.n_samples_per_prompt,
         "prompt_max_len": config.prompt_max_len,
+        **({"image_max_pixels": config.image_max_pixels} if config.sees_images else {}),
         **{
             name: flag.value_in(config.sampling)
             for name, flag in flags_of(SamplingSettings).items()
@@ -113,13 +160,28 @@ def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dic
             pieces[name].append(array)
     return {
         "number": group.number,
-        "prompt": asdict(group.prompt),
+        "prompt": _prompt(group.prompt),
         "version": group.version,
         "seeds": {index: partial.seed for index, partial in group.partials.items()},
         "texts": {index: c.text for index, c in group.completions.items()},
         "finished": [c.finished for c in group.completions.values()],
         "scores": None if group.scores is None else [asdict(score) for score in group.scores],
+        "episodes": {
+            index: {"turn_rewards": dict(c.turn_rewards), "metrics": dict(c.metrics)}
+            for index, c in group.completions.items()
+            if c.metrics
+        },
+        "given_scores": {index: asdict(score) for index, score in group.given_scores.items()},
     }
+
+
+def _prompt(prompt: Prompt) -> dict[str, Any]:
+    """Returns a prompt without its columns, which JSON may not have, and without images.
+
+    A resumed run reads the row again.
+    """
+    messages = None if next(images_of(prompt), None) else prompt.messages
+    return asdict(replace(prompt, columns={}, messages=messages))
 
 
 def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
@@ -129,12 +191,24 @@ def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Pr
     for text_index, seed in described["seeds"].items():
         row, index = rows.pop(0), int(text_index)
         del row["actions"]
-        group.partials[index] = PartialRollout((number, index), prompt.text, seed, **row)
+        begun = PartialRollout((number, index), prompt.text, seed)
+        group.partials[index] = replace(begun, **row)  # type: ignore[arg-type]
     texts = described["texts"].items()
     for (text_index, text), finished in zip(texts, described["finished"], strict=True):
         row = rows.pop(0)
-        completion = Completion(text=text, finished=finished, action_mask=row.pop("actions"), **row)
-        group.completions[int(text_index)] = completion
+        episode = described.get("episodes", {}).get(text_index, {})
+        turn_rewards = {int(at): reward for at, reward in episode.get("turn_rewards", {}).items()}
+        group.completions[int(text_index)] = Completion(
+            text=text,
+            finished=finished,
+            action_mask=row.pop("actions"),
+            turn_rewards=turn_rewards,
+            metrics=episode.get("metrics", {}),
+            images=(),
+            **row,
+        )
+    given = described.get("given_scores", {}).items()
+    group.given_scores = {int(index): _score(score) for index, score in given}
     if described["scores"] is not None:
         group.scores = [_score(score) for score in described["scores"]]
     return group

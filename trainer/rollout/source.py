@@ -51,5 +51,8 @@ class RolloutSource(Protocol):
     def go_back(self, run: RunState) -> None:
         """Return to the prompts and rollouts that followed `run`."""
 
+    def close(self) -> None:
+        """End what runs beside the training loop. The run is over."""
+
     def pending(self) -> PendingRollouts | None:
         """The rollouts that a checkpoint must hold; None if there can be none."""

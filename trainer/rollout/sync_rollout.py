@@ -61,5 +61,8 @@ class SyncRollouts:
     def go_back(self, run: RunState) -> None:
         self.stream.load_state_dict(run.prompts)
 
+    def close(self) -> None:
+        """Nothing runs between two steps."""
+
     def pending(self) -> None:
         """A checkpoint needs no rollouts: the next step writes its own."""

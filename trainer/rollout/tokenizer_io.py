@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from transformers import AutoTokenizer
 
+from env.images.types import PlacedImage
+from trainer.config.options.rollout import SamplingSettings
 from trainer.models.hub import unfit_model_errors
 from trainer.rollout.engine import EngineSettings
-from trainer.types import Completion, FloatArray, IntArray, UnfitModelError
+from trainer.types import (
+    Completion,
+    FloatArray,
+    IntArray,
+    PartialRollout,
+    Request,
+    UnfitModelError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,16 @@ class TokenRow:
         """Returns a row whose tokens are all of one version of the policy."""
         return cls(tokens, log_probs, finished, np.full(len(tokens), version))
 
+    def cut(self, length: int) -> TokenRow:
+        """Returns the first tokens, as a finished row."""
+        return TokenRow(self.tokens[:length], self.log_probs[:length], True, self.versions[:length])
+
+
+def limited(sampling: SamplingSettings, asked: Request | PartialRollout) -> SamplingSettings:
+    """Returns the sampling with the length limit of a context, if there is one."""
+    context = asked.context
+    return replace(sampling, max_new_tokens=context.limit) if context else sampling
+
 
 class Texts:
     """A model's tokeniser, with the settings of the rollouts."""
@@ -37,6 +57,40 @@ class Texts:
             self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self._special = settings.add_special_tokens
         self._longest = settings.prompt_max_len
+
+    def tokens(self, asked: Request | PartialRollout) -> list[int]:
+        """Returns the token ids of a context, or of a prompt's text."""
+        return list(asked.context.tokens) if asked.context else self.prompt(asked.text)
+
+    def images(self, asked: Request | PartialRollout) -> tuple[PlacedImage, ...]:
+        """Returns the images of a context."""
+        return asked.context.images if asked.context else ()
+
+    def stop(
+        self, tokens: Sequence[int] | IntArray, stops: Sequence[str], checked: int = 0
+    ) -> int | None:
+        """Returns the length up to the end of the first stop string; None if there is none.
+
+        `checked`: the first tokens that are known to have no stop string.
+        """
+        if not stops:
+            return None
+        # A token has at least one byte of a stop string.
+        start = max(0, checked - max(len(stop.encode()) for stop in stops))
+
+        def has_stop(length: int) -> bool:
+            text = self.tokenizer.decode(tokens[start:length], skip_special_tokens=True)
+            return any(stop in text for stop in stops)
+
+        if not has_stop(len(tokens)):
+            return None
+        return bisect_left(range(len(tokens)), True, lo=start, key=has_stop)
+
+    def cut(self, row: TokenRow, asked: Request | PartialRollout) -> TokenRow:
+        """Returns a row up to the first stop string of its context."""
+        stops = asked.context.stops if asked.context else ()
+        length = self.stop(row.tokens, stops)
+        return row if length is None else row.cut(length)
 
     def prompt(self, text: str) -> list[int]:
         """Returns the token ids of a prompt. A prompt over the limit loses its beginning."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.rollout import vllm_images
 from trainer.rollout.tokenizer_io import Texts, TokenRow
 from trainer.types import FinishedRollout, Key, PartialRollout
 
@@ -21,6 +22,8 @@ class _UnderWay:
     """Version of the policy that generates the new tokens."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    checked: int = 0
+    """The first new tokens in which stop strings were looked for."""
 
     def current(self) -> PartialRollout:
         before = self.partial
@@ -53,8 +56,9 @@ class PartialRollouts:
 
         params.output_kind = RequestOutputKind.DELTA
         name = f"rollout-{next(self._numbers)}"
-        tokens = [*self._texts.prompt(partial.text), *partial.tokens.tolist()]
-        self._engine.add_request(name, {"prompt_token_ids": tokens}, params)
+        tokens = [*self._texts.tokens(partial), *partial.tokens.tolist()]
+        prompt = vllm_images.prompt(tokens, self._texts.images(partial))
+        self._engine.add_request(name, prompt, params)
         self._under_way[name] = _UnderWay(partial, version)
 
     def go_on(self, seconds: float) -> list[FinishedRollout]:
@@ -65,6 +69,8 @@ class PartialRollouts:
             for output in self._engine.step():
                 (written,) = output.outputs
                 rollout = self._under_way[output.request_id]
+                if not rollout.tokens:
+                    self._check(rollout.partial, output.prompt_token_ids)
                 rollout.tokens += written.token_ids
                 rollout.log_probs += written.logprobs.logprobs
                 if output.finished:
@@ -72,6 +78,26 @@ class PartialRollouts:
                     ended.append(self._ended(rollout, written.finish_reason == "stop"))
             if time.monotonic() >= deadline:
                 break
+        return [*ended, *self._stopped()]
+
+    def _check(self, partial: PartialRollout, seen: Any) -> None:
+        """Raise EngineFailedError if vLLM saw another context."""
+        if images := self._texts.images(partial):
+            tokens = [*self._texts.tokens(partial), *partial.tokens.tolist()]
+            vllm_images.check(seen, tokens, images)
+
+    def _stopped(self) -> list[FinishedRollout]:
+        """End the rollouts that have a stop string, and return them."""
+        ended = []
+        for name, rollout in list(self._under_way.items()):
+            context = rollout.partial.context
+            if context is None or not context.stops:
+                continue
+            if self._texts.stop(rollout.tokens, context.stops, rollout.checked) is not None:
+                self._engine.abort_request([name])
+                del self._under_way[name]
+                ended.append(self._ended(rollout, by_stop=True))
+            rollout.checked = len(rollout.tokens)
         return ended
 
     def partials(self) -> list[PartialRollout]:
@@ -87,5 +113,6 @@ class PartialRollouts:
     def _ended(self, rollout: _UnderWay, by_stop: bool) -> FinishedRollout:
         partial = rollout.current()
         row = TokenRow(partial.tokens, partial.log_probs, by_stop, partial.versions)
-        (completion,) = self._texts.completions([self._texts.prompt(partial.text)], [row])
+        row = self._texts.cut(row, partial)
+        (completion,) = self._texts.completions([self._texts.tokens(partial)], [row])
         return FinishedRollout(partial.key, completion)

@@ -25,8 +25,9 @@ from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
+from trainer.rollout import vllm_images
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
-from trainer.rollout.tokenizer_io import Texts, TokenRow, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, TokenRow, limited, stop_tokens
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
     Completion,
@@ -71,6 +72,7 @@ class VLLMEngine:
         self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
+        self._sees_images = settings.max_images is not None
         self._sampling: SamplingSettings | None = None
         """Sampling of the partial rollouts."""
         self._withdrawn: list[PartialRollout] = []
@@ -107,18 +109,28 @@ class VLLMEngine:
     def commit(self, version: int) -> None:
         with _failures():
             self._intake.commit(version)
+            if self._sees_images:  # features of the old weights
+                self._llm.llm_engine.reset_encoder_cache()
         self._go_on()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         self._ready()
         self._withdraw()  # else vLLM would finish the partial rollouts and drop the results
-        prompts = [self._texts.prompt(request.text) for request in requests for _ in request.seeds]
-        seeds = [seed for request in requests for seed in request.seeds]
-        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-        params = [self._params(seed, sampling) for seed in seeds]
+        each = [(request, seed) for request in requests for seed in request.seeds]
+        prompts = [self._texts.tokens(request) for request, _ in each]
+        shown = [self._texts.images(request) for request, _ in each]
+        inputs = [
+            vllm_images.prompt(prompt, seen) for prompt, seen in zip(prompts, shown, strict=True)
+        ]
+        params = [self._params(seed, limited(sampling, request)) for request, seed in each]
         with self._peaks.phase("rollout"), _failures():
             outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        rows = [_row(output.outputs[0], self._intake.version) for output in outputs]
+        for output, prompt, seen in zip(outputs, prompts, shown, strict=True):
+            vllm_images.check(output.prompt_token_ids, prompt, seen)
+        rows = [
+            self._texts.cut(_row(output.outputs[0], self._intake.version), request)
+            for output, (request, _) in zip(outputs, each, strict=True)
+        ]
         self._go_on()
         return self._texts.completions(prompts, rows)
 
@@ -151,7 +163,8 @@ class VLLMEngine:
             written = len(partial.tokens)
             # vLLM restarts a seed's random numbers, so the rest of a rollout gets another seed.
             seed = derive(partial.seed, "rest", written) if written else partial.seed
-            rest = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - written)
+            whole = limited(self._sampling, partial)
+            rest = replace(whole, max_new_tokens=whole.max_new_tokens - written)
             self._partials.add(partial, self._params(seed, rest), self._intake.version)
 
     def _params(self, seed: int, sampling: SamplingSettings) -> Any:
@@ -185,10 +198,11 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
     on_gpu = not _on_cpus()
     result: dict[str, Any] = {
         "model": settings.model,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": settings.max_images is None,  # else the image processor has it
         "generation_config": "vllm",  # ignore the sampling defaults of the model
         "dtype": "bfloat16" if settings.mixed_precision else "float32",
-        "max_model_len": settings.prompt_max_len + settings.sampling.max_new_tokens,
+        "max_model_len": settings.max_len
+        or settings.prompt_max_len + settings.sampling.max_new_tokens,
         "tensor_parallel_size": own.tensor_parallel_size,
         "distributed_executor_backend": _executor(own.tensor_parallel_size),
         "enable_prefix_caching": own.enable_prefix_caching,
@@ -197,6 +211,9 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         # Needed: after the temperature, before top_p. Each mode is exact if the other is 1.
         "logprobs_mode": "processed_logprobs" if settings.sampling.top_p == 1 else "raw_logprobs",
     }
+    if settings.max_images is not None:
+        most = {"image": settings.max_images} if settings.max_images else {}
+        result["limit_mm_per_prompt"] = {**most, "video": 0}
     if own.gpu_memory_utilization is not None:
         result["gpu_memory_utilization"] = own.gpu_memory_utilization
     elif not on_gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):

@@ -34,9 +34,13 @@ class Evaluator:
     def measure(self) -> Evaluation:
         """Returns the accuracy of the engines' policy on the held-out prompts."""
         k = self.config.eval_n_samples_per_prompt
-        generator = Generator.of(self.config, self.workers.engines)
-        written = generator.held_out(self.inputs.data.held_out, k, self.config.eval_temperature)
-        return Evaluation.of(rewards.score(self.inputs.reward, written), k)
+        reward, asked = self.inputs.reward, (self.inputs.data.held_out, k)
+        generator = Generator.of(self.config, self.workers.engines, self.inputs.episodes)
+        if self.inputs.episodes is None:
+            written = generator.held_out(*asked, self.config.eval_temperature)
+            return Evaluation.of(rewards.score(reward, written), k)
+        groups = generator.held_out_episodes(*asked, self.config.eval_temperature)
+        return Evaluation.of(rewards.score_groups(reward, groups), k)
 
     def record(self, run: RunState, evaluation: Evaluation) -> RunState:
         """Log the evaluation, and export the policy if it is the best. Returns the new state."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from env.types import RewardFunction
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
+from trainer.metrics.samples import TokenReader
 from trainer.rollout.async_rollout import AsyncRollouts
+from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.generate import Generator
 from trainer.rollout.prompts import Data
 from trainer.rollout.rollout_state import pending_at
@@ -22,6 +24,13 @@ class TrainingInputs:
 
     data: Data
     reward: RewardFunction
+    episodes: EpisodeSetup | None = None
+    """How episodes run; None: each prompt has completions of one turn."""
+
+    @property
+    def reader(self) -> TokenReader | None:
+        """What reads the tokens of episodes; None without episodes."""
+        return self.episodes.runner.chat if self.episodes else None
 
 
 def rollout_source(
@@ -32,9 +41,9 @@ def rollout_source(
     Raises ResumeError if a checkpoint's pending rollouts would be lost.
     """
     found = pending_at(config, beginning)
-    generator = Generator.of(config, workers.engines)
+    generator = Generator.of(config, workers.engines, inputs.episodes)
     stream, reward = inputs.data.stream, inputs.reward
-    if not config.async_train:
+    if not (config.async_train or inputs.episodes):
         return SyncRollouts(config, generator, stream, reward)
     rollouts = AsyncRollouts(config, generator, stream, reward, beginning.run.step)
     if found:

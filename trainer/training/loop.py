@@ -60,7 +60,7 @@ def train(
     beginning = resume.begin(config, workers.learners, stream, peers)
     state = beginning.run
     rollouts = rollout_source(config, workers, inputs, beginning)
-    recorder = Recorder(config, config.total_steps(len(stream)), state, peers)
+    recorder = Recorder(config, config.total_steps(len(stream)), state, peers, inputs.reader)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
         disk = CheckpointsOnDisk(config)
@@ -84,6 +84,8 @@ def train(
             checkpointer.try_flush()
         recorder.close(ExitCode.JOB_FAILED)
         raise
+    finally:
+        rollouts.close()
     recorder.close(ExitCode.FINISHED)
     return state
 

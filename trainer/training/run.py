@@ -14,6 +14,8 @@ from contract.lease import SupersededError
 from contract.os_errors import why_absent
 from contract.progress import Progress
 from contract.stop import Stopped, StopRequest
+from env.attempts import without_reward
+from env.environments.registry import EnvironmentSpecError
 from env.prompts import PromptError
 from env.registry import (
     RewardRejected,
@@ -34,7 +36,9 @@ from trainer.config.config import Config
 from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
 from trainer.models import hub
+from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
+from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
@@ -46,6 +50,7 @@ from trainer.workers.groups import WorkerGroups
 EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     PromptError: ExitCode.USAGE,
     RewardSpecError: ExitCode.USAGE,
+    EnvironmentSpecError: ExitCode.USAGE,
     RewardRejected: ExitCode.USAGE,
     ResumeError: ExitCode.USAGE,
     UnfitModelError: ExitCode.USAGE,
@@ -72,6 +77,8 @@ def run(config: Config) -> None:
     config = with_local_data(config)
     prompts = data.load(config)
     reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
+    episodes = episode_setup.of_flags(config)
+    _check_first_images(config, episodes, prompts)
     _check_first_rows(config, reward, prompts)
     wanted = layout.of(config)
     placement.join(wanted)
@@ -84,7 +91,7 @@ def run(config: Config) -> None:
     peers = Replicator(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
-        inputs = TrainingInputs(prompts, reward or _model_reward(config, workers))
+        inputs = TrainingInputs(prompts, reward or _model_reward(config, workers), episodes)
         loop.train(config, workers, inputs, stop, peers)
     except Stopped:
         peers.end()  # the checkpoint on disk is complete
@@ -101,9 +108,8 @@ def _reward_of_flags(config: Config) -> RewardFunction | None:
 
 
 def _model_reward(config: Config, workers: WorkerGroups) -> RewardFunction:
-    assert workers.reward is not None, (
-        "one of --remote_rm_url, --reward and --reward_pretrain is required"
-    )
+    if workers.reward is None:
+        return without_reward  # the environment scores its episodes
     return ModelReward(workers.reward, combination(config.reward_combine))
 
 
@@ -122,6 +128,19 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     if pure_reward(config.reward_spec) or first_rows.parts(label):
         raise PromptError(first_rows.blamed_on_labels(config, fault, label))
     journal_writer(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
+
+
+def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: data.Data) -> None:
+    """Raise PromptError if none of the first rows' images can be used: their folder is wrong."""
+    if episodes is None:
+        return
+    chat, limit = episodes.runner.chat, config.prompt_max_len
+    for path, rows in (
+        (config.prompt_data, prompts.stream.prompts),
+        (config.eval_dataset, prompts.held_out),
+    ):
+        if fault := image_chat.first_fault(chat, rows, limit):
+            raise PromptError(f"{path}: none of the first rows with images can be used: {fault}")
 
 
 def _settled(config: Config, placed: Placement) -> Config:

@@ -22,6 +22,7 @@ from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
 from trainer.models.value_model import ValueModel, hidden_size
+from trainer.models.vision import vision_of
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
@@ -54,6 +55,7 @@ class CriticActor(LearnerActor):
                 device,
                 mixed_precision=settings.model.mixed_precision,
                 packed=settings.model.packing,
+                vision=vision_of(backbone, self._source),
             )
         self._prefix = value_model.head_prefix(backbone.config, objective.value_head_prefix)
         head = value_model.load_head(self._source, self._prefix, hidden_size(backbone))

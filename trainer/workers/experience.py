@@ -57,6 +57,8 @@ def make_experience(
         old_log_probs=forward.gathered(forward.log_probs),
         ref_log_probs=forward.gathered(forward.reference),
         values=forward.gathered(forward.values),
+        # Normalised rewards have another scale than their parts.
+        turn_rewards=None if config.shaping.normalize_reward else known.turn_rewards,
         group_size=config.n_samples_per_prompt,
         kl_coef=0.0 if config.kl.use_loss else kl_coef,
         kl_estimator=config.kl.estimator,

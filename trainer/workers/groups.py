@@ -53,6 +53,7 @@ class WorkerGroups:
 def _policy(config: Config, updates: int) -> LearnerSettings:
     return replace(
         _learner(config, config.pretrain, updates),
+        freeze_visual_encoder=config.freeze_visual_encoder,
         loss_aggregation=config.loss.policy_aggregation,
         sync_port=config.vllm.sync_port,
     )
@@ -67,12 +68,14 @@ def _critic(config: Config, updates: int) -> LearnerSettings:
 def _engine(config: Config) -> EngineSettings:
     return EngineSettings(
         model=config.pretrain,
-        add_special_tokens=not config.apply_chat_template,
+        add_special_tokens=not config.renders_chat,
         prompt_max_len=config.prompt_max_len,
+        max_len=config.longest_sample,
         sampling=config.sampling,
         mixed_precision=config.mixed_precision,
         deterministic=config.train.full_determinism,
         slots=config.micro_rollout_batch_size,
+        max_images=config.max_images_per_prompt if config.sees_images else None,
         vllm=config.vllm,
     )
 

@@ -19,7 +19,7 @@ from trainer.checkpoint.protocol import Directory
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
-from trainer.models import lora, precision, zero3
+from trainer.models import lora, precision, vision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
@@ -50,6 +50,8 @@ class PolicyActor(LearnerActor):
                 self._model.gradient_checkpointing_enable()
             if settings.lora.rank:
                 lora.adapt(self._model, settings.lora, derive(settings.train.seed, "lora"))
+            if settings.freeze_visual_encoder:
+                vision.freeze(self._model)
             self._model.eval()  # also the new adapters, which have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
         limits = self._scorer.limits(
@@ -170,7 +172,9 @@ class PolicyActor(LearnerActor):
     def _write(self, weights: dict[str, Tensor], directory: Directory) -> list[WrittenFile]:
         from trainer.checkpoint import head_files  # imports Ray
 
-        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(self._source)
+        if beside := vision.processor_files(self._model, self._source):
+            tokenizer = vision.TokenizerWithFiles(tokenizer, beside)
         with head_files.writing(directory) as out:
             export.write(self._model, tokenizer, out.path, weights=weights)
             files = export.written(out.path)

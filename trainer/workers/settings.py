@@ -24,6 +24,7 @@ class LearnerSettings:
     longest: int
     """Limit of a completion in tokens."""
     gradient_checkpointing: bool
+    freeze_visual_encoder: bool = False
     concurrent_models: int = 1
     """Models that train at the same time; on a CPU they share its threads."""
     lora: LoRASettings = field(default_factory=LoRASettings)

@@ -223,3 +223,41 @@ def test_an_unknown_reward_takes_no_part_in_its_groups_baseline(estimator: str) 
 @pytest.mark.parametrize("estimator", [*COMPARES_GROUP, "flash_reinforce"])
 def test_a_group_of_equal_rewards_teaches_nothing(estimator: str) -> None:
     assert above(estimator, [0.25] * 4, size=4) == [0.0] * 4
+
+
+TWO_TURNS = np.array([[False, True, True, False, True, True]])
+OF_TURNS = np.array([[0, 0, 0.5, 0, 0, 0.25]], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("reinforce", [0, 2, 2, 0, 1.5, 1.5]),  # 0.5 for the first turn, 1.5 for the second
+        ("group_norm", [0, 0, 0, 0, 0, 0]),  # one scale for whole samples: nothing moves
+    ],
+)
+def test_rewards_of_turns_belong_to_the_last_action_of_their_turn(
+    estimator: str, expected: list[float]
+) -> None:
+    inputs = AdvantageInputs(
+        rewards=np.array([2.0], dtype=np.float32), action_mask=TWO_TURNS, turn_rewards=OF_TURNS
+    )
+    settings = AdvantageSettings(estimator=estimator)
+    _, returns = advantages.estimate(settings, inputs)
+    assert returns[0] == pytest.approx(expected)
+
+
+def test_gae_passes_rewards_of_turns_over_observations() -> None:
+    values = np.array([[9, 1, 2, 9, 3, 4]], dtype=np.float32)
+    inputs = AdvantageInputs(
+        rewards=np.array([2.0], dtype=np.float32),
+        action_mask=TWO_TURNS,
+        values=values,
+        turn_rewards=OF_TURNS,
+    )
+    settings = AdvantageSettings(estimator="gae", gamma=0.9, lambd=0.8)
+    _, returns = advantages.estimate(settings, inputs)
+    by_hand = gae_by_hand([0, 0.5, 0, 1.5], [1, 2, 3, 4], 0.9, 0.8)
+    assert returns[0, TWO_TURNS[0]] == pytest.approx(
+        [a + v for a, v in zip(by_hand, [1, 2, 3, 4], strict=True)], abs=1e-5
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.config import Config
-from trainer.config.no_effect import NO_EFFECT
+from trainer.config.no_effect import NO_EFFECT, warnings_between
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError, flags_of
 
@@ -79,7 +79,13 @@ def faults_of(**flags: object) -> dict[str, str]:
         ),
         ({"load_in_4bit": True}, "--load_in_4bit", "is not supported"),
         ({"aux_loss_coef": 0.1}, "--aux_loss_coef", "is not supported"),
-        ({"agent_func_path": "agent.py"}, "--agent_func_path", "is not supported"),
+        (
+            {"environment": "serch"},
+            "--environment",
+            "Give one of search, single-turn, or FILE.py:CLASS",
+        ),
+        ({"environment_args": "[3]"}, "--environment_args", "a JSON object of keyword arguments"),
+        ({"agent_func_path": "agent.py"}, "--agent_func_path", "No such file"),
         ({"ring_attn_size": 2}, "--ring_attn_size", "is not supported"),
         ({"dual_clip": 1}, "--dual_clip", "greater than 1"),
         ({"gamma": "nan"}, "--gamma", "must be a number"),
@@ -87,6 +93,43 @@ def faults_of(**flags: object) -> dict[str, str]:
 )
 def test_what_cannot_be_done_is_a_fault(flags: dict[str, Any], flag: str, said: str) -> None:
     assert said in faults_of(**flags)[flag]
+
+
+ENVIRONMENT = """\
+import time
+from env.environment import Environment
+
+class Own(Environment):
+    async def step(self, reply):
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("import time", "import import", "line 1 is no Python"),
+        ("self, reply", "self", "Own.step, line 5, must take one argument after self"),
+        ("class Own", "class Other", "the file defines no Own"),
+    ],
+)
+def test_the_file_of_an_environment_is_read_before_the_run(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    (tmp_path / "own.py").write_text(ENVIRONMENT.replace(before, after))
+    assert said in faults_of(environment=f"{tmp_path}/own.py:Own")["--environment"]
+
+
+def test_a_step_that_blocks_is_warned_of(tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ENVIRONMENT)
+    config = tiny.config(tmp_path / "run", environment=f"{tmp_path}/own.py:Own")
+    (warning,) = [said for said in warnings_between(config, set()) if "Own.step" in said]
+    assert f"calls time.sleep ({tmp_path}/own.py:6)" in warning
+
+
+@pytest.mark.parametrize("end", ["", ":scored", ":scored:0.5", ":2"])
+def test_a_file_of_rewards_that_is_missing_is_named(end: str) -> None:
+    assert "/none/own.py" in faults_of(reward=f"/none/own.py{end}")["--reward"]
 
 
 @pytest.mark.parametrize("bounds", [("5", "-5"), ("1", "1")])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from env.registry import reward_function
 from env.types import RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_reward_model import write_reward_model
@@ -151,6 +152,17 @@ def test_a_run_is_rewarded_by_two_models_of_other_vocabularies(
     (row,) = metric_rows(config)
     each = [row[f"train/reward_model_{number}"] for number in (1, 2)]
     assert row["train/reward"] == pytest.approx(sum(each) / 2, abs=1e-5)
+
+
+def test_a_run_is_rewarded_by_a_weighted_sum_and_logs_every_part(tiny: Tiny, run_dir: Path) -> None:
+    rewards = ("arithmetic-partial:1", "length?free=1&most=3:0.5")
+    config = tiny.config(run_dir, remote_rm_url=None, rewards=rewards, max_steps=1)
+    train(config, reward_function(config.reward_spec))
+    (row,) = metric_rows(config)
+    sums, length = row["train/reward_arithmetic_partial"], row["train/reward_length"]
+    assert row["train/reward"] == pytest.approx(sums + 0.5 * length, abs=1e-6)
+    assert length > 0
+    assert "train/acc" in row
 
 
 def test_prompts_of_a_chat_keep_their_messages(tiny: Tiny, run_dir: Path, tmp_path: Path) -> None:

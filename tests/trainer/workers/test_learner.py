@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,3 +109,24 @@ def test_gradient_checkpointing_changes_no_result(tiny: Tiny) -> None:
     plain.update(experience(), step=1)
     frugal.update(experience(), step=1)
     assert largest_difference(weights_of(plain), weights_of(frugal)) < 1e-6
+
+
+@pytest.mark.parametrize("build", [policy, critic])
+def test_observation_tokens_have_a_gradient_of_exactly_zero(tiny: Tiny, build: Build) -> None:
+    """By autograd, at the states that predict them."""
+    actor, of = build(tiny, micro_train_batch_size=1), sequences()
+    gradients: list[torch.Tensor] = []
+
+    def watch(_: object, __: object, output: Any) -> None:
+        if output.last_hidden_state.requires_grad:
+            output.last_hidden_state.register_hook(gradients.append)
+
+    model: Any = actor._model
+    backbone = model.backbone if build is critic else model.base_model
+    backbone.register_forward_hook(watch)
+    actor.update(experience(of), step=1)
+    states = {gradient.shape[-2]: gradient.reshape(gradient.shape[-2:]) for gradient in gradients}
+    for length, chosen in zip(of.lengths, of.action_mask, strict=True):
+        has_gradient = states[int(length) - 1].ne(0).any(dim=-1)  # the last token predicts nothing
+        assert has_gradient.any()
+        assert not (has_gradient.numpy() & ~chosen[1:length]).any()

@@ -39,7 +39,8 @@ class ModelFlags:
         "",
         group=MODELS,
         dotted="reward.remote_url",
-        help="reward: URL (several with commas), a .py file with reward_func, or a registered name",
+        help="reward: URL (several with commas), a .py file with reward_func, FILE.py:NAME of a "
+        "function (completions, **columns), or a registered name",
     )
     rewards: tuple[str, ...] = flag(
         (),
@@ -59,19 +60,11 @@ class ModelFlags:
         help="name of the head in --critic_pretrain and in OpenRLHF's reward models, unless their "
         "config.json names it; a critic without a head starts with a new one",
     )
-    agent_func_path: str = flag(
-        "",
-        group=MODELS,
-        dotted="train.agent_func_path",
-        help="file of a multi-turn agent",
-        unsupported="Only single-turn completions are trained; give a reward by --remote_rm_url",
-    )
     freeze_visual_encoder: bool = flag(
         False,
         group=MODELS,
         dotted="actor.freeze_visual_encoder",
-        help="train the language model only",
-        unsupported="Only text models are trained; leave it out",
+        help="train the language model only, and not the part of the policy that sees images",
     )
     use_ms: bool = flag(
         False,
@@ -145,19 +138,25 @@ class DataFlags:
         help="a prompt over the limit loses its beginning, or is dropped and counted",
     )
     image_key: str = flag(
-        "",
+        "images",
         group=DATA,
         dotted="data.image_key",
-        help="column of images",
-        unsupported="Only text is trained; leave it out",
+        help="column of images, as paths or bytes; messages may have images of their own",
     )
     max_images_per_prompt: int = flag(
         0,
         group=DATA,
         dotted="data.max_images_per_prompt",
         at_least=0,
-        help="images of a prompt",
-        unsupported="Only text models are trained; leave it out",
+        help="most images of a prompt; 0: any number",
+    )
+    image_max_pixels: int = flag(
+        640 * 28 * 28,
+        group=DATA,
+        unit="pixels",
+        at_least=0,
+        help="larger images are made smaller: Qwen2.5-VL has a token for 784 pixels; 0: the "
+        "model's own limit",
     )
     disable_fast_tokenizer: bool = flag(
         False,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer.config.options.rollout import SamplingSettings
+from trainer.models.vision import Placed, Vision
 from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.sampling import draw, uniforms
 from trainer.types import BoolArray, FloatArray, IntArray
@@ -34,15 +35,19 @@ class DecodedRows:
     lengths: IntArray
     """[R]"""
     finished: BoolArray
-    """[R] true if a stop token ended the row."""
+    """[R] true if a stop token or a stop string ended the row."""
+    limits: IntArray
+    """[R] the longest length of each row, at most max_new_tokens."""
 
     @classmethod
-    def empty(cls, rows: int, longest: int) -> DecodedRows:
+    def empty(cls, limits: Sequence[int], longest: int) -> DecodedRows:
+        rows = len(limits)
         return cls(
             np.zeros((rows, longest), dtype=np.int64),
             np.zeros((rows, longest), dtype=np.float32),
             np.zeros(rows, dtype=np.int64),
             np.zeros(rows, dtype=np.bool_),
+            np.array(limits, dtype=np.int64),
         )
 
     def with_rows(self, other: DecodedRows) -> DecodedRows:
@@ -52,6 +57,7 @@ class DecodedRows:
             np.concatenate([self.log_probs, other.log_probs]),
             np.concatenate([self.lengths, other.lengths]),
             np.concatenate([self.finished, other.finished]),
+            np.concatenate([self.limits, other.limits]),
         )
 
     def row(self, row: int) -> tuple[IntArray, FloatArray, bool]:
@@ -62,8 +68,13 @@ class DecodedRows:
 
     def going(self, rows: IntArray) -> BoolArray:
         """Return which of `rows` are unfinished."""
-        going: BoolArray = ~self.finished[rows] & (self.lengths[rows] < self.tokens.shape[1])
+        going: BoolArray = ~self.finished[rows] & (self.lengths[rows] < self.limits[rows])
         return going
+
+    def cut(self, row: int, length: int) -> None:
+        """End a row after its first `length` tokens."""
+        self.lengths[row] = length
+        self.finished[row] = True
 
     def note(
         self, rows: IntArray, tokens: IntArray, log_probs: FloatArray, stops: IntArray
@@ -77,6 +88,14 @@ class DecodedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompted:
+    """The tokens that rows continue, with the images in them."""
+
+    tokens: Sequence[int]
+    images: Placed = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """A model, and its limits: at most `slots` rows at a time."""
 
@@ -84,17 +103,20 @@ class Decoder:
     stops: Sequence[int]
     slots: int
     device: torch.device
+    vision: Vision | None = None
+    """What sees images; None for a model of text."""
 
     @torch.inference_mode()
     def decode(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompted],
         seeds: Sequence[Sequence[int]],
         sampling: SamplingSettings,
+        limits: Sequence[int],
     ) -> DecodedRows:
-        """Return one row for each seed of each prompt, in order."""
+        """Return one row for each seed of each prompt, in order. `limits`: of each row's length."""
         decoding = Decoding(self, sampling)
-        decoding.add(prompts, seeds)
+        decoding.add(prompts, seeds, DecodedRows.empty(limits, sampling.max_new_tokens))
         while decoding.busy:
             decoding.step()
         return decoding.written
@@ -104,7 +126,7 @@ class Decoding:
     """The decoding of rows that share their sampling settings."""
 
     def __init__(self, decoder: Decoder, sampling: SamplingSettings) -> None:
-        self.written = DecodedRows.empty(0, sampling.max_new_tokens)
+        self.written = DecodedRows.empty((), sampling.max_new_tokens)
         """Tokens of all rows that were ever added."""
         self._decoder = decoder
         self._sampling = sampling
@@ -119,13 +141,13 @@ class Decoding:
 
     def add(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompted],
         seeds: Sequence[Sequence[int]],
-        begun: DecodedRows | None = None,
+        begun: DecodedRows,
     ) -> None:
         """Add a row for each seed of each prompt.
 
-        `begun`: tokens that each row has already; its prompt here ends with them.
+        `begun`: the rows with the tokens that they have already; a prompt here ends with them.
         """
         counts = [len(of_prompt) for of_prompt in seeds]
         first = len(self._streams)
@@ -133,8 +155,7 @@ class Decoding:
         self._waiting = sorted([*self._waiting, *pieces], key=lambda piece: len(piece.tokens))
         added = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
         self._streams = np.concatenate([self._streams, added])
-        longest = self._sampling.max_new_tokens
-        self.written = self.written.with_rows(begun or DecodedRows.empty(len(added), longest))
+        self.written = self.written.with_rows(begun)
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -161,7 +182,9 @@ class Decoding:
                 admitted.append(self._waiting.pop())
                 room -= len(admitted[-1].rows)
         decoder = self._decoder
-        added = prefill(decoder.model, admitted, decoder.device) if admitted else None
+        added = None
+        if admitted:
+            added = prefill(decoder.model, admitted, decoder.device, decoder.vision)
         if batch and added:
             batch.join(added)
         joined = batch or added
@@ -184,12 +207,12 @@ class Decoding:
 
 
 def _pieces(
-    prompts: Sequence[Sequence[int]], counts: Sequence[int], slots: int, first: int
+    prompts: Sequence[Prompted], counts: Sequence[int], slots: int, first: int
 ) -> list[Piece]:
     """Return the prompts with their rows from `first` on, at most `slots` rows a piece."""
     ends = first + np.cumsum(counts)
     return [
-        Piece(prompt, np.arange(start, min(start + slots, end)))
+        Piece(prompt.tokens, np.arange(start, min(start + slots, end)), prompt.images)
         for prompt, count, end in zip(prompts, counts, ends, strict=True)
         for start in range(end - count, end, slots)
     ]

@@ -15,11 +15,12 @@ from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
+from trainer.models.vision import vision_of
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.hf_engine import cache
-from trainer.rollout.hf_engine.decode import Decoder
+from trainer.rollout.hf_engine.decode import Decoder, Prompted
 from trainer.rollout.hf_engine.partial import PartialRollouts
-from trainer.rollout.tokenizer_io import Texts, TokenRow, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, TokenRow, limited, stop_tokens
 from trainer.types import (
     Completion,
     Metrics,
@@ -51,7 +52,8 @@ class HFEngine:
         self._shapes = {name: p.shape for name, p in self._model.named_parameters()}
         self._texts = Texts(settings)
         self._stops = stop_tokens(self._model.generation_config, self._texts.tokenizer)
-        self._decoder = Decoder(self._model, self._stops, settings.slots, device)
+        seeing = vision_of(self._model, settings.model)
+        self._decoder = Decoder(self._model, self._stops, settings.slots, device, seeing)
         self._inbox = weight_transfer.SharedMemoryReceiver()
         self._arrived: set[str] = set()
         """Parts of the next weights."""
@@ -88,13 +90,20 @@ class HFEngine:
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         if self._version is None:
             raise RuntimeError(INCOMPLETE_WEIGHTS)
-        prompts = [self._texts.prompt(request.text) for request in requests]
+        prompts = [
+            Prompted(self._texts.tokens(request), self._texts.images(request))
+            for request in requests
+        ]
         seeds = [request.seeds for request in requests]
+        each = [number for number, some in enumerate(seeds) for _ in some]
+        limits = [limited(sampling, requests[number]).max_new_tokens for number in each]
         with self._peaks.phase("rollout"):
-            written = self._decoder.decode(prompts, seeds, sampling)
-        of_rows = [prompt for prompt, some in zip(prompts, seeds, strict=True) for _ in some]
-        rows = [TokenRow.of(*written.row(row), self._version) for row in range(len(of_rows))]
-        return self._texts.completions(of_rows, rows)
+            written = self._decoder.decode(prompts, seeds, sampling, limits)
+        rows = [
+            self._texts.cut(TokenRow.of(*written.row(row), self._version), requests[number])
+            for row, number in enumerate(each)
+        ]
+        return self._texts.completions([list(prompts[n].tokens) for n in each], rows)
 
     def write(
         self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float

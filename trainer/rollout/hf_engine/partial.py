@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from trainer.config.options.rollout import SamplingSettings
-from trainer.rollout.hf_engine.decode import DecodedRows, Decoder, Decoding
+from trainer.rollout.hf_engine.decode import DecodedRows, Decoder, Decoding, Prompted
 from trainer.rollout.tokenizer_io import Texts, TokenRow
 from trainer.types import FinishedRollout, IntArray, Key, PartialRollout
 
@@ -27,6 +28,8 @@ class PartialRollouts:
         self._decoding = Decoding(decoder, sampling)
         self._rows: dict[int, tuple[PartialRollout, list[int]]] = {}
         """Unfinished row → the partial rollout as it was added, and its prompt's tokens."""
+        self._checked: dict[int, int] = {}
+        """Row → its first tokens, in which stop strings were looked for."""
 
     @property
     def left(self) -> frozenset[Key]:
@@ -36,10 +39,11 @@ class PartialRollouts:
         row = len(self._decoding.written.lengths)
         prompts, seeds = [], []
         for together in _sharing_a_prompt(partials):
-            prompt = self._texts.prompt(together[0].text)
+            prompt = self._texts.tokens(together[0])
             self._rows |= {row + n: (partial, prompt) for n, partial in enumerate(together)}
             row += len(together)
-            prompts.append([*prompt, *together[0].tokens.tolist()])
+            whole = [*prompt, *together[0].tokens.tolist()]
+            prompts.append(Prompted(whole, self._texts.images(together[0])))
             seeds.append([partial.seed for partial in together])
         self._decoding.add(prompts, seeds, _begun(partials, self._sampling.max_new_tokens))
 
@@ -56,7 +60,20 @@ class PartialRollouts:
             self._decoding.step()
             if time.monotonic() >= deadline:
                 break
+        self._stop()
         return self._ended()
+
+    def _stop(self) -> None:
+        """End the rows that have a stop string."""
+        for row, (partial, _) in self._rows.items():
+            stops = partial.context.stops if partial.context else ()
+            if not stops:
+                continue
+            tokens, _, _ = self._decoding.written.row(row)
+            length = self._texts.stop(tokens, stops, self._checked.get(row, 0))
+            if length is not None:
+                self._decoding.written.cut(row, length)
+            self._checked[row] = len(tokens)
 
     def partials(self) -> list[PartialRollout]:
         """Return the unfinished rollouts with their tokens so far."""
@@ -81,7 +98,7 @@ class PartialRollouts:
         before, _ = self._rows[row]
         tokens, log_probs, _ = self._decoding.written.row(row)
         versions = _extended(before.versions, len(tokens), self._version)
-        return PartialRollout(before.key, before.text, before.seed, tokens, log_probs, versions)
+        return replace(before, tokens=tokens, log_probs=log_probs, versions=versions)
 
 
 def _extended(versions: IntArray, length: int, version: int) -> IntArray:
@@ -91,15 +108,18 @@ def _extended(versions: IntArray, length: int, version: int) -> IntArray:
 def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[PartialRollout]]:
     """Group neighbours with the same prompt. A rollout that has tokens already is alone."""
 
-    def begins(partial: PartialRollout) -> tuple[int, int]:
-        return partial.key[0], partial.key[1] if len(partial.tokens) else -1
+    def begins(partial: PartialRollout) -> tuple[int, Sequence[int], list[int], int]:
+        context = partial.context.tokens if partial.context else ()
+        images = [id(placed.image) for placed in partial.context.images] if partial.context else []
+        return partial.key[0], context, images, partial.key[1] if len(partial.tokens) else -1
 
     for _, together in groupby(partials, begins):
         yield list(together)
 
 
 def _begun(partials: Sequence[PartialRollout], longest: int) -> DecodedRows:
-    written = DecodedRows.empty(len(partials), longest)
+    limits = [p.context.limit if p.context else longest for p in partials]
+    written = DecodedRows.empty(limits, longest)
     for row, partial in enumerate(partials):
         length = len(partial.tokens)
         written.tokens[row, :length] = partial.tokens

@@ -101,7 +101,9 @@ def test_log_probs_are_those_of_the_distribution_before_its_tail_is_cut(
     engine: HFEngine, temperature: float
 ) -> None:
     sampling = SamplingSettings(max_new_tokens=20, temperature=temperature, top_p=0.8)
-    for completion in engine.generate([Request("12+3=", tuple(range(8)))], sampling):
+    completions = engine.generate([Request("12+3=", tuple(range(8)))], sampling)
+    assert len(completions) == 8
+    for completion in completions:
         tokens = torch.from_numpy(completion.tokens)
         with torch.no_grad():
             logits = engine._model(input_ids=tokens[None]).logits[0, :-1] / temperature

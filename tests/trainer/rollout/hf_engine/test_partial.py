@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from env.episode_types import Context
 from tests.support.engines import TEXTS, State, settings, staged
 from tests.support.tiny_run import Tiny
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import Engine
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Completion, Key, PartialRollout, Request
+from trainer.types import Completion, FinishedRollout, Key, PartialRollout, Request
 from trainer.weight_sync.shared_memory import SharedMemorySender
 
 SAMPLING = SamplingSettings(max_new_tokens=20)
@@ -140,3 +141,40 @@ def test_nothing_is_written_while_weights_are_not_whole(engine: HFEngine) -> Non
     with pytest.raises(RuntimeError, match="weights are incomplete"):
         engine.write([], SAMPLING, AT_ONCE)
     assert len(engine.partials()) == len(begun()) - len(ended)
+
+
+def in_context(engine: HFEngine, limit: int = 20, stops: tuple[str, ...] = ()) -> PartialRollout:
+    tokens = tuple(engine._texts.prompt("12+30="))
+    return PartialRollout((9, 0), "", 7, context=Context(tokens, limit, stops))
+
+
+def test_a_context_of_tokens_is_continued_like_its_text(engine: HFEngine) -> None:
+    ended = engine.write([in_context(engine)], SAMPLING, AT_ONCE).ended
+    (expected,) = engine.generate([Request("12+30=", (7,))], SAMPLING)
+    assert ended[0].completion.text == expected.text
+    assert (ended[0].completion.tokens == expected.tokens).all()
+
+
+def test_a_context_has_its_own_longest_length(engine: HFEngine) -> None:
+    written = engine.write([in_context(engine, 2), *begun()], SAMPLING, AT_ONCE).ended
+    lengths = {one.key: one.completion.length for one in written}
+    assert lengths.pop((9, 0)) == 2
+    assert max(lengths.values()) == 20
+
+
+@pytest.mark.parametrize("seconds", [A_STEP, AT_ONCE])
+def test_a_stop_string_ends_a_reply_at_the_same_token(engine: HFEngine, seconds: float) -> None:
+    (whole,) = engine.generate([Request("12+30=", (7,))], SAMPLING)
+    stop = whole.text[4:6]
+    partial = in_context(engine, stops=("never", stop))
+    ended: list[FinishedRollout] = []
+    while not ended:
+        ended = engine.write([partial] if partial.seed else [], SAMPLING, seconds).ended
+        partial = replace(partial, seed=0)
+    completion = ended[0].completion
+    assert completion.text == whole.text[: whole.text.index(stop) + 2]
+    assert completion.finished
+    assert len(completion.tokens) == len(completion.versions) == len(completion.log_probs)
+    context = in_context(engine, stops=(stop,)).context
+    (at_once,) = engine.generate([Request("", (7,), context)], SAMPLING)
+    assert at_once.text == completion.text

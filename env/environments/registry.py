@@ -1,0 +1,102 @@
+"""From what a user writes after `--environment` and `--agent_func_path` to episodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from env.attempts import Attempt
+from env.environment import Environment, EnvironmentFactory, SingleTurn
+from env.environments.search import Search
+from env.episode_types import Limits
+from env.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
+from env.retrieval.client import Retriever
+from env.rewards.python_file import RewardFileError, load_module
+from env.trl_environment import is_trl, trl_factory
+
+RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
+
+
+def search(
+    url: str = "", *, topk: int = 3, instruct: bool = False, deadline: float = 120.0
+) -> Search:
+    """Return Search-R1's environment over a retrieval server.
+
+    `url`: one, or several with commas between; by default ROLLCALL_RETRIEVER_URL. `deadline`:
+    seconds that one search may take with all its tries. Raises ValueError without an address.
+    """
+    url = url or os.environ.get(RETRIEVER_URL, "")
+    if not url:
+        raise ValueError(f"there is no retrieval server: give its url, or set {RETRIEVER_URL}")
+    return Search(Retriever(url, topk=topk, deadline=deadline), instruct=instruct)
+
+
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"search": search, "single-turn": SingleTurn}
+
+
+class EnvironmentSpecError(ValueError):
+    """Not an environment; the message says what would be."""
+
+
+def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return what makes the environment of each episode.
+
+    `spec`: a name in ENVIRONMENTS, or FILE.py:NAME of a class or a function that returns an
+    Environment or an environment of TRL, or of a dictionary of such for TRL. `arguments`: keyword
+    arguments; of an environment of TRL, `reward_funcs` names reward functions of its file. Raises
+    EnvironmentSpecError.
+    """
+    made, module = ENVIRONMENTS.get(spec), None
+    if made is None:
+        path, _, name = spec.rpartition(":")
+        try:
+            module = load_module(Path(path))
+        except RewardFileError as error:
+            raise EnvironmentSpecError(str(error)) from error
+        made = getattr(module, name, None)
+        if not callable(made) and not isinstance(made, Mapping):
+            raise EnvironmentSpecError(f"'{spec}' is no environment: {path} has no class {name}")
+    try:
+        if isinstance(made, Mapping) or is_trl(made):
+            return _of_trl(module, made, dict(arguments))
+        factory = partial(made, **arguments)
+        first = factory()
+        if is_trl(first):
+            return _of_trl(module, made, dict(arguments))
+    except EnvironmentSpecError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
+    if not isinstance(first, Environment):
+        raise EnvironmentSpecError(
+            f"--environment {spec} makes a {type(first).__name__}, where a subclass of "
+            "env.environment.Environment or an environment of TRL, with `reset`, is wanted"
+        )
+    return factory
+
+
+def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> EnvironmentFactory:
+    names: Sequence[str] = arguments.pop("reward_funcs", ())
+    rewards: dict[str, Any] = {name: getattr(module, name, None) for name in names}
+    if missing := [name for name, function in rewards.items() if not callable(function)]:
+        raise EnvironmentSpecError(f"reward_funcs: the file has no function {missing[0]}")
+    several = made if isinstance(made, Mapping) else {None: made}
+    makers = {name: partial(make, **arguments) for name, make in several.items()}
+    return trl_factory(makers, rewards)
+
+
+def agent_attempt(
+    path: Path, tokenizer: Any, limits: Limits, *, temperature: float, top_p: float
+) -> Attempt:
+    """Return attempts by the AgentExecutor of an agent file. Raises EnvironmentSpecError."""
+    try:
+        executor = load_agent(path)
+    except RewardFileError as error:
+        raise EnvironmentSpecError(str(error)) from error
+    return AgentAttempt(
+        executor, tokenizer, limits, SamplingParams(limits.reply, temperature, top_p)
+    )

@@ -1,0 +1,127 @@
+"""What is wrong with the file of an environment or an agent, read and not run.
+
+A user's file may import anything and do anything, so nothing here executes it: the check is of
+syntax, of names and of the signatures of methods.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ENVIRONMENTS = ("search", "single-turn")
+"""Names of environments; `env.registry` has their classes."""
+METHODS: Mapping[str, int] = {"reset": 1, "step": 1, "score": 1, "close": 0}
+"""Methods of an environment → arguments after self."""
+AGENT_METHODS: Mapping[str, int] = {"reset": 1, "step": 1}
+BLOCKING = (
+    *("time.sleep", "requests.", "urllib.request.", "httpx.get", "httpx.post", "os.system"),
+    *("subprocess.run", "subprocess.check_output", "subprocess.check_call", "socket.create_conn"),
+)
+"""Calls that hold up all other episodes inside an `async def`."""
+AGENT_CLASS = "AgentExecutor"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What reading a file has shown."""
+
+    spec: str
+    path: Path | None = None
+    missing: str = ""
+    """Why the file cannot be read."""
+    fault: str = ""
+    remedy: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def environment(spec: str) -> Source:
+    """Check what --environment names: a registered name, or FILE.py:CLASS."""
+    if spec in ENVIRONMENTS:
+        return Source(spec)
+    file, colon, name = spec.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        names = ", ".join(ENVIRONMENTS)
+        remedy = f"Give one of {names}, or FILE.py:CLASS"
+        return Source(spec, fault="is no environment", remedy=remedy)
+    return _checked(spec, Path(file), name, METHODS)
+
+
+def agent(spec: str) -> Source:
+    """Check what --agent_func_path names: a .py file with OpenRLHF's AgentExecutor."""
+    if not spec.endswith(".py"):
+        remedy = f"Give a .py file with the class {AGENT_CLASS}"
+        return Source(spec, fault="is no .py file", remedy=remedy)
+    return _checked(spec, Path(spec), AGENT_CLASS, AGENT_METHODS)
+
+
+def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> Source:
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        return Source(spec, path, missing=error.strerror or str(error))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        fault = f"line {line} is no Python: {getattr(error, 'msg', error)}"
+        return Source(spec, path, fault=fault, remedy=f"Correct {path}")
+    if name not in _names(tree):
+        classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+        remedy = f"It has {', '.join(classes)}" if classes else "It has no class"
+        return Source(spec, path, fault=f"the file defines no {name}", remedy=remedy)
+    fault = next(_signature_faults(tree, methods), "")
+    warnings = tuple(_blocking(tree, path, methods))
+    return Source(spec, path, fault=fault, remedy=f"Correct {path}", warnings=warnings)
+
+
+def _names(tree: ast.Module) -> frozenset[str]:
+    """Return the names that the file defines or imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            found |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(found)
+
+
+def _methods(tree: ast.Module, names: Mapping[str, int]) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the methods of these names in classes with a `step`, with their full names.
+
+    A class without a base is no environment of this project: its `step` may be a tool.
+    """
+    for owner in tree.body:
+        if not isinstance(owner, ast.ClassDef) or not owner.bases:
+            continue
+        own = [n for n in owner.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        if any(method.name == "step" for method in own):
+            yield from ((f"{owner.name}.{m.name}", m) for m in own if m.name in names)
+
+
+def _signature_faults(tree: ast.Module, methods: Mapping[str, int]) -> Iterator[str]:
+    for name, method in _methods(tree, methods):
+        if not isinstance(method, ast.AsyncFunctionDef):
+            assert isinstance(method, ast.FunctionDef)
+            yield f"{name}, line {method.lineno}, must be `async def`"
+            continue
+        given, wanted = method.args, methods[method.name] + 1
+        most = len(given.posonlyargs) + len(given.args)
+        least = most - len(given.defaults)
+        unnamed = sum(default is None for default in given.kw_defaults)
+        if (least > wanted or (most < wanted and not given.vararg)) or unnamed:
+            arguments = "one argument" if wanted == 2 else "no argument"
+            yield f"{name}, line {method.lineno}, must take {arguments} after self"
+
+
+def _blocking(tree: ast.Module, path: Path, methods: Mapping[str, int]) -> Iterator[str]:
+    for name, method in _methods(tree, methods):
+        for node in ast.walk(method):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and called.startswith(BLOCKING):
+                yield (
+                    f"{name} calls {called} ({path}:{node.lineno}), which blocks all other "
+                    "episodes: await what it waits for, or call it by asyncio.to_thread"
+                )

@@ -1,0 +1,89 @@
+"""How the flags of a run have its episodes run: environment or agent, chat, limits."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from contract.journal import journal_writer
+from env.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
+from env.chat import Chat, ChatError, PlainChat, TemplateChat
+from env.environment import SingleTurn
+from env.environments.registry import EnvironmentSpecError, agent_attempt, environment_factory
+from env.episode_types import Limits, Reply, ReplyStop, Turn
+from trainer.config.config import Config
+from trainer.rollout.episodes import EpisodeSetup
+from trainer.rollout.image_chat import ImageChat
+from trainer.rollout.prompts import load_tokenizer
+
+
+class OneReply(SingleTurn):
+    """One reply. A reply that is cut off leaves its episode unfinished."""
+
+    async def step(self, reply: Reply) -> Turn:
+        return Turn(done=reply.stop is not ReplyStop.LENGTH)
+
+
+QUESTION = ({"role": "user", "content": "question"},)
+
+
+def of_flags(config: Config) -> EpisodeSetup | None:
+    """Return how episodes run; None if each prompt has completions of one turn.
+
+    Runs the user's file. Raises EnvironmentSpecError for an environment that cannot be used.
+    """
+    if not config.runs_episodes:
+        return None
+    tokenizer = load_tokenizer(config.pretrain)
+    chat = chat_of(config, tokenizer)
+    runner = EpisodeRunner(
+        _attempt(config, chat, tokenizer),
+        chat,
+        config.prompt_max_len,
+        OnFailure(config.episodes.environment_failure),
+        has_reward=bool(config.reward_spec or config.reward_pretrain),
+    )
+    return EpisodeSetup(
+        runner, journal_writer(config.files.journal), deterministic=config.train.full_determinism
+    )
+
+
+def chat_of(config: Config, tokenizer: Any) -> Chat:
+    """Return what converts the run's messages to tokens."""
+    if config.sees_images:
+        from transformers import AutoConfig
+
+        from trainer.models.image_processor import ImageProcessor  # imports torch
+
+        token: int = AutoConfig.from_pretrained(config.pretrain).image_token_id
+        return ImageChat(tokenizer, ImageProcessor(config.pretrain, config.image_max_pixels), token)
+    return TemplateChat(tokenizer) if config.apply_chat_template else PlainChat(tokenizer)
+
+
+def limits_of(config: Config) -> Limits:
+    """Return the limits of an episode."""
+    return Limits(
+        turns=config.episodes.max_turns if config.has_environment else 1,
+        prompt=config.prompt_max_len,
+        reply=config.sampling.max_new_tokens,
+        observation=config.episodes.max_obs_length,
+        total=config.longest_sample,
+        seconds=config.episodes.max_episode_seconds,
+    )
+
+
+def _attempt(config: Config, chat: Chat, tokenizer: Any) -> Attempt:
+    limits, sampling = limits_of(config), config.sampling
+    if agent := config.episodes.agent_func_path:
+        load = partial(agent_attempt, temperature=sampling.temperature, top_p=sampling.top_p)
+        return load(Path(agent), tokenizer, limits)
+    if not config.has_environment:
+        return EnvironmentAttempt(OneReply, chat, limits)
+    spec = config.episodes.environment
+    factory = environment_factory(spec, config.episodes.environment_args.values)
+    try:
+        chat.begin(QUESTION, factory().tools)
+    except ChatError as error:
+        raise EnvironmentSpecError(f"--environment {spec}: {error}") from error
+    return EnvironmentAttempt(factory, chat, limits)
