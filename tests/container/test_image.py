@@ -74,6 +74,7 @@ def test_neither_compiler_nor_package_cache_nor_test_is_left_in_the_image() -> N
     assert run_once("--network=none", IMAGE, "bash", "-c", look).stdout == ""
 
 
+@pytest.mark.faults
 def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
     image, rocm = inspect(IMAGE), inspect(ROCM)
     assert rocm["Healthcheck"] == image["Healthcheck"]
@@ -122,6 +123,7 @@ def test_two_builds_of_one_tree_have_one_digest_and_another_tree_has_another(
     assert built(tmp_path) != first
 
 
+@pytest.mark.faults
 def test_the_built_images_compare_their_digests_with_no_word_from_whoever_built_them() -> None:
     ours, rocm = digest(IMAGE), digest(ROCM)
     assert re.fullmatch(r"[0-9a-f]{16}", ours)

@@ -1,0 +1,100 @@
+"""Reads images within limits on their files and their sizes, and decodes them completely."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import stat
+import warnings
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from env.images.types import EMBEDDED, shown
+
+FILE_BYTES = 64 << 20
+PIXELS = 64 << 20
+"""Width times height. The decoded image takes at most 256 MiB."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats that are decoded. Pillow would start other programs for some of the others."""
+
+
+class ImageError(ValueError):
+    """An image that cannot be used; the message names it, and says why."""
+
+
+def load(reference: str) -> Image.Image:
+    """Return the RGB image of a file's path, or of a data URI.
+
+    Raises ImageError, and OSError if the disk fails.
+    """
+    return decode(_content(reference), shown(reference))
+
+
+def decode(content: bytes, name: str) -> Image.Image:
+    """Return the first frame of an encoded image as RGB. Raises ImageError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(BytesIO(content), formats=FORMATS) as opened:
+                _check_size(opened, name)
+                opened.load()
+                return ImageOps.exif_transpose(opened).convert("RGB")
+    except UnidentifiedImageError:
+        raise ImageError(f"{name}: no image of the formats {', '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"{name}: {_too_many('more pixels')}") from None
+    except ImageError:
+        raise
+    except MemoryError:
+        raise ImageError(f"{name}: the memory is too small to decode the image") from None
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error, …
+        raise ImageError(f"{name}: truncated or damaged: {error}") from None
+
+
+def _check_size(opened: Image.Image, name: str) -> None:
+    """Raise ImageError before anything is decoded: the header has the size."""
+    width, height = opened.size
+    if width * height > PIXELS:
+        raise ImageError(f"{name}: {_too_many(f'{width} x {height} pixels')}")
+
+
+def _too_many(found: str) -> str:
+    return f"the image has {found}, and at most {PIXELS >> 20} Mi pixels are decoded. Make it less"
+
+
+def _content(reference: str) -> bytes:
+    if reference.startswith(EMBEDDED):
+        return _embedded(reference)
+    path = Path(reference.removeprefix("file://"))
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ImageError(f"{path}: no such file") from None
+    except ValueError:  # a null byte
+        raise ImageError(f"{shown(reference)!r}: no path") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ImageError(f"{path}: no regular file")
+    if found.st_size > FILE_BYTES:
+        raise ImageError(
+            f"{path}: the file has {found.st_size >> 20} MiB, and images of at most "
+            f"{FILE_BYTES >> 20} MiB are read. Make it smaller"
+        )
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES)
+    except PermissionError as error:
+        raise ImageError(f"{path}: {error.strerror}") from None
+
+
+def _embedded(uri: str) -> bytes:
+    head, found, body = uri.partition(",")
+    if not found or not head.endswith(";base64"):
+        raise ImageError(f"{shown(uri)}: a data URI of an image wants ;base64, and its bytes")
+    if len(body) > FILE_BYTES * 4 // 3:
+        raise ImageError(f"{shown(uri)}: images of at most {FILE_BYTES >> 20} MiB are read")
+    try:
+        return base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise ImageError(f"{shown(uri)}: not base64: {error}") from None

@@ -1,0 +1,105 @@
+"""vLLM with images: the transformers engine's tokens, and new weights of the visual encoder.
+
+vLLM reads images with torchvision, which has no build for CPUs beside torch's own. Images on GPUs
+have it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from env.episode_types import Context
+from env.prepare.model import TinyModel
+from tests.support import vision
+from tests.support.engines import staged
+from tests.support.vision import Seeing
+from trainer.config.options.parallelism import VLLMSettings
+from trainer.config.options.rollout import SamplingSettings
+from trainer.models.loading import load_causal_lm
+from trainer.rollout.engine import EngineSettings
+from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.types import Completion, FinishedRollout, PartialRollout, Request
+from trainer.weight_sync import shared_memory
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(480),
+    pytest.mark.skipif(not vision.HAS_TORCHVISION, reason="vLLM reads images with torchvision"),
+]
+SAMPLING = SamplingSettings(max_new_tokens=6, temperature=0.0)
+SHAPE = TinyModel(architecture="qwen2_5_vl", hidden_size=64, layers=2, heads=2, max_length=256)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return vision.tiny(tmp_path_factory.mktemp("vllm"), SHAPE)
+
+
+def settings(model: Path) -> EngineSettings:
+    return EngineSettings(
+        model=str(model),
+        add_special_tokens=False,
+        prompt_max_len=100,
+        sampling=SAMPLING,
+        mixed_precision=False,
+        slots=4,
+        max_images=2,
+        vllm=VLLMSettings(
+            enforce_eager=True, enable_prefix_caching=True, sync_backend="shared_memory"
+        ),
+    )
+
+
+def contexts(seeing: Seeing) -> list[Context]:
+    sizes = ((150, 70), (60, 90))
+    wide, high = (seeing.processor.fit(vision.picture(*size)) for size in sizes)
+    rows = [
+        seeing.tokens("ab", wide, "12?"),
+        seeing.tokens(high, "a", wide, "?"),
+        seeing.tokens("12?"),
+    ]
+    return [Context(tuple(tokens), 6, images=placed) for tokens, placed in rows]
+
+
+def assert_same(one: list[Completion], other: list[Completion]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        assert np.allclose(a.log_probs, b.log_probs, atol=1e-4)
+
+
+def test_vllm_sees_what_the_transformers_engine_sees(seeing: Seeing) -> None:
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    engine, other = VLLMEngine(settings(seeing.model)), HFEngine(settings(seeing.model))
+    asked = [Request("", (1, 2), context) for context in contexts(seeing)]
+    before = engine.generate(asked, SAMPLING)
+    assert_same(before, other.generate(asked, SAMPLING))
+
+    partials = [
+        PartialRollout((number, 0), "", 1, context=context)
+        for number, context in enumerate(contexts(seeing))
+    ]
+    finished: list[FinishedRollout] = []
+    while len(finished) < 3:
+        finished += engine.write(partials, SAMPLING, seconds=5.0).ended
+        partials = []
+    ordered = [r.completion for r in sorted(finished, key=lambda rollout: rollout.key)]
+    assert_same(ordered, before[::2])
+
+    model = load_causal_lm(str(seeing.model), torch.float32)
+    with torch.no_grad():
+        for parameter in model.model.visual.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.5)
+    outbox = shared_memory.SharedMemorySender()
+    bucket = staged(outbox, dict(model.named_parameters()))
+    for receiver in (engine, other):
+        receiver.begin()
+        receiver.load(bucket)
+        receiver.commit(1)
+    after = engine.generate(asked, SAMPLING)
+    assert_same(after, other.generate(asked, SAMPLING))
+    assert not np.allclose(after[0].log_probs, before[0].log_probs, atol=1e-3)

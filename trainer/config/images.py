@@ -1,0 +1,23 @@
+"""What is wrong with flags of a policy that takes images. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainer.config import model_files
+from trainer.config.config import Config
+from trainer.config.schema import Fault
+
+
+def faults(config: Config) -> Iterator[Fault]:
+    """Yield each fault with its remedy."""
+    if not config.sees_images:
+        return
+    critic = config.critic_pretrain if config.has_critic else ""
+    if critic and model_files.sees_images(critic) is False:
+        yield Fault(
+            "--critic_pretrain",
+            critic,
+            "takes only text, and the policy takes images",
+            "Give a model that takes images, or leave the flag out: --pretrain then begins both",
+        )
