@@ -15,8 +15,11 @@ from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
 from env.prepare.math import add_math
+from env.prepare.mathv60k import add_mathv60k
 from env.prepare.model import ARCHITECTURES, TinyModel, write_model
 from env.prepare.output import PrepareError, prepare
+from env.prepare.people import ALPHABET as SYLLABLES
+from env.prepare.people import People, write_people
 from env.prepare.search_qa import add_search_qa
 from env.rows import PromptError
 
@@ -24,6 +27,7 @@ SHAPES = {
     "arithmetic": TinyModel(max_length=64),
     # Its text is bytes: a problem with its solution is about a thousand tokens.
     "gsm8k": TinyModel(layers=2, max_length=2048),
+    "people": TinyModel(layers=1, hidden_size=64, max_length=256),
 }
 
 
@@ -74,12 +78,23 @@ def _plan_gsm8k(arguments: argparse.Namespace) -> Plan:
     return recipe, make
 
 
+def _plan_people(arguments: argparse.Namespace) -> Plan:
+    task = People(**_given(People, arguments))
+    shape = TinyModel(**_given(TinyModel, arguments))
+
+    def make(out: Path) -> None:
+        write_people(task, out)
+        write_model(shape, SYLLABLES, out / "model")
+
+    return {"task": "people", **asdict(task), **asdict(shape)}, make
+
+
 def _given(kind: type[Any], arguments: argparse.Namespace) -> dict[str, Any]:
     return {field.name: getattr(arguments, field.name) for field in fields(kind)}
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="python -m env.prepare", description=__doc__)
+    parser = Parser(prog="rollcall prepare", description=__doc__)
     tasks = parser.add_subparsers(required=True, metavar="TASK")
 
     option = _task(tasks, "arithmetic", "sums such as 12+7=", _plan_arithmetic)
@@ -92,7 +107,15 @@ def _parser() -> Parser:
     option("--source", type=Path, required=True, help="directory of the data set")
     option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
     option("--max-samples", type=positive, help="problems of each split; without it all")
+
+    option = _task(tasks, "people", "questions that only a search answers", _plan_people)
+    option("--passages", type=positive, default=50_000, help="people, each with a passage")
+    option("--train-size", type=positive, default=4096, help="questions to train on")
+    option("--warmup-size", type=positive, default=4096, help="questions that are given solved")
+    option("--searched", type=float, default=0.2, help="share of solved questions that search")
+    option("--eval-size", type=positive, default=256, help="questions that are held out")
     add_math(tasks)
+    add_mathv60k(tasks)
     add_search_qa(tasks)
     add_index(tasks)
     return parser

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from env.prepare.output import PrepareError
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 PAD, EOS, UNKNOWN = SPECIAL = ("<pad>", "<eos>", "<unk>")
-ARCHITECTURES = ("qwen2", "llama")
+VISION = "qwen2_5_vl"
+ARCHITECTURES = ("qwen2", "llama", VISION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +35,21 @@ class TinyModel:
             )
 
 
-def write_model(shape: TinyModel, alphabet: str | None, out: Path) -> None:
+def write_model(shape: TinyModel, alphabet: Sequence[str] | None, out: Path) -> None:
     """Weights, configuration and tokenizer to `out`; deterministic in `shape`.
 
-    `alphabet`: one token a character of it; None: one token a byte, so that any text fits.
+    `alphabet`: the characters and longer texts that are one token each; None: one token a byte, so
+    that any text fits.
     """
     import torch
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        PreTrainedTokenizerFast,
+    )
     from transformers.utils import logging
+
+    from env.prepare import vision_model
 
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_bytes() if alphabet is None else _characters(alphabet),
@@ -51,9 +60,15 @@ def write_model(shape: TinyModel, alphabet: str | None, out: Path) -> None:
         model_max_length=shape.max_length,
         clean_up_tokenization_spaces=False,
     )
+    kind: Any
+    if shape.architecture == VISION:
+        vision_model.prepare(tokenizer, out)
+        config, kind = vision_model.config(shape, tokenizer), AutoModelForImageTextToText
+    else:
+        config, kind = tiny_config(shape, len(tokenizer)), AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(shape.seed)
-        model = AutoModelForCausalLM.from_config(tiny_config(shape, len(tokenizer)))
+        model = kind.from_config(config)
     logging.disable_progress_bar()
     tokenizer.save_pretrained(out)
     model.save_pretrained(out)
@@ -78,15 +93,19 @@ def tiny_config(shape: TinyModel, vocabulary: int) -> PreTrainedConfig:
     )
 
 
-def _characters(alphabet: str) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models
+def _characters(alphabet: Sequence[str]) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
 
-    tokens = [*SPECIAL, *alphabet]
+    # transformers splits texts as the architecture's own tokenizer does, which has other spaces.
+    # Added tokens are found before that.
+    added = [token for token in alphabet if len(token) > 1 or token.isspace()]
+    tokens = [*SPECIAL, *(token for token in alphabet if token not in added)]
     # Byte-pair encoding with no pairs is one token a character.
     tokenizer = Tokenizer(
         models.BPE({token: row for row, token in enumerate(tokens)}, [], unk_token=UNKNOWN)
     )
     tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in added])
     return tokenizer
 
 

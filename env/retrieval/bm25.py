@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tantivy
@@ -75,12 +76,17 @@ class BM25:
     def __init__(self, directory: Path, language: str) -> None:
         """Raises IndexFault."""
         self._words = analyzer(language)
-        try:
-            index = tantivy.Index.open(str(directory))
-        except ValueError as error:
-            raise IndexFault(f"{directory}: not readable: {error}") from error
-        self._schema = index.schema
-        self._searcher = index.searcher()
+        # tantivy makes a lock file where it opens an index, and the storage may be read-only.
+        with TemporaryDirectory(prefix="rollcall-index-") as links:
+            try:
+                for file in directory.iterdir():
+                    if not file.name.endswith(".lock"):
+                        Path(links, file.name).symlink_to(file.resolve())
+                index = tantivy.Index.open(links)
+            except (OSError, ValueError) as error:
+                raise IndexFault(f"{directory}: not readable: {error}") from error
+            self._schema = index.schema
+            self._searcher = index.searcher()
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
+from zlib import crc32
 
 from env.http import (
     CONNECTIONS,
@@ -48,18 +49,22 @@ class SearchResult:
 class Retriever:
     """Asks the retrieval server at `url`, such as http://127.0.0.1:8000/retrieve.
 
-    `timeout` is for one try, and doubles after each that was too short; `deadline` is for all tries
-    of one search; both in seconds. One retriever belongs to one event loop.
+    `url` may be several with commas between, which have the same index. Their queries divide the
+    searches among them, and each new try of a search asks the next. `timeout` is for one try, and
+    doubles after each that was too short; `deadline` is for all tries of one search; both in
+    seconds. One retriever belongs to one event loop.
     """
 
     def __init__(
         self, url: str, *, topk: int = 3, timeout: float = 30.0, deadline: float = 600.0
     ) -> None:
         """Raises ValueError for an address that is none."""
-        check_url(url, "http://127.0.0.1:8000/retrieve")
+        self._urls = [one.strip() for one in url.split(",")]
+        for one in self._urls:
+            check_url(one, "http://127.0.0.1:8000/retrieve")
         if topk < 1:
             raise ValueError(f"topk is {topk}; wanted is 1 or more")
-        self._url, self._topk = url, topk
+        self._topk = topk
         self._timeout, self._deadline = timeout, deadline
         self._client = new_client()
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -90,14 +95,16 @@ class Retriever:
 
     async def _search(self, queries: Sequence[str]) -> list[SearchResult]:
         begun, tries, longest = time.monotonic(), 0, self._timeout
+        first = crc32("\n".join(queries).encode())
         try:
             async for attempt in patience(self._deadline):
                 with attempt:
+                    url = self._urls[(first + tries) % len(self._urls)]
                     tries += 1
                     try:
                         async with self._turns:
                             left = begun + self._deadline - time.monotonic()
-                            answers = await self._ask(queries, min(longest, max(left, 0.0)))
+                            answers = await self._ask(url, queries, min(longest, left))
                     except OutageError as fault:
                         longest *= 2 if fault.slow else 1
                         raise
@@ -117,11 +124,11 @@ class Retriever:
         ]
 
     async def _ask(
-        self, queries: Sequence[str], timeout: float
+        self, url: str, queries: Sequence[str], timeout: float
     ) -> list[tuple[Document, ...] | str]:
         body = write_request(queries, self._topk)
-        answer = await post_json(self._client, self._url, body, timeout)
+        answer = await post_json(self._client, url, body, max(timeout, 0.0))
         try:
             return read_answer(answer, len(queries))
         except AnswerError as error:
-            raise OutageError(self._url, f"an unusable answer: {error}") from error
+            raise OutageError(url, f"an unusable answer: {error}") from error

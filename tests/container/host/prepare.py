@@ -1,6 +1,6 @@
 """Make this machine ready for the tests with containers and with Slurm: packages, images.
 
-    python3 tests/container/host/prepare.py
+    python3 tests/container/host/prepare.py [--faults]
 
 For root on Debian or Ubuntu; anywhere else it says that these tests will be skipped, and ends with
 0. What is already there is left alone, so that a second run takes seconds. No container
@@ -42,15 +42,18 @@ PACKAGES = (
     "slurmd",
     "tini",
 )
+BROWSER = ("chromium", "fonts-dejavu-core")
+"""Ubuntu has no chromium in its archive: tests with a browser are skipped there."""
 SUITE = "bookworm"
 """The Debian release whose Python, 3.11, the CPU lock is made for."""
 BASE = f"localhost/base:{SUITE}"
 IMAGES = {
     "localhost/rollcall:cpu": ("Dockerfile", "cpu"),
-    "localhost/rollcall:rocm-layers": ("Dockerfile.rocm", "rocm"),
     "localhost/rollcall:other-ray": ("tests/container/host/Dockerfile.other-ray", ""),
 }
 """Tag → Dockerfile and target."""
+OF_FAULTS = {"localhost/rollcall:rocm-layers": ("Dockerfile.rocm", "rocm")}
+"""Images that only `make faults` needs."""
 
 
 def main() -> int:
@@ -60,19 +63,26 @@ def main() -> int:
     os.environ["CONTAINERS_CONF"] = str(HERE / "containers.conf")
     install_packages()
     make_base_image()
+    images = IMAGES | OF_FAULTS if "--faults" in sys.argv[1:] else IMAGES
     with pip_mounts() as mounts:
-        for image, (dockerfile, target) in IMAGES.items():
+        for image, (dockerfile, target) in images.items():
             build(image, dockerfile, target, mounts)
     return 0
 
 
 def install_packages() -> None:
-    missing = [name for name in PACKAGES if not is_installed(name)]
+    missing = [name for name in (*PACKAGES, *BROWSER) if not is_installed(name)]
     if missing:
         with announced(f"installing {' '.join(missing)}"):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             run("apt-get", "update", env=environment)
-            run("apt-get", "install", "-y", "--no-install-recommends", *missing, env=environment)
+            found = [name for name in missing if name != BROWSER[0] or is_in_archive(name)]
+            run("apt-get", "install", "-y", "--no-install-recommends", *found, env=environment)
+
+
+def is_in_archive(package: str) -> bool:
+    shown = subprocess.run(["apt-cache", "show", "--no-all-versions", package], capture_output=True)
+    return shown.returncode == 0
 
 
 def is_installed(package: str) -> bool:

@@ -78,6 +78,25 @@ def test_hundreds_of_searches_at_once_take_turns(scripted: Start) -> None:
     assert 1 < most <= CONNECTIONS
 
 
+def test_several_servers_share_the_searches_and_stand_in_for_one_another(
+    scripted: Start, closed_port: int
+) -> None:
+    def answer(_: int, body: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"result": [[{"contents": query}] for query in body["queries"]]}
+
+    one, other = scripted(answer), scripted(answer)
+    urls = f"{one.url}, http://127.0.0.1:{closed_port}/retrieve,{other.url}"
+
+    async def ask() -> list[SearchResult]:
+        async with Retriever(urls, deadline=30.0) as retriever:
+            return [(await retriever.search([f"q{n}"]))[0] for n in range(12)]
+
+    results = asyncio.run(ask())
+    assert [result.documents[0].contents for result in results] == [f"q{n}" for n in range(12)]
+    assert len(one.bodies) + len(other.bodies) == 12
+    assert min(len(one.bodies), len(other.bodies)) > 2
+
+
 def test_a_refused_request_is_not_sent_again(scripted: Start) -> None:
     server = scripted(lambda *_: (400, {"error": "topk is too high"}))
     (result,) = search(server.url, "rain", path="", deadline=30.0)
@@ -129,7 +148,9 @@ def test_each_episode_may_have_a_retriever_of_its_own(monkeypatch: pytest.Monkey
     assert len(loads) <= 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000/retrieve", "ftp://a", ""])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000/retrieve", "ftp://a", "", "http://a:1/b,", "http://a,b"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL such as http://127\.0\.0\.1:8000/retrieve"):
         Retriever(url)

@@ -44,6 +44,15 @@ def test_words_are_found_by_their_stems_and_without_stop_words(bm25_index: Path)
     assert best > second > 0
 
 
+def test_opening_writes_nothing_into_the_index(bm25_index: Path) -> None:
+    """The nodes' storage may be read-only."""
+    for lock in bm25_index.rglob("*.lock"):
+        lock.unlink()
+    before = sorted(bm25_index.rglob("*"))
+    assert found(bm25_index, "foxes") == ["2"]
+    assert sorted(bm25_index.rglob("*")) == before
+
+
 def test_equal_scores_come_in_the_order_of_the_corpus(bm25_index: Path) -> None:
     assert found(bm25_index, "rain") == ["3", "4"]
 
