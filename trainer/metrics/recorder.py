@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 
-from contract import lease, stored_json
+from contract import lease
 from contract.journal import attempt_number, journal_writer
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
-from contract.run_dir import write_atomically
+from contract.redaction import secret_texts
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.evaluation import Evaluation
+from trainer.metrics.json_lines import JsonLines
+from trainer.metrics.samples import LARGEST_FILE, SampleRows, TokenReader
 from trainer.metrics.sinks import MetricRow, TensorBoard, Wandb, connect
+from trainer.types import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Step:
     tokens: int
     """Tokens of all sequences, prompts included."""
     seconds: float
+    samples: Sequence[Sample]
 
 
 @dataclass
@@ -45,6 +48,8 @@ class Recorder:
     state: RunState
     """The state at the attempt's start, then the newest state in progress.json."""
     peers: Replicator | None = None
+    reader: TokenReader | None = None
+    """Reads the tokens of episodes for samples.jsonl."""
     _checkpoint: int | None = None
     _wandb: Wandb | None = None
     _tensorboard: TensorBoard | None = None
@@ -54,7 +59,9 @@ class Recorder:
     _step_seconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._lines = JsonLines(self.config.files.metrics, self.state.step)
+        self._open_lines(self.state.step)
+        secrets = secret_texts(os.environ) | {self.config.wandb_key or ""}
+        self._rows = SampleRows(self.config.log_samples, self.reader, secrets)
         self._phase = PhaseFile(self.config.files.phase)
         if self.config.wandb_wanted:
             self._wandb = connect(self.config, self.state.wandb_id)
@@ -79,10 +86,12 @@ class Recorder:
     def log_step(self, state: RunState, step: Step) -> None:
         """Log a step that was trained. It counts as finished once it is durable."""
         lease.check(lease.mine())
-        self._made = state, step
+        self._made = state, replace(step, samples=())  # they may be large
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
             self._row(state.step, step.row)
+            for row in self._rows.of(step.samples):
+                self._samples.log(state.step, row)
         self._heartbeat(state.step, "step")
 
     def step_durable(self, step: int) -> None:
@@ -155,7 +164,7 @@ class Recorder:
     def goes_back(self, step: int) -> None:
         """The steps after `step` are repeated."""
         self._made = None
-        self._lines = JsonLines(self.config.files.metrics, step)
+        self._open_lines(step)
 
     def _correct(self, newest: int) -> None:
         """Correct a progress.json with a step that nothing holds and the journal does not have.
@@ -175,6 +184,12 @@ class Recorder:
         )
         replace(shown, step=newest, checkpoint=self._checkpoint, in_memory=None).write(path)
 
+    def _open_lines(self, step: int) -> None:
+        """Open the files with lines for each step, without lines of steps after `step`."""
+        files = self.config.files
+        self._lines = JsonLines(files.metrics, step)
+        self._samples = JsonLines(files.samples, step, largest=LARGEST_FILE)
+
     def _heartbeat(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
 
@@ -185,37 +200,6 @@ class Recorder:
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
         journal_writer(self.config.files.journal)(kind, sentence, **details)
-
-
-class JsonLines:
-    """One JSON line for each row, with its step. Rows after a resumed step are dropped first."""
-
-    def __init__(self, path: Path, resumed_step: int) -> None:
-        self._path = path
-        if path.exists():
-            _drop_after(path, resumed_step)
-
-    def log(self, step: int, row: MetricRow) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, "at": time.time(), **row}) + "\n")
-
-
-def _drop_after(path: Path, step: int) -> None:
-    """Keep the rows up to `step`. Later steps of a lost attempt are repeated."""
-    kept, damaged = [], 0
-    for line in path.read_bytes().splitlines():
-        try:
-            row = stored_json.parsed(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not stored_json.is_count(row.get("step")):
-            damaged += 1
-        elif row["step"] <= step:
-            kept.append(line.decode() + "\n")
-    if damaged:
-        lines = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
-        print(f"{path}: {lines} left out.", flush=True)
-    write_atomically(path, "".join(kept))
 
 
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:

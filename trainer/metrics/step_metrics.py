@@ -40,7 +40,8 @@ def of(
     }
     row = {_logged(name): value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
-    return Step(row=row, reward=train["reward"], kl=kl, tokens=tokens, seconds=seconds)
+    worth = train["reward"]
+    return Step(row=row, reward=worth, kl=kl, tokens=tokens, seconds=seconds, samples=samples)
 
 
 def _logged(name: str) -> str:

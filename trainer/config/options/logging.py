@@ -158,6 +158,13 @@ class LoggerFlags:
         at_least=1,
         help="steps between metric rows",
     )
+    log_samples: int = flag(
+        4,
+        group=LOGGER,
+        at_least=0,
+        at_most=32,
+        help="samples in RUN/samples.jsonl, for each step with a metric row",
+    )
     use_wandb: str = flag(
         "",
         group=LOGGER,

@@ -1,0 +1,59 @@
+"""Files of a run with JSON lines for each step: metrics.jsonl and samples.jsonl."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from contract import stored_json
+from contract.append import append_line
+from contract.run_dir import write_atomically
+
+
+class JsonLines:
+    """Appends rows, each with its step. Rows after a resumed step are dropped first."""
+
+    def __init__(self, path: Path, resumed_step: int, *, largest: float = math.inf) -> None:
+        """`largest`: bytes of the file. Above it, some of the older steps are dropped."""
+        self._path = path
+        self._largest = largest
+        if path.exists():
+            _keep(path, lambda step: step <= resumed_step)
+
+    def log(self, step: int, row: Mapping[str, Any]) -> None:
+        append_line(self._path, json.dumps({"step": step, "at": time.time(), **row}).encode())
+        if self._path.stat().st_size > self._largest:
+            thin(self._path)
+
+
+def thin(path: Path) -> None:
+    """Drop every second of the older half of steps: the newest stay, the oldest become sparse."""
+    steps = sorted({row["step"] for row in map(_row, path.read_bytes().splitlines()) if row})
+    older = steps[: len(steps) // 2]
+    dropped = frozenset(older[::2])
+    _keep(path, lambda step: step not in dropped)
+
+
+def _keep(path: Path, is_wanted: Callable[[int], bool]) -> None:
+    """Keep the rows of the wanted steps. Damaged lines are dropped, and counted in the log."""
+    lines = path.read_bytes().splitlines()
+    rows = [_row(line) for line in lines]
+    if damaged := rows.count(None):
+        what = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
+        print(f"{path}: {what} left out.", flush=True)
+    kept = [line for line, row in zip(lines, rows, strict=True) if row and is_wanted(row["step"])]
+    write_atomically(path, "".join(line.decode() + "\n" for line in kept))
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the row in a line; None if the line is damaged."""
+    try:
+        row = stored_json.parsed(line)
+    except ValueError:
+        return None
+    is_row = isinstance(row, dict) and stored_json.is_count(row.get("step"))
+    return row if is_row else None
