@@ -10,10 +10,14 @@ from transformers import AutoModelForSequenceClassification
 
 from env.prepare.model import TinyModel, write_model
 
+TINY = TinyModel(hidden_size=16, layers=1, heads=2, max_length=32)
 
-def write_reward_model(out: Path, alphabet: str, seed: int = 0, **config: Any) -> Path:
+
+def write_reward_model(
+    out: Path, alphabet: str, seed: int = 0, shape: TinyModel = TINY, **config: Any
+) -> Path:
     """A model with one output and a vocabulary of its own."""
-    write_model(TinyModel(hidden_size=16, layers=1, heads=2, max_length=32), alphabet, out)
+    write_model(shape, alphabet, out)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForSequenceClassification.from_pretrained(

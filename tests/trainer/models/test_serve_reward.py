@@ -19,8 +19,8 @@ from env.prepare.model import TinyModel, write_model
 from env.types import RewardRequest
 from tests.support.tiny_reward_model import write_reward_model
 from trainer.models.reward_model import ScalarRewardModel
+from trainer.models.serve_reward import main
 from trainer.models.settings import RewardSettings
-from trainer.serve_reward import main
 
 REQUESTS = [RewardRequest(f"{n}+{n}={n + n}", f"{n}+{n}=", None) for n in range(40)]
 
