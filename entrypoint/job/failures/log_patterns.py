@@ -14,9 +14,11 @@ from entrypoint.machine import oom_kills, xid
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 """Terminal control sequences (ECMA-48): colours, cursor movements, titles."""
 SPEAKER = re.compile(
-    r"^(?:\((?:[^()]*?\bpid=\d+)?(?:[^()]*?\bip=(?P<ip>[^(),\s]+))?[^()]*\) ?|\[rank\d+\]: ?)+"
+    r"^(?:\((?:[^()]*?\bpid=\d+)?(?:[^()]*?\bip=(?P<ip>[^(),\s]+))?[^()]*\) ?"
+    r"|\[(?:rank|default)\d+\]: ?)+"
 )
-"""Prefix that names the process of a line: (PolicyActor pid=7, ip=10.0.0.2), (raylet), [rank3]:.
+"""Prefix that names the process of a line: (PolicyActor pid=7, ip=10.0.0.2), (raylet), [rank3]:,
+[default0]: of torch's launcher.
 Ray omits the address if the process runs on the head."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
 """Lines that never end a job: a logger's own trouble, source code quoted in a traceback."""
@@ -118,7 +120,7 @@ def plain(text: str) -> str:
 
 def failure_in(line: str) -> FailureClass | None:
     """Return the failure class that one line of a job's log points to."""
-    text, _ = _spoken(line)
+    text, _ = spoken(line)
     return _failure_in(text)
 
 
@@ -141,7 +143,7 @@ class EvidenceLog:
         """The driver's last own line that is no warning."""
 
     def read(self, line: str) -> None:
-        text, address = _spoken(line)
+        text, address = spoken(line)
         self.last_error = own_error(line) or self.last_error
         if failure := self._hint(line) or _failure_in(text):
             self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
@@ -151,7 +153,7 @@ class EvidenceLog:
 
         Such errors are Ray's own: they are no evidence of a usage error.
         """
-        for text, address in map(_spoken, message.splitlines()):
+        for text, address in map(spoken, message.splitlines()):
             if (failure := _failure_in(text)) and failure is not FailureClass.USAGE:
                 self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
@@ -186,7 +188,7 @@ def _counts(found: Evidence, step: int) -> bool:
     return step - found.step < 2
 
 
-def _spoken(line: str) -> tuple[str, str | None]:
+def spoken(line: str) -> tuple[str, str | None]:
     """Return the line without its prefix, and the process's address if the prefix has one."""
     text = plain(line).rstrip()
     match = SPEAKER.match(text)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 from contract.resources import NodeResources
@@ -98,8 +98,12 @@ class Recipe(Protocol):
         """Return settings whose job resumes from its newest step, for a job that has begun."""
         ...
 
-    def latest(self, run_dir: Path) -> int | None:
+    def latest(self, settings: Settings) -> int | None:
         """Return the step of the newest checkpoint that the framework can resume from."""
+        ...
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str] | None:
+        """Return what a step looks like in the job's log; None if the log tells no steps."""
         ...
 
     def failure_in(self, line: str) -> FailureClass | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contract.journal import read_events
@@ -110,8 +109,11 @@ class Builtin:
             return settings
         return _with(settings, "--load_checkpoint", "true", "--load_step", "0")
 
-    def latest(self, run_dir: Path) -> int | None:
-        return newest_checkpoint(RunFiles(run_dir).checkpoints, checksums=False)
+    def latest(self, settings: Settings) -> int | None:
+        return newest_checkpoint(RunFiles(settings.run_dir).checkpoints, checksums=False)
+
+    def step_pattern(self, settings: Settings) -> None:
+        return None
 
     def failure_in(self, line: str) -> FailureClass | None:
         return None
@@ -124,7 +126,7 @@ class Builtin:
         return "; ".join(["The new one holds for all steps that are still to be made", *kept])
 
     def service_outage(self, settings: Settings) -> float:
-        return _parsed(settings).remote_rm_deadline
+        return _parsed(settings).longest_service_wait
 
 
 def _has_begun(settings: Settings) -> bool:

@@ -1,4 +1,7 @@
-"""Recipe `command`: any program. It may report its progress in RUN/progress.json."""
+"""Recipe `command`: any program, on the head.
+
+Its progress is in RUN/progress.json, or in its log (ROLLCALL_STEP_PATTERN).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.found_checkpoints import newest, resume_faults, resumed_words
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.processes.programs import unshadowed
 
@@ -35,8 +39,8 @@ class AnyCommand:
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
             return (NO_JOB,)
-        found = [_shell_syntax(settings), _missing(settings), _no_directory(settings)]
-        return [sentence for sentence in found if sentence]
+        found = [_shell_syntax(settings), _missing(settings), no_directory(settings)]
+        return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
 
     def look_for_files(self, settings: Settings) -> None:
         if lacking := self.faults(settings):
@@ -55,7 +59,8 @@ class AnyCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        return JobCommand(unshadowed(settings.job), env, _environment(settings))
+        words = resumed_words(settings, resume_from)
+        return JobCommand(unshadowed(words), env, runtime_environment(settings))
 
     def begins_at(self, settings: Settings) -> None:
         return None
@@ -63,9 +68,15 @@ class AnyCommand:
     def going_on(self, settings: Settings) -> Settings:
         return settings
 
-    def latest(self, run_dir: Path) -> int | None:
-        progress = Progress.read(RunFiles(run_dir).progress)
+    def latest(self, settings: Settings) -> int | None:
+        if settings.checkpoints is not None:
+            found = newest(settings)
+            return found.step if found else None
+        progress = Progress.read(RunFiles(settings.run_dir).progress)
         return progress.checkpoint if progress else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str] | None:
+        return settings.step_pattern
 
     def failure_in(self, line: str) -> FailureClass | None:
         return None
@@ -84,14 +95,14 @@ def _missing(settings: Settings) -> str:
     return f"{program} is no program that this image has: give a command that it has"
 
 
-def _no_directory(settings: Settings) -> str:
+def no_directory(settings: Settings) -> str:
     if not working_dir.is_local(settings.runtime_env):
         return ""
     path = Path(settings.runtime_env["working_dir"])
     return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
 
 
-def _environment(settings: Settings) -> Mapping[str, Any]:
+def runtime_environment(settings: Settings) -> Mapping[str, Any]:
     """Return the runtime environment, with a local working directory as an archive."""
     row = dict(settings.runtime_env)
     if settings.waits_for_jobs:  # the variable of Ray's own processes names the cluster's directory

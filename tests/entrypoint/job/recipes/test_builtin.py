@@ -72,3 +72,22 @@ def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_p
     assert RECIPE.service_outage(read_settings(environ, job)) == 1200
     given = [*job, "--remote_rm_deadline", "3600"]
     assert RECIPE.service_outage(read_settings(environ, given)) == 3600
+    episodes = [*job, "--environment", "single-turn", "--max_episode_seconds", "900"]
+    assert RECIPE.service_outage(read_settings(environ, episodes)) == 4 * 900
+
+
+def test_the_file_of_an_environment_is_read_and_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    words = ["--environment", f"{path}:Own", "--pretrain", "some/model"]
+    settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}, words)
+    for text, fault in {
+        "class Own(Environment:": "line 1 is no Python",
+        "raise SystemExit": "the file defines no Own",
+        "class Own(Tool):\n    def step(self, reply): ...": "Own.step, line 2, must be `async def`",
+    }.items():
+        path.write_text(text)
+        assert any(fault in found for found in RECIPE.faults(settings))
+    path.write_text(
+        "import x\nclass Own:\n    async def step(self, reply): ...\nraise SystemExit\n"
+    )
+    assert not any("--environment" in found for found in RECIPE.faults(settings))

@@ -1,0 +1,104 @@
+"""Finds the checkpoints of any program by ROLLCALL_CHECKPOINTS, and resumes the program from one.
+
+The part of the path that has `{step}` is the checkpoint. What follows must be there, too: so a file
+that the program writes last tells a complete checkpoint from one that is half written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from entrypoint.config.job_parsers import CHECKPOINT, STEP
+from entrypoint.config.settings import Settings
+
+MAGIC = {"*": "[^/]*", "?": "[^/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    step: int
+    path: Path
+
+
+def newest(settings: Settings) -> FoundCheckpoint | None:
+    """Return the complete checkpoint with the highest step; None if none is found."""
+    if settings.checkpoints is None:
+        return None
+    pattern = settings.run_dir / settings.checkpoints
+    place = next(n for n, part in enumerate(pattern.parts) if STEP in part)
+    before, name = Path(*pattern.parts[:place]), _name(pattern.parts[place])
+    marker = pattern.parts[place + 1 :]
+    return next((one for one in named(before, name) if _is_complete(one.path, marker)), None)
+
+
+def named(before: Path, name: re.Pattern[str]) -> list[FoundCheckpoint]:
+    """Return what has such a name in the directory, the highest step first; complete or not."""
+    return sorted(_entries(before, name), key=lambda one: one.step, reverse=True)
+
+
+def resumed_words(settings: Settings, resume_from: int | None) -> tuple[str, ...]:
+    """Return the job's words, with ROLLCALL_RESUME_ARGS if it resumes from this step."""
+    if resume_from is None or not settings.resume_args:
+        return settings.job
+    found = newest(settings)
+    path = str(found.path) if found is not None and found.step == resume_from else ""
+    added = (
+        word.replace(STEP, str(resume_from)).replace(CHECKPOINT, path)
+        for word in settings.resume_args
+    )
+    return (*settings.job, *added)
+
+
+def resume_faults(settings: Settings) -> list[str]:
+    """Return a sentence for each option that both the job and ROLLCALL_RESUME_ARGS have."""
+    own, added = _options(settings.job), _options(settings.resume_args)
+    return [
+        f"the job has {own[name]}, and ROLLCALL_RESUME_ARGS adds {added[name]}: leave one of the "
+        "two out; the first attempt has none of ROLLCALL_RESUME_ARGS unless it finds a checkpoint"
+        for name in own
+        if name in added
+    ]
+
+
+def _name(part: str) -> re.Pattern[str]:
+    before, after = (_escaped(text) for text in part.split(STEP))
+    return re.compile(f"{before}(?P<step>[0-9]{{1,15}}){after}")
+
+
+def _escaped(text: str) -> str:
+    return "".join(MAGIC.get(character) or re.escape(character) for character in text)
+
+
+def _globbed(path: Path) -> str:
+    """Return the path as a glob: `[` stands for itself."""
+    return str(path).replace("[", "[[]")
+
+
+def _entries(before: Path, name: re.Pattern[str]) -> Iterator[FoundCheckpoint]:
+    with suppress(OSError):
+        for directory in Path("/").glob(_globbed(before.relative_to("/"))):
+            for entry in directory.iterdir():
+                if match := name.fullmatch(entry.name):
+                    yield FoundCheckpoint(int(match["step"]), entry)
+
+
+def _is_complete(path: Path, marker: Sequence[str]) -> bool:
+    with suppress(OSError):
+        if marker:
+            return any(path.glob(_globbed(Path(*marker))))
+        return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
+    return False
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Map each option, as `--name`, `--name=value` or `name=value`, to how it is written."""
+    names = {}
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word.startswith("--") or (equals and re.fullmatch(r"\+{0,2}[\w.]+", name)):
+            names[name.lstrip("-+").replace("-", "_")] = name
+    return names

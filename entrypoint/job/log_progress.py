@@ -1,0 +1,138 @@
+"""Reads the steps of a job from its log (ROLLCALL_STEP_PATTERN), and writes them as its progress.
+
+All that looks at progress.json then works for any program: status, hang watch, restart budget,
+report.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from contract.progress import Progress
+from entrypoint.config.job_parsers import COUNTS
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures.log_patterns import LONGEST_LINE, spoken
+from entrypoint.job.recipes.base import Recipe
+from entrypoint.run.journal import Journal
+
+UNMATCHED_SECONDS = 600.0
+"""A log that has no step for so long is a warning."""
+LOOK_SECONDS = 10.0
+"""Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
+LONGEST_SEARCHED = 10 * LONGEST_LINE
+"""Characters of a line in which the pattern is searched."""
+
+
+@dataclass(slots=True)
+class LogProgress:
+    """The steps of one attempt. `read` may run in another thread than the rest."""
+
+    recipe: Recipe
+    settings: Settings
+    journal: Journal
+    before: Progress | None
+    """The progress of earlier attempts."""
+    clock: Callable[[], float] = time.monotonic
+    _pattern: re.Pattern[str] | None = field(init=False)
+    _opening: Progress | None = None
+    """The first step of the attempt."""
+    _newest: Progress | None = None
+    _written: Progress | None = None
+    _first: tuple[int, float] | None = None
+    """The first step that this attempt told, and when."""
+    _line: str = ""
+    """The newest line that has text."""
+    _heard_at: float | None = None
+    """When the first line came."""
+    _matched: bool = False
+    _checkpoint: int | None = None
+    _looked_at: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        self._pattern = self.recipe.step_pattern(self.settings)
+
+    def read(self, line: str) -> None:
+        if self._pattern is None:
+            return
+        text, _ = spoken(line[:LONGEST_SEARCHED])
+        if not text.strip():
+            return
+        self._line = text[:LONGEST_LINE]
+        self._heard_at = self.clock() if self._heard_at is None else self._heard_at
+        if match := self._pattern.search(text):
+            values = numbers(match.groupdict())
+            self._matched = self._matched or "step" in values
+            if values.get("step"):  # a bar at 0 of 100 is there before anything is resumed
+                self._newest = self._progress(values)
+                self._opening = self._opening or self._newest
+
+    def publish(self, *, last: bool = False) -> None:
+        """Write the newest progress, if it is new. `last`: the attempt has ended.
+
+        Raises SupersededError if a later head owns the run.
+        """
+        self._warn()
+        # The first step shows whether the job resumed where it had to, so it is written, too.
+        newest = self._newest if self._written or last else self._opening
+        if newest is None or (newest is self._written and not last):
+            return
+        now = self.clock()
+        if last or now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self._checkpoint = self.recipe.latest(self.settings)
+        with suppress(OSError):  # the next one is tried again
+            progress = replace(newest, checkpoint=self._checkpoint)
+            progress.write(self.settings.run_dir / "progress.json", self.journal.claim)
+            self._written = newest
+
+    def _progress(self, values: Mapping[str, float]) -> Progress:
+        step, now = int(values["step"]), self.clock()
+        before = self._newest or self.before or Progress(step=0)
+        if self._first is None or step < self._first[0]:
+            self._first = step, now
+        first, since = self._first
+        seconds = values.get("step_seconds", (now - since) / (step - first) if step > first else 0)
+        total = int(values.get("total_steps", before.total_steps))
+        left = max(0, total - step) * seconds
+        reward = values.get("reward", before.reward)
+        return Progress(
+            step=step,
+            total_steps=total,
+            samples=int(values.get("samples", before.samples)),
+            attempt=self.journal.attempt or 0,
+            reward=reward,
+            reward_first=reward if before.reward_first is None else before.reward_first,
+            kl=values.get("kl", before.kl),
+            eval=values.get("eval", before.eval),
+            eval_before=before.eval_before,
+            tokens_per_second=values.get("tokens_per_second", before.tokens_per_second),
+            step_seconds=seconds,
+            eta_seconds=values.get("eta_seconds", left),
+        )
+
+    def _warn(self) -> None:
+        if self._matched or self._heard_at is None:
+            return
+        if self.clock() - self._heard_at > UNMATCHED_SECONDS:
+            self._matched = True  # said once
+            sentence = (
+                f"ROLLCALL_STEP_PATTERN has matched no line of the job's log for "
+                f"{UNMATCHED_SECONDS / 60:.0f} minutes, so that the job shows no steps. A line of "
+                f"the log is: {self._line}"
+            )
+            self.journal.record("step-pattern", sentence, line=self._line)
+
+
+def numbers(groups: Mapping[str, str | None]) -> dict[str, float]:
+    """Pure: return the groups that are finite numbers, a count as a whole one."""
+    found = {}
+    for name, text in groups.items():
+        with suppress(ValueError, OverflowError):
+            value = float((text or "").replace(",", ""))
+            if value - value == 0:  # neither infinite nor NaN
+                found[name] = max(0, int(value)) if name in COUNTS else value
+    return found

@@ -1,0 +1,66 @@
+"""Recipe `torchrun`: a script as one process for each GPU of all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from contract.resources import NodeResources
+from entrypoint.config.settings import Settings
+from entrypoint.job.found_checkpoints import resume_faults, resumed_words
+from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.processes.programs import program
+from trainer.launch import ranks
+from trainer.launch.words import PYTHON, Launch, LaunchError, parse, starts_all_nodes
+
+__all__ = ["RECIPE", "starts_all_nodes"]
+
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after the "
+    "image's name, or in ROLLCALL_JOB, such as `train.py --lr 1e-5`"
+)
+THREADS = "OMP_NUM_THREADS"
+
+
+class TorchRun(AnyCommand):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        try:
+            launch = parse(settings.job)
+        except LaunchError as error:
+            return error.faults
+        found = (no_directory(settings), _no_script(settings, launch))
+        return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return parse(settings.job).warnings
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        lacking = ranks.lacking(parse(settings.job), nodes)
+        return PlacedJob(settings=settings, lacking=tuple(lacking))
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        variables = {**settings.environ, **settings.runtime_env.get("env_vars", {})}
+        threads = ("--threads", variables[THREADS]) if variables.get(THREADS) else ()
+        words = resumed_words(settings, resume_from)
+        argv = program("trainer.launch", *threads, "--", *words)
+        return JobCommand(argv, env, runtime_environment(settings))
+
+
+def _no_script(settings: Settings, launch: Launch) -> str:
+    """Return a fault if the script is no file where the job starts; "" if that is elsewhere."""
+    words = [word for word in launch.program[:2] if word != PYTHON and word.endswith(".py")]
+    if not words or "working_dir" in settings.runtime_env:
+        return ""
+    script = Path.cwd() / words[0]
+    if script.is_file():
+        return ""
+    return f"{words[0]} is no file in {Path.cwd()}: give the script's path as the nodes have it"
+
+
+RECIPE = TorchRun()

@@ -1,0 +1,80 @@
+"""Complete checkpoints of transformers' Trainer, and those that a crash has left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from entrypoint.job import hf_checkpoints
+from tests.support.hf_checkpoints import checkpoint, torch_file
+
+
+def newest(output: Path) -> int | None:
+    found = hf_checkpoints.newest(output)
+    return found.step if found else None
+
+
+def test_the_newest_complete_one_counts(tmp_path: Path) -> None:
+    assert newest(tmp_path / "nowhere") is None
+    for step in (2, 10, 9):
+        checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-best").mkdir()
+    assert newest(tmp_path) == 10
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def lacks_a_shard(path: Path) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def is_not_dcp_yet(path: Path) -> None:
+    (path / "pytorch_model_fsdp_0").mkdir()
+    (path / "pytorch_model_fsdp_0" / "__0_0.distcp").write_bytes(b"x")
+
+
+def is_not_zero_yet(path: Path) -> None:
+    torch_file(path / "global_step4" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    (path / "latest").write_text("global_step2")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "trainer_state.json").unlink(),
+        lambda path: cut(path / "trainer_state.json"),
+        lambda path: (path / "trainer_state.json").write_text('{"global_step": 3}'),
+        lambda path: cut(path / "model.safetensors"),
+        lambda path: (path / "model.safetensors").unlink(),
+        lambda path: (path / "model.safetensors").write_bytes(b"x"),
+        lambda path: cut(path / "optimizer.pt"),
+        lambda path: (path / "rng_state_1.pth").write_bytes(b""),
+        lambda path: (path / "checkpoint-is-incomplete.txt").touch(),
+        lacks_a_shard,
+        is_not_dcp_yet,
+        is_not_zero_yet,
+    ],
+)
+def test_before_a_half_written_one_the_one_before_counts(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    checkpoint(tmp_path, 2)
+    damage(checkpoint(tmp_path, 4))
+    assert newest(tmp_path) == 2
+
+
+def test_the_ranks_of_zero_are_counted(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 4)
+    assert hf_checkpoints.zero_ranks(path) == 0
+    for rank in range(3):
+        name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch_file(path / "global_step4" / name)
+    (path / "latest").write_text("global_step4")
+    assert newest(tmp_path) == 4
+    assert hf_checkpoints.zero_ranks(path) == 3

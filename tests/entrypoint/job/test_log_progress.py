@@ -1,0 +1,248 @@
+"""A program that knows nothing of Rollcall: its steps are in its log, its checkpoints on disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.config.read import read_settings
+from entrypoint.job import log_progress
+from entrypoint.job.log_progress import LogProgress
+from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.job.recipes import base as recipes
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.journal import Journal
+from tests.support.world import DIED, FINISHED, Act, World
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+PATTERN = r"step (?P<step>\d+)/(?P<total_steps>[\d,]+).*?(?:reward (?P<reward>\S+))?$"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def reader(root: Path, before: Progress | None = None, **environ: str) -> LogProgress:
+    given = {
+        "ROLLCALL_RECIPE": "command",
+        "ROLLCALL_RUN_DIR": str(root),
+        "ROLLCALL_STEP_PATTERN": PATTERN,
+        **environ,
+    }
+    journal = Journal(RunFiles(root).journal, "head")
+    journal.attempt = 3
+    settings = read_settings(given, ["true"])
+    return LogProgress(recipes.load(settings.recipe), settings, journal, before, clock=Clock())
+
+
+def later(steps: LogProgress, seconds: float) -> None:
+    clock = steps.clock
+    assert isinstance(clock, Clock)
+    clock.now += seconds
+
+
+def progress(root: Path) -> Progress | None:
+    return Progress.read(RunFiles(root).progress)
+
+
+def test_the_groups_of_the_pattern_become_progress(tmp_path: Path) -> None:
+    before = Progress(step=30, total_steps=90, reward_first=0.25, eval_before=0.1)
+    steps = reader(tmp_path, before)
+    steps.read("\x1b[36m(rank 1, ip=10.0.0.2)\x1b[0m step 31/1,000 loss 2.1 reward 0.5")
+    steps.publish()
+    assert progress(tmp_path).step == 31, "the first step shows where the job resumed"  # type: ignore[union-attr]
+    later(steps, 8)
+    steps.read("a line of something else")
+    steps.read("[default0]:step 35/1,000 reward nan")
+    steps.publish()
+    found = progress(tmp_path)
+    assert found is not None
+    assert (found.step, found.total_steps, found.attempt) == (35, 1000, 3)
+    assert (found.reward, found.reward_first, found.eval_before) == (0.5, 0.25, 0.1)
+    assert (found.step_seconds, found.eta_seconds) == (2.0, 965 * 2.0)
+
+
+def test_a_bar_at_zero_is_no_step_of_a_job_that_resumes(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    steps.read("step 0/100")
+    steps.publish()
+    assert progress(tmp_path) is None
+    steps.read("step 51/100")
+    steps.publish()
+    assert progress(tmp_path) is not None
+
+
+def test_the_builtin_trainer_alone_writes_its_progress(tmp_path: Path) -> None:
+    """A cluster that waits for jobs may have a pattern for its other jobs."""
+    other = reader(tmp_path)
+    steps = LogProgress(recipes.load("builtin"), other.settings, other.journal, None)
+    steps.read("step 1/10")
+    steps.publish()
+    assert progress(tmp_path) is None
+
+
+def test_the_newest_checkpoint_is_a_part_of_progress(tmp_path: Path) -> None:
+    steps = reader(tmp_path, ROLLCALL_CHECKPOINTS="out/checkpoint-{step}/done")
+    steps.read("step 1/10")
+    steps.publish()
+    (tmp_path / "out/checkpoint-2").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-2/done").touch()
+    steps.read("step 2/10")
+    steps.publish()
+    assert progress(tmp_path).checkpoint is None, "storage is not listed at every step"  # type: ignore[union-attr]
+    later(steps, log_progress.LOOK_SECONDS)
+    steps.read("step 3/10")
+    steps.publish()
+    assert progress(tmp_path).checkpoint == 2  # type: ignore[union-attr]
+    (tmp_path / "out/checkpoint-3").mkdir()
+    (tmp_path / "out/checkpoint-3/done").touch()
+    steps.publish(last=True)
+    assert progress(tmp_path).checkpoint == 3  # type: ignore[union-attr]
+
+
+def test_storage_that_fails_for_a_while_loses_no_step(tmp_path: Path) -> None:
+    steps = reader(tmp_path / "gone")
+    steps.read("step 1/10")
+    steps.publish()
+    (tmp_path / "gone").mkdir()
+    steps.publish()
+    assert progress(tmp_path / "gone") is not None
+
+
+def test_a_pattern_that_never_matches_is_a_warning_that_quotes_a_line(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    later(steps, 5000)
+    steps.publish()
+    steps.read("{'loss': 2.3, 'epoch': 0.1}")
+    steps.read("  ")
+    later(steps, log_progress.UNMATCHED_SECONDS - 1)
+    steps.publish()
+    assert list(steps.journal.events()) == [], "the log has been there for less than ten minutes"
+    later(steps, 2)
+    steps.publish()
+    steps.publish()
+    (event,) = steps.journal.events("step-pattern")
+    assert "no line of the job's log for 10 minutes" in event["sentence"]
+    assert event["sentence"].endswith("A line of the log is: {'loss': 2.3, 'epoch': 0.1}")
+
+
+def test_a_pattern_that_has_matched_gives_no_warning(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    steps.read("step 0/10")
+    later(steps, 10 * log_progress.UNMATCHED_SECONDS)
+    steps.publish()
+    assert list(steps.journal.events()) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "step"),
+    [
+        (
+            r"^ *\d+%.* (?P<step>\d+)/(?P<total_steps>\d+) \[",
+            " 12%|█▏  | 12/100 [00:03<00:22, 4.0it/s]",
+            12,
+        ),
+        (r"'step': (?P<step>\d+)", "{'loss': 0.3, 'step': 40}", 40),
+        (
+            r"step:(?P<step>\d+) - .*critic/rewards/mean:(?P<reward>[-\d.]+)",
+            "step:7 - global_seqlen/min:1 - critic/rewards/mean:0.12 - x:1",
+            7,
+        ),
+        (
+            r"iteration\s+(?P<step>\d+)/\s*(?P<total_steps>\d+)",
+            " iteration     1500/  20000 |",
+            1500,
+        ),
+    ],
+)
+def test_patterns_of_known_programs(tmp_path: Path, pattern: str, line: str, step: int) -> None:
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN=pattern)
+    steps.read(line)
+    steps.publish()
+    assert progress(tmp_path).step == step  # type: ignore[union-attr]
+
+
+def test_a_bar_of_another_task_is_no_step(tmp_path: Path) -> None:
+    bar = r"^ *\d+%.* (?P<step>\d+)/(?P<total_steps>\d+) \["
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN=bar)
+    steps.read("Map: 100%|██████████| 1000/1000 [00:00<00:00, 9000 examples/s]")
+    steps.publish()
+    assert progress(tmp_path) is None
+
+
+def says(info: JobInfo, steps: Sequence[int], *, saves: Sequence[int] = ()) -> Act:
+    """A job that prints these steps, one each tenth of a second, and ends."""
+
+    def act(world: World) -> JobInfo:
+        for step in steps:
+            world.jobs.tell(f"step {step}/100")
+            if step in saves:
+                (world.run.root / f"c-{step}").mkdir()
+                (world.run.root / f"c-{step}" / "model").write_text("x")
+            time.sleep(0.1)
+        time.sleep(0.6)
+        return info
+
+    return act
+
+
+def goes_on(steps: Sequence[int]) -> Act:
+    """A job that prints these steps, and does not end by itself."""
+
+    def act(world: World) -> JobInfo:
+        says(DIED, steps)(world)
+        assert world.jobs.stopped.wait(20), "nobody ended it"
+        return DIED
+
+    return act
+
+
+def understood(root: Path, *acts: Act, **env: str) -> World:
+    settings = {"ROLLCALL_STEP_PATTERN": PATTERN, "ROLLCALL_CHECKPOINTS": "c-{step}", **env}
+    return World(root, *acts, workers=0, minimum=0, **settings)
+
+
+def test_a_run_whose_steps_are_in_its_log_is_resumed_renews_its_budget_and_is_reported(
+    tmp_path: Path,
+) -> None:
+    acts = (
+        says(DIED, range(1, 5), saves=[3]),
+        says(DIED, range(4, 8), saves=[6]),
+        says(FINISHED, range(7, 10)),
+    )
+    world = understood(tmp_path, *acts, ROLLCALL_MAX_RESTARTS="1")
+    assert world.lives().name == "finished"
+    assert [env.get("ROLLCALL_RESUME_FROM") for env in world.jobs.submitted] == [None, "3", "6"]
+    result = json.loads(world.run.progress.read_text())
+    assert (result["step"], result["checkpoint"], result["attempt"]) == (9, 6, 3)
+    record = report.from_journal(world.journal.events())
+    assert record.steps == 9
+    assert [one.steps_lost for one in record.failures] == [1, 1]
+
+
+def test_a_program_that_does_not_resume_from_its_checkpoint_is_stopped(tmp_path: Path) -> None:
+    world = understood(tmp_path, says(DIED, range(1, 5), saves=[3]), goes_on([0, 1, 2]))
+    assert world.lives().name == "failed"
+    assert "was to go on after step 3, and its first step was step 1" in world.sentences("stop")[0]
+
+
+def test_a_program_that_tells_no_step_any_more_hangs(tmp_path: Path) -> None:
+
+    acts = (goes_on(range(1, 4)), says(FINISHED, [4]))
+    world = understood(tmp_path, *acts, ROLLCALL_HANG_TIMEOUT="2s")
+    world.lives()
+    assert world.sentences("failure")[0].startswith("hang: no step for ")
+
+
+def test_numbers_of_a_log_are_read_as_it_writes_them() -> None:
+    texts = {"step": "1,200", "reward": "-1.5e-3", "kl": "nan", "eval": None, "samples": "-4"}
+    assert log_progress.numbers(texts) == {"step": 1200, "reward": -1.5e-3, "samples": 0}

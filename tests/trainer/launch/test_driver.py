@@ -1,0 +1,204 @@
+"""Real rank processes of two nodes on loopback, without Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.stop import StopRequest
+from tests.support.local_agents import LocalAgents, start
+from trainer.launch.driver import Ranks
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def script(root: Path, text: str) -> str:
+    path = root / "train.py"
+    path.write_text("import os, signal, sys, time\n" + textwrap.dedent(text))
+    return path.name
+
+
+def log(root: Path, name: str) -> str:
+    return (root / "logs" / f"attempt-1-{name}.log").read_text()
+
+
+def until_said(root: Path, name: str, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while words not in (log(root, name) if (root / "logs").exists() else ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Following(threading.Thread):
+    """The driver's loop, beside the test."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__(daemon=True)
+        self._ranks = ranks
+        self.code: ExitCode | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.code = self._ranks.follow()
+
+    def result(self) -> ExitCode | None:
+        self.join(60)
+        return self.code
+
+
+def test_the_ranks_of_two_nodes_reduce_over_gloo_and_each_has_a_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = script(
+        tmp_path,
+        """
+        import torch, torch.distributed as d
+        d.init_process_group("gloo")
+        number = torch.tensor([1.0 + d.get_rank()])
+        d.all_reduce(number)
+        print("the sum is", number.item(), "of", os.environ["LOCAL_RANK"], sys.argv[1:])
+        """,
+    )
+    words = ["torchrun", "--nproc-per-node", "2", name, "--lr", "1"]
+    assert start(LocalAgents(2), words, tmp_path).follow() is ExitCode.FINISHED
+    for rank in range(4):
+        said = f"the sum is 10.0 of {rank % 2} ['--lr', '1']\n"
+        assert log(tmp_path, f"rank-{rank}").endswith(said)
+    printed = capfd.readouterr().out
+    assert "\nthe sum is 10.0 of 0" in printed, "rank 0 speaks as the driver"
+    assert "\n(rank 1) the sum is" in printed
+    assert "\n(rank 3, ip=127.0.0.1) the sum is" in printed
+
+
+def test_a_rank_that_fails_ends_all_others_and_is_named_with_its_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = script(
+        tmp_path,
+        """
+        if os.environ["RANK"] == "1":
+            raise ValueError("no such column: prompt")
+        time.sleep(600)
+        """,
+    )
+    assert start(LocalAgents(2), [name], tmp_path).follow() is ExitCode.JOB_FAILED
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "rank 1 on node-1 ended with exit code 1: ValueError: no such column: prompt (log: "
+    )
+    assert last.endswith("attempt-1-rank-1.log)")
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_when_another_has_failed(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+        print("ready", flush=True)
+        while os.environ["RANK"] == "0":
+            time.sleep(0.05)
+        while not os.path.exists("go"):
+            time.sleep(0.05)
+        sys.exit(64)
+        """,
+    )
+    following = Following(start(LocalAgents(2), [name], tmp_path))
+    until_said(tmp_path, "rank-0", "ready")
+    (tmp_path / "go").touch()
+    assert following.result() is ExitCode.USAGE, "the exit code of the rank that failed"
+    assert log(tmp_path, "rank-0") == "ready\nno\n"
+
+
+def test_sigterm_reaches_every_rank_which_may_save(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        def save(*_):
+            time.sleep(0.5)
+            print("saved", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(600)
+        """,
+    )
+    stop = StopRequest()
+    following = Following(start(LocalAgents(2), [name], tmp_path, stop))
+    for rank in ("rank-0", "rank-1"):
+        until_said(tmp_path, rank, "ready")
+    stop.requested = True
+    assert following.result() is ExitCode.STOPPED
+    assert {log(tmp_path, rank) for rank in ("rank-0", "rank-1")} == {"ready\nsaved\n"}
+
+
+def test_a_killed_rank_is_named_by_its_signal_and_its_children_are_gone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = script(
+        tmp_path,
+        """
+        import subprocess
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        print(os.getpid(), child.pid, flush=True)
+        time.sleep(600)
+        """,
+    )
+    following = Following(start(LocalAgents(1), [name], tmp_path))
+    until_said(tmp_path, "rank-0", "\n")
+    rank, child = map(int, log(tmp_path, "rank-0").split())
+    os.kill(rank, signal.SIGKILL)
+    assert following.result() is ExitCode.JOB_FAILED
+    assert "rank 0 on node-0 was ended by SIGKILL" in capfd.readouterr().out
+    assert gone(child)
+
+
+@pytest.mark.parametrize("dies", ["agent", "keeper"])
+def test_if_the_agent_or_the_keeper_dies_its_ranks_die(tmp_path: Path, dies: str) -> None:
+    name = script(tmp_path, "print(os.getpid(), flush=True)\ntime.sleep(600)")
+    agents = LocalAgents(1)
+    ranks = start(agents, [name], tmp_path)
+    while not ranks.outputs[0][0].offset:
+        ranks._look()
+        time.sleep(0.05)
+    pid = int(log(tmp_path, "rank-0"))
+    process = agents.agents[0]._keeper
+    assert process is not None
+    assert process.stdin is not None
+    if dies == "keeper":
+        process.kill()
+        assert ranks.follow() is ExitCode.JOB_FAILED
+    else:
+        process.stdin.close()
+    assert gone(pid)
+
+
+def test_a_program_that_is_not_there_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert start(LocalAgents(1), ["no-such-program"], tmp_path).follow() is ExitCode.JOB_FAILED
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert "exit code 127: it cannot start: no-such-program: No such file" in last
+
+
+def test_secrets_are_masked_in_a_ranks_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "do-not-tell")
+    name = script(tmp_path, "print('it is', os.environ['MY_SECRET'])")
+    assert start(LocalAgents(1), [name], tmp_path).follow() is ExitCode.FINISHED
+    assert log(tmp_path, "rank-0") == "it is ********\n"
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

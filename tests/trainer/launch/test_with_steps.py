@@ -1,0 +1,81 @@
+"""What the Trainer's callback prints and asks for at a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from contract.exit_codes import ExitCode
+from entrypoint.job.recipes.trl import STEP_PATTERN
+from trainer.launch.with_steps import Steps, on_any_cpu
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return Steps()
+
+
+def step(steps: Steps, number: int) -> TrainerControl:
+    state = TrainerState(global_step=number, max_steps=40, is_world_process_zero=True)
+    control = TrainerControl()
+    steps.on_step_end(TrainingArguments(use_cpu=True, report_to=[]), state, control)
+    return control
+
+
+def test_a_step_is_a_line_that_the_recipe_reads(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
+    step(steps, 1)
+    logs = {"loss": 2.0, "reward": 0.25, "kl": 0.125, "epoch": 1.0}
+    steps.on_log(arguments, TrainerState(), TrainerControl(), logs=logs)
+    step(steps, 2)
+    first, second = map(STEP_PATTERN.search, capsys.readouterr().out.splitlines())
+    assert first
+    assert second
+    assert first["step"] == "1"
+    assert first["reward"] is None
+    assert second.groupdict() == {
+        **{"step": "2", "total_steps": "40", "reward": "0.25", "kl": "0.125"}
+    }
+
+
+def test_sigterm_saves_at_the_end_of_the_step_and_exits_with_143(steps: Steps) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        steps.on_train_begin()
+        control = step(steps, 3)
+        assert not control.should_save
+        steps.on_save()
+        os.kill(os.getpid(), signal.SIGTERM)
+        control = step(steps, 4)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert control.should_save
+    assert control.should_training_stop
+    with pytest.raises(SystemExit) as ended:
+        steps.on_save()
+    assert ended.value.code == ExitCode.STOPPED
+
+
+def test_the_scripts_own_handler_of_sigterm_stays(steps: Steps) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        steps.on_train_begin()
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_several_ranks_on_cpus_load_their_optimizer(tmp_path: Path) -> None:
+    torch.save({"state": torch.ones(2)}, tmp_path / "optimizer.pt")
+    torch.serialization.register_package(0, lambda _: None, on_any_cpu)
+    loaded = torch.load(tmp_path / "optimizer.pt", map_location="cpu:0", weights_only=True)
+    assert loaded["state"].tolist() == [1.0, 1.0]

@@ -1,0 +1,148 @@
+"""The ranks of one node, as the driver sees them: an actor of Ray that has a keeper process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+import psutil
+
+from contract import private_dir
+from trainer.launch.ranks import RankProcess
+from trainer.launch.words import PYTHON
+
+MARK = "ROLLCALL_NODE_MARK"
+"""Variable of all processes of a node that Rollcall started."""
+CHUNK_BYTES = 2**20
+KILLED = -9
+"""Exit code of a rank whose keeper was killed: the kernel kills the rank with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is new on one node."""
+
+    output: list[bytes]
+    """Of each process, what follows the offset that was asked for."""
+    ended: dict[int, int] = field(default_factory=dict)
+    """Process number → exit code, negative for a signal; of all that have ended."""
+
+
+class NodeAgent:
+    """Its calls return at once. If its process ends, the keeper kills the ranks."""
+
+    def __init__(self) -> None:
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._outputs: list[IO[bytes]] = []
+        """Files without a name: they need no removal, whatever ends this process."""
+        self._ends: IO[bytes] | None = None
+
+    def free_port(self, host: str) -> int:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+
+    def start(
+        self,
+        processes: Sequence[RankProcess],
+        variables: Mapping[str, str],
+        address: str,
+        directory: str | None,
+    ) -> None:
+        """Start the ranks. `variables`: of all; `address`: this node's.
+
+        `directory`: where they start; None: in the agent's own.
+        """
+        base = _environment(address) | dict(variables)
+        self._outputs = [tempfile.TemporaryFile() for _ in processes]  # noqa: SIM115
+        self._ends = tempfile.TemporaryFile()  # noqa: SIM115
+        descriptors = [file.fileno() for file in self._outputs]
+        spec = {
+            "cwd": directory,
+            "directory_of_node": _directory_of_node(),
+            "processes": [
+                (_resolved(process.argv), base | dict(process.env), output)
+                for process, output in zip(processes, descriptors, strict=True)
+            ],
+        }
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trainer.launch.keeper"],
+            stdin=subprocess.PIPE,
+            stdout=self._ends,
+            pass_fds=descriptors,
+            env=base,
+            start_new_session=True,
+        )
+        self._write(json.dumps(spec).encode() + b"\n")
+
+    def look(self, offsets: Sequence[int]) -> Look:
+        assert self._keeper is not None
+        assert self._ends is not None
+        over = self._keeper.poll() is not None
+        told = os.pread(self._ends.fileno(), CHUNK_BYTES, 0).splitlines()
+        ended = {row["process"]: row["code"] for row in map(json.loads, told)}
+        # After the ends: then nothing of a rank that has ended is missing.
+        pairs = zip(self._outputs, offsets, strict=True)
+        output = [os.pread(file.fileno(), CHUNK_BYTES, offset) for file, offset in pairs]
+        if over:
+            ended = dict.fromkeys(range(len(self._outputs)), KILLED) | ended
+        return Look(output, ended)
+
+    def stop(self) -> None:
+        """Ask the ranks to save and to end."""
+        self._write(b"stop\n")
+
+    def end(self) -> None:
+        """End the ranks: another one has failed."""
+        self._write(b"end\n")
+
+    def _write(self, line: bytes) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        try:
+            self._keeper.stdin.write(line)
+            self._keeper.stdin.flush()
+        except BrokenPipeError:  # the ranks have ended
+            return
+
+
+NOT_OURS = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        "OMP_NUM_THREADS",  # Ray's, for a process that reserves no CPU
+    }
+)
+"""Variables of a platform's own ranks, which accelerate's launcher would read."""
+
+
+def _environment(address: str) -> dict[str, str]:
+    """Return the variables of all ranks: the node's own, and gloo's interface."""
+    env = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+    if interface := _interface_of(address):  # else gloo resolves the host's name: often loopback
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return env
+
+
+def _interface_of(address: str) -> str | None:
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, has in interfaces if address in [a.address for a in has]), None)
+
+
+def _resolved(argv: Sequence[str]) -> list[str]:
+    return [sys.executable if argv[0] == PYTHON else argv[0], *argv[1:]]
+
+
+def _directory_of_node() -> str | None:
+    """Return the node's private directory; None if it has none, as on a Ray that existed before."""
+    mark = os.environ.get(MARK)
+    directory = private_dir.of_node(mark) if mark else None
+    return str(directory) if directory is not None and directory.is_dir() else None

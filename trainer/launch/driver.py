@@ -1,0 +1,224 @@
+"""Follows the ranks of one attempt on all nodes, until they have ended or one of them fails.
+
+Every line of a rank goes to `RUN/logs/attempt-N-rank-R.log`, and to this process's output, behind
+the rank and the address of its node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from contract.exit_codes import ExitCode
+from contract.log_copy import Copy
+from contract.redaction import secret_texts
+from contract.resources import NodeResources
+from contract.stop import StopRequest
+from trainer.launch import ranks
+from trainer.launch.agent import Look
+from trainer.launch.ranks import Meeting, RankProcess
+from trainer.launch.words import Launch
+
+POLL_SECONDS = 0.2
+PASSED_ON = frozenset(
+    {ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.RUN_DIR, ExitCode.STOPPED},
+)
+"""Exit codes of a rank that say what is to be done; any other failure is 70."""
+PASSED_DOWN = ("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR")
+"""Variables of the driver that the ranks have, too. The head finds processes by the attempt."""
+ERROR = re.compile(r"(?:\[\w+\]:)?[\w.]*(Error|Exception|Interrupt)\b")
+"""Start of a traceback's line that names the error, also behind a prefix of torch's launcher."""
+LONGEST_WORDS = 300
+
+
+class NodeLostError(Exception):
+    """A node does not answer any more; the message names the node and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankNode:
+    """A node that runs ranks."""
+
+    id: str
+    """Ray's id."""
+    name: str
+    address: str
+    is_head: bool
+
+
+class Agents(Protocol):
+    """The agents of all nodes."""
+
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call the method on every agent at once, each with its arguments.
+
+        Raises NodeLostError, and RayError if the call itself fails.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How the ranks of one attempt start."""
+
+    number: str
+    logs: Path
+    directory: str | None
+    """Where the job starts, on every node; None: where Ray has put its `working_dir`."""
+    threads: str | None = None
+    """OMP_NUM_THREADS, if the user has set it."""
+
+
+@dataclass(slots=True)
+class RankOutput:
+    """The output of one rank process."""
+
+    process: RankProcess
+    node: RankNode
+    logs: Path
+    attempt: str
+    offset: int = field(init=False, default=0)
+    """Bytes that are read."""
+    last_error: str = field(init=False, default="")
+    """The last line that names an error, else the last line."""
+    _names_error: bool = False
+    _copy: Copy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._copy = Copy(self.log, self._tell, secret_texts(os.environ))
+
+    @property
+    def log(self) -> Path:
+        return self.logs / f"attempt-{self.attempt}-{self.process.log}.log"
+
+    def take(self, data: bytes) -> None:
+        self.offset += len(data)
+        self._copy.take(data)
+
+    def close(self) -> None:
+        self._copy.close()
+
+    def failure(self, code: int) -> str:
+        """Return a sentence on the end of the process with this exit code."""
+        if code < 0:
+            name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+            how = f"was ended by {name}"
+        else:
+            how = f"ended with exit code {code}"
+        said = f": {self.last_error[:LONGEST_WORDS]}" if self.last_error else ""
+        return f"{self.process.name} on {self.node.name} {how}{said}"
+
+    def _tell(self, line: str) -> None:
+        print(f"{self._speaker()}{line}", flush=True)
+        names_error = ERROR.match(line) is not None
+        if line.strip() and (names_error or not self._names_error):
+            self.last_error, self._names_error = line.strip(), names_error
+
+    def _speaker(self) -> str:
+        """Return the prefix by which the evidence of a failure finds the node; none on the head."""
+        if self.node.is_head:
+            return "" if self.process.name == "rank 0" else f"({self.process.name}) "
+        return f"({self.process.name}, ip={self.node.address}) "
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The rank processes of all nodes, once they have started."""
+
+    agents: Agents
+    outputs: list[list[RankOutput]]
+    """Node by node."""
+    stop: StopRequest
+    _failed: tuple[RankOutput, int] | None = None
+    _asked: bool = False
+
+    def follow(self) -> ExitCode:
+        """Return the exit code of the attempt when all ranks have ended. Raises NodeLostError."""
+        try:
+            while not self._look():
+                time.sleep(POLL_SECONDS)
+        finally:
+            for output in self._all():
+                output.close()
+        if self._asked:
+            return ExitCode.STOPPED
+        if self._failed is None:
+            return ExitCode.FINISHED
+        output, code = self._failed
+        print(f"{output.failure(code)} (log: {output.log})", flush=True)
+        return ExitCode(code) if code in PASSED_ON else ExitCode.JOB_FAILED
+
+    def _look(self) -> bool:
+        """Read what is new; return whether all ranks have ended and all output is read."""
+        if self.stop.requested and not self._asked:
+            self._asked = True
+            self._tell("stop")
+        offsets = [([output.offset for output in node],) for node in self.outputs]
+        looks: list[Look] = self.agents.each("look", offsets)
+        for node, look in zip(self.outputs, looks, strict=True):
+            for output, data in zip(node, look.output, strict=True):
+                output.take(data)
+        if self._failed is None and (failed := self._first_failure(looks)):
+            self._failed = failed
+            if not self._asked:
+                self._tell("end")
+        ended = all(
+            len(look.ended) == len(node) for node, look in zip(self.outputs, looks, strict=True)
+        )
+        return ended and not any(data for look in looks for data in look.output)
+
+    def _first_failure(self, looks: Sequence[Look]) -> tuple[RankOutput, int] | None:
+        """Return a rank that failed. A signal's victim comes first: its peers fail in its wake."""
+        failed = [
+            (node[number], code)
+            for node, look in zip(self.outputs, looks, strict=True)
+            for number, code in look.ended.items()
+            if code != 0
+        ]
+        return min(failed, key=lambda one: one[1] >= 0, default=None)
+
+    def _tell(self, method: str) -> None:
+        self.agents.each(method, [() for _ in self.outputs])
+
+    def _all(self) -> list[RankOutput]:
+        return [output for node in self.outputs for output in node]
+
+
+def begin(
+    launch: Launch,
+    nodes: Sequence[tuple[RankNode, NodeResources]],
+    agents: Agents,
+    attempt: Attempt,
+    stop: StopRequest,
+) -> Ranks:
+    """Start the ranks on the nodes, whose order is the order of the ranks.
+
+    `agents`: in the same order. Raises NodeLostError.
+    """
+    host = nodes[0][0].address
+    port: int = agents.each("free_port", [(node.address,) for node, _ in nodes])[0]
+    meeting = Meeting(host, port, f"rollcall-{attempt.number}")
+    resources = [resources for _, resources in nodes]
+    processes = ranks.processes(launch, resources, meeting, attempt.threads)
+    attempt.logs.mkdir(parents=True, exist_ok=True)
+    names = ", ".join(node.name for node, _ in nodes)
+    print(f"the ranks on {names} meet at {host}:{port}", flush=True)
+    passed = {name: os.environ[name] for name in PASSED_DOWN if name in os.environ}
+    agents.each(
+        "start",
+        [
+            (own, passed, node.address, attempt.directory)
+            for (node, _), own in zip(nodes, processes, strict=True)
+        ],
+    )
+    outputs = [
+        [RankOutput(process, node, attempt.logs, attempt.number) for process in own]
+        for (node, _), own in zip(nodes, processes, strict=True)
+    ]
+    return Ranks(agents, outputs, stop)

@@ -1,0 +1,96 @@
+"""Runs a script of transformers' Trainer, which TRL's trainers are, so that it tells its steps.
+
+`python -m trainer.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each training step.
+On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
+"""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    trainer,
+)
+
+from contract.exit_codes import ExitCode
+
+MEASURES = ("reward", "kl")
+"""Numbers of the Trainer's log that are progress."""
+
+
+class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    def __init__(self) -> None:
+        self._asked = False
+        self._stops = False
+        self._measured: dict[str, float] = {}
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script's own
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        for name in MEASURES:
+            if isinstance(value := (logs or {}).get(name), int | float):
+                self._measured[name] = value
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            measured = "".join(f" {name} {value:.6g}" for name, value in self._measured.items())
+            print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
+        if self._any_rank_is_asked(args):
+            self._stops = control.should_save = control.should_training_stop = True
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        if self._stops:  # before the script exports or publishes what is half trained
+            sys.exit(int(ExitCode.STOPPED))
+
+    def _ask(self, *_: Any) -> None:
+        self._asked = True
+
+    def _any_rank_is_asked(self, args: TrainingArguments) -> bool:
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return self._asked
+        asked = torch.tensor([float(self._asked)], device=args.device)
+        torch.distributed.all_reduce(asked)
+        return bool(asked.item())
+
+
+def on_any_cpu(storage: Any, location: str) -> Any:
+    """Return the storage for "cpu:0", to which the Trainer loads if several ranks run on CPUs."""
+    return storage if location.startswith("cpu:") else None
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    torch.serialization.register_package(0, lambda _: None, on_any_cpu)
+    trainer.DEFAULT_CALLBACKS.append(Steps)
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = str(Path(words[0]).resolve().parent)  # as `python SCRIPT` has it
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
