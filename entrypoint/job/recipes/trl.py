@@ -1,0 +1,182 @@
+"""Recipe `trl`: TRL's scripts, and any script of transformers' Trainer, on all nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from contract.resources import NodeResources
+from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
+from entrypoint.job import hf_checkpoints
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.found_checkpoints import FoundCheckpoint
+from entrypoint.job.found_checkpoints import newest as newest_by_pattern
+from entrypoint.job.recipes import trl_words
+from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.torchrun import TorchRun
+from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME
+from trainer.launch import ranks
+from trainer.launch.words import LaunchError, parse, telling_steps
+
+STEP_PATTERN = re.compile(
+    r"rollcall: step (?P<step>\d+)/(?P<total_steps>\d+)"
+    r"(?: reward (?P<reward>\S+))?(?: kl (?P<kl>\S+))?$"
+)
+"""The line of trainer.launch.with_steps, often behind a progress bar without an end of its own."""
+USAGE = re.compile(
+    r"ValueError: (Some specified arguments are not used by the HfArgumentParser"
+    r"|Either `datasets` or `dataset_name` must be provided"
+    r"|Can't find a valid checkpoint at)"
+)
+NOT_SCRIPTS = frozenset({"__init__", "_hf_argparser", "env", "utils", "vllm_serve"})
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=trl has nothing to train: give TRL's command "
+    "after the image's name, or in ROLLCALL_JOB, such as `trl sft --model_name_or_path …`"
+)
+NOT_HERE = "this image has no TRL: use the images `cpu`, `cuda` or `rocm`, or install trl"
+
+
+class Trl(TorchRun):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        if (scripts := _scripts()) is None:
+            return (NOT_HERE,)
+        script = trl_words.script_of(settings.job, scripts)
+        if script and script.name not in scripts:
+            known = ", ".join(sorted(scripts))
+            return (f"trl has no training script {script.name}: it has {known}",)
+        try:
+            found = [*super().faults(_launched(settings))]
+            telling_steps(parse(_launched(settings).job))
+        except LaunchError as error:
+            return error.faults
+        return [*found, *_faults_of_arguments(settings)]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return [*super().warnings(_launched(settings)), *_warnings(settings)]
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        placed = super().placed(_launched(settings), nodes)
+        lacking = (*placed.lacking, *_other_world(settings, nodes))
+        return PlacedJob(settings=settings, lacking=lacking)
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        added: tuple[str, ...] = ()
+        if _argument(settings, OUTPUT) is None:
+            added = (f"--{OUTPUT}", str(_output(settings)))
+        found = _newest(settings) if resume_from is not None else None
+        if found is not None and not settings.resume_args:
+            added = (*added, f"--{RESUME}", str(found.path))  # the last one counts
+        launched = _launched(settings)
+        command = super().command(replace(launched, job=(*launched.job, *added)), resume_from)
+        at = command.argv.index("trainer.launch") + 1
+        return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
+
+    def latest(self, settings: Settings) -> int | None:
+        found = _newest(settings)
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return settings.step_pattern or STEP_PATTERN
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if USAGE.search(line) else None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "It holds from the next step on; the Trainer restores optimizer and schedule"
+
+
+def _scripts() -> frozenset[str] | None:
+    """Return the names of TRL's training scripts; None if this image has no TRL."""
+    if (directory := _trl("scripts")) is None:
+        return None
+    return frozenset(file.stem for file in directory.glob("*.py")) - NOT_SCRIPTS
+
+
+def _trl(name: str) -> Path | None:
+    """Return a directory of the package TRL, which is not imported."""
+    spec = find_spec("trl")
+    places = spec.submodule_search_locations if spec else None
+    return Path(places[0]) / name if places else None
+
+
+def _launched(settings: Settings) -> Settings:
+    """Return settings whose job has the words of the launch."""
+    script = trl_words.script_of(settings.job, _scripts() or ())
+    if script is None:
+        return settings
+    configs = str(_trl("accelerate_configs"))
+    return replace(settings, job=trl_words.launched(script, configs))
+
+
+def _argument(settings: Settings, name: str) -> str | None:
+    return trl_words.argument(settings.job, _file(settings), name)
+
+
+def _file(settings: Settings) -> Mapping[str, Any]:
+    """Return the arguments of TRL's --config file; an unreadable one is for TRL to refuse."""
+    path = trl_words.option(settings.job, CONFIG)
+    try:
+        row = yaml.safe_load(Path(path).read_bytes()) if path else {}
+    except (OSError, yaml.YAMLError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _output(settings: Settings) -> Path:
+    """Return where checkpoints and the final model lie."""
+    given = _argument(settings, OUTPUT)
+    return Path.cwd() / given if given else RunFiles(settings.run_dir).exported
+
+
+def _newest(settings: Settings) -> FoundCheckpoint | None:
+    if settings.checkpoints is not None:
+        return newest_by_pattern(settings)
+    return hf_checkpoints.newest(_output(settings))
+
+
+def _faults_of_arguments(settings: Settings) -> Iterator[str]:
+    output = _argument(settings, OUTPUT)
+    if output and not Path(output).is_absolute() and "working_dir" in settings.runtime_env:
+        yield (
+            f"--{OUTPUT} {output} lies in Ray's copy of working_dir, which Ray deletes: give an "
+            f"absolute path, such as {settings.run_dir / output}"
+        )
+    resume = _argument(settings, RESUME)
+    if resume is not None and resume.lower() in ("true", "false", ""):
+        yield (
+            f"--{RESUME} {resume} is no checkpoint's path: leave it out, the recipe trl resumes "
+            "from the newest complete checkpoint itself"
+        )
+
+
+def _warnings(settings: Settings) -> Iterator[str]:
+    if _argument(settings, "save_strategy") == "no":
+        yield "--save_strategy no: without checkpoints, each attempt begins at step 1"
+    if (_argument(settings, "save_only_model") or "").lower() == "true":
+        yield "--save_only_model true: checkpoints have no optimizer, so a resumed run differs"
+    if not settings.shares_run_dir:
+        yield f"all ranks write checkpoints and read them: all nodes must share --{OUTPUT}"
+
+
+def _other_world(settings: Settings, nodes: Sequence[NodeResources]) -> Iterator[str]:
+    """Refuse a resume that DeepSpeed's ZeRO cannot do: at another number of ranks."""
+    if (found := _newest(settings)) is None or not (saved := hf_checkpoints.zero_ranks(found.path)):
+        return
+    world = ranks.world_size(parse(_launched(settings).job), nodes)
+    if world != saved:
+        yield (
+            f"{found.path.name} was saved by {saved} ranks of DeepSpeed's ZeRO, which cannot load "
+            f"it on {world}: bring the nodes back, or remove the checkpoint to begin again"
+        )
+
+
+RECIPE = Trl()

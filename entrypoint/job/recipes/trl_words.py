@@ -1,0 +1,94 @@
+"""Pure: TRL's command line → the words of a launch, and what its arguments say of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+RESUME, OUTPUT, CONFIG = "resume_from_checkpoint", "output_dir", "config"
+WITH_VALUE = frozenset(
+    {
+        *("accelerate_config", "config_file", "num_processes", "num_machines", "machine_rank"),
+        *("main_process_ip", "main_process_port", "mixed_precision", "dynamo_backend"),
+        *("zero_stage", "deepspeed_config_file", "num_cpu_threads_per_process", "gpu_ids"),
+    }
+)
+WITHOUT_VALUE = frozenset({"multi_gpu", "use_deepspeed", "use_fsdp", "same_network", "cpu"})
+"""Flags of `accelerate launch` that `trl sft …` takes between those of the script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One of TRL's own scripts, as `trl sft …` names it."""
+
+    name: str
+    accelerate: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def script_of(words: Sequence[str], known: Collection[str]) -> Script | None:
+    """Return the script of `trl sft …` or `sft …`; None if the words are another program."""
+    if len(words) > 1 and words[0].rsplit("/", 1)[-1] == "trl":
+        name, rest = words[1], words[2:]
+    elif words and words[0] in known:
+        name, rest = words[0], words[1:]
+    else:
+        return None
+    flags: list[str] = []
+    arguments: list[str] = []
+    left = list(rest)
+    while left:
+        word = left.pop(0)
+        flag, equals, _ = word.removeprefix("--").partition("=")
+        flag = flag.replace("-", "_") if word.startswith("--") else ""
+        if flag in WITHOUT_VALUE or (flag in WITH_VALUE and equals):
+            flags.append(word)
+        elif flag in WITH_VALUE and left:
+            flags += [word, left.pop(0)]
+        else:
+            arguments.append(word)
+    return Script(name, tuple(flags), tuple(arguments))
+
+
+def launched(script: Script, accelerate_configs: str) -> tuple[str, ...]:
+    """Return the words that start TRL's script: with accelerate's launcher if a flag is for it.
+
+    `accelerate_configs`: the directory of TRL's own configurations, such as zero3.
+    """
+    module = ("-m", f"trl.scripts.{script.name}", *script.arguments)
+    if not script.accelerate:
+        return module
+    return ("accelerate", "launch", *_configured(script.accelerate, accelerate_configs), *module)
+
+
+def option(words: Sequence[str], name: str) -> str | None:
+    """Return the value of --name, the last one as argparse has it; None if it is not given."""
+    value = None
+    for place, word in enumerate(words):
+        flag, equals, given = word.partition("=")
+        if flag.replace("-", "_") == f"__{name}":
+            value = given if equals else next(iter(words[place + 1 : place + 2]), "")
+    return value
+
+
+def argument(words: Sequence[str], file: Mapping[str, object], name: str) -> str | None:
+    """Return the value of --name, else that of TRL's --config file."""
+    value = option(words, name)
+    if value is None and file.get(name) is not None:
+        value = str(file[name])
+    return value
+
+
+def _configured(flags: Sequence[str], directory: str) -> tuple[str, ...]:
+    """Return the flags, with TRL's --accelerate_config as accelerate's --config_file."""
+    rest = list(flags)
+    for place, word in enumerate(rest):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") != "__accelerate_config":
+            continue
+        given = value if equals else rest[place + 1]
+        is_file = "/" in given or given.endswith((".yaml", ".yml", ".json"))
+        path = given if is_file else f"{directory}/{given}.yaml"
+        rest[place : place + (1 if equals else 2)] = ["--config_file", path]
+        break
+    return tuple(rest)

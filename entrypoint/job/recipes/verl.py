@@ -1,0 +1,178 @@
+"""Recipe `verl`: verl's trainers, whose driver runs on the head and uses Ray."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from contract.resources import NodeResources
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import verl_checkpoints
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.recipes import verl_words
+from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.verl_words import (
+    DIRECTORY,
+    FREQUENCY,
+    LOGGER,
+    RESUME_MODE,
+    RESUME_PATH,
+    VerlCommand,
+    parse,
+)
+
+SAVE_EVERY = 20
+"""Steps between two checkpoints, if the user does not say: verl's default is never."""
+NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
+STEP_PATTERN = re.compile(
+    r"^step:(?P<step>\d+) - "
+    + "".join(
+        f"(?=(?:.*? - |){key}:{NUMBER.format(name)}|)"
+        for key, name in (
+            ("critic/rewards/mean", "reward"),
+            ("timing_s/step", "step_seconds"),
+            ("perf/throughput", "tokens_per_second"),
+        )
+    )
+)
+"""A line of verl's console logger."""
+USAGE = re.compile(
+    r"Total available GPUs \d+ is less than total desired GPUs"
+    r"|hydra\.errors\.|omegaconf\.errors\.|ConfigAttributeError|ConfigKeyError"
+    r"|resume ckpt must (be str type|specify the global_steps)"
+)
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=verl has nothing to train: give verl's command "
+    "after the image's name, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
+)
+NOT_HERE = (
+    "this image's Python has no verl: use an image that has it, and give the path of its Python, "
+    "as in /opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
+)
+
+
+class Verl(AnyCommand):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        command = parse(settings.job)
+        found = [_no_interpreter(settings, command), no_directory(settings)]
+        for name in ("checkpoints", "resume_args"):
+            if getattr(settings, name):
+                variable = f"ROLLCALL_{name.upper()}"
+                found.append(f"{variable} is set, and the recipe verl knows it: leave it out")
+        return [*(sentence for sentence in found if sentence), *verl_words.faults(command)]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return tuple(_warnings(settings, parse(settings.job)))
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        given = parse(settings.job)
+        gpus = [node.gpus for node in nodes if node.gpus]
+        command = verl_words.placed(given, gpus)
+        found = (verl_words.lacking(command, gpus), _other_world(settings, command))
+        lacking = tuple(sentence for sentence in found if sentence)
+        if command == given:
+            return PlacedJob(settings=settings, lacking=lacking)
+        job = replace(settings, job=command.words)
+        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(_dropped(given)))
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        command = _completed(settings, parse(settings.job))
+        python = command.interpreter or sys.executable
+        env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        argv = (python, *command.program, *command.overrides)
+        return JobCommand(argv, env, runtime_environment(settings))
+
+    def latest(self, settings: Settings) -> int | None:
+        found = verl_checkpoints.newest(_directory(settings, parse(settings.job)))
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return settings.step_pattern or STEP_PATTERN
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if USAGE.search(line) else None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "It holds from the next step on; verl restores optimizer, schedule and data"
+
+
+def _directory(settings: Settings, command: VerlCommand) -> Path:
+    return Path(verl_words.directory(command, settings.run_dir))
+
+
+def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
+    """Return the command with checkpoints, resume and log as the supervision needs them."""
+    directory = _directory(settings, command)
+    if command.value(DIRECTORY) != str(directory):
+        command = command.having(trainer__default_local_dir=directory)
+    if command.value(FREQUENCY) is None:
+        command = command.having(trainer__save_freq=SAVE_EVERY)
+    logger = command.value(LOGGER)
+    if logger is None and settings.wandb_api_key is None:
+        command = command.having(trainer__logger="[console]")
+    elif logger is not None and "console" not in logger:
+        others = logger.strip("[]")
+        command = command.having(trainer__logger=f"[console,{others}]")
+    if found := verl_checkpoints.newest(directory):
+        values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
+        return command.having(**values)
+    if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
+        return command.having(trainer__resume_mode="disable")
+    return command
+
+
+def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
+    yield from _dropped(command)
+    directory, given = _directory(settings, command), command.value(DIRECTORY)
+    if given and given != str(directory):
+        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
+    if (every := command.number(FREQUENCY)) is not None and every < 1:
+        yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
+    logger = command.value(LOGGER)
+    if logger is not None and "console" not in logger:
+        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+    if (mode := command.value(RESUME_MODE)) in ("disable", "resume_path"):
+        own = f"{RESUME_PATH}={path}" if (path := command.value(RESUME_PATH)) else ""
+        yield (
+            f"{RESUME_MODE}={mode} {own}".rstrip()
+            + " holds until the run has a checkpoint of its own; then it resumes from that"
+        )
+
+
+def _dropped(command: VerlCommand) -> Iterator[str]:
+    if command.dropped:
+        yield f"{' '.join(command.dropped)}: no effect here; the log is in RUN/logs"
+
+
+def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
+    if command.interpreter:
+        there = Path(command.interpreter).is_file()
+        return "" if there else f"{command.interpreter} is not there: give the path of a Python"
+    installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    return "" if installs or find_spec("verl") else NOT_HERE
+
+
+def _other_world(settings: Settings, command: VerlCommand) -> str:
+    """Return why the newest checkpoint cannot be loaded on this layout; "" if it can."""
+    found = verl_checkpoints.newest(_directory(settings, command))
+    saved = verl_checkpoints.world_size(found.path) if found else None
+    nodes, each = command.number(verl_words.NNODES), command.number(verl_words.GPUS)
+    if found is None or saved is None or not (nodes and each) or saved == nodes * each:
+        return ""
+    return (
+        f"{found.path.name} was saved by {saved} ranks of FSDP, which verl cannot load on "
+        f"{nodes * each}: bring the nodes back, or remove the checkpoints to begin again"
+    )
+
+
+RECIPE = Verl()

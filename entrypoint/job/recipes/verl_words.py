@@ -1,0 +1,149 @@
+"""Pure: verl's command line as a guide has it → module and overrides, and what they say.
+
+An override is a word of Hydra's: `key=value`, `+key=value`; the last one for a key counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from entrypoint.job.recipes.command import OPERATOR
+
+MODULE = "verl.trainer.main_ppo"
+PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
+NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
+NOT_A_PATH = re.compile(r"\$\{|['\",]")
+"""What Hydra reads as an interpolation, as a quoted text, or as several values."""
+RESUME_MODE, RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
+HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
+
+
+@dataclass(frozen=True, slots=True)
+class VerlCommand:
+    interpreter: str | None
+    """The path of a Python, if one was typed; None: the image's."""
+    program: tuple[str, ...]
+    overrides: tuple[str, ...]
+    variables: dict[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    """Words of a launcher and of a shell, which have no effect here."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command without what is dropped; `parse` reads it again."""
+        variables = (f"{name}={value}" for name, value in self.variables.items())
+        return (*variables, self.interpreter or "python3", *self.program, *self.overrides)
+
+    def value(self, key: str) -> str | None:
+        """Return the value of an override; None if none is given or if it is null."""
+        found = None
+        for word in self.overrides:
+            if (match := OVERRIDE.fullmatch(word)) and match["key"] == key:
+                found = match["value"]
+        return None if found in (None, "null", "None", "") else found
+
+    def number(self, key: str) -> int | None:
+        value = self.value(key)
+        return int(value) if value and re.fullmatch(r"-?[0-9]{1,9}", value) else None
+
+    def having(self, **values: object) -> VerlCommand:
+        """Return the command with these overrides instead of its own; `__` stands for a dot."""
+        given = {name.replace("__", "."): value for name, value in values.items()}
+        kept = [word for word in self.overrides if _key(word) not in given]
+        added = [f"{key}={value}" for key, value in given.items()]
+        return replace(self, overrides=(*kept, *added))
+
+
+def parse(words: Sequence[str]) -> VerlCommand:
+    """Return the command; words without a program are overrides of verl's PPO trainer."""
+    rest = list(words)
+    dropped: list[str] = []
+    if rest[:3] == ["ray", "job", "submit"] and "--" in rest:
+        end = rest.index("--")
+        dropped += rest[:end]
+        rest = rest[end + 1 :]
+    if operators := [n for n, word in enumerate(rest) if OPERATOR.fullmatch(word)]:
+        dropped += rest[operators[0] :]
+        rest = rest[: operators[0]]
+    place = next((n for n, word in enumerate(rest) if PYTHON.fullmatch(word)), None)
+    if place is None:
+        return VerlCommand(None, ("-m", MODULE), tuple(rest), dropped=tuple(dropped))
+    variables = dict(word.split("=", 1) for word in rest[:place] if "=" in word)
+    interpreter = rest[place] if "/" in rest[place] else None
+    rest = rest[place + 1 :]
+    # -u and other options of Python come before the module or the script
+    first = next((n for n, word in enumerate(rest) if word == "-m" or word[:1] != "-"), len(rest))
+    end = first + (2 if rest[first : first + 1] == ["-m"] else 1)
+    program, overrides = tuple(rest[:end]), tuple(rest[end:])
+    return VerlCommand(interpreter, program, overrides, variables, tuple(dropped))
+
+
+def faults(command: VerlCommand) -> list[str]:
+    """Return a sentence for each override that cannot work under supervision."""
+    found = []
+    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
+    if mode not in ("auto", "disable", "resume_path"):
+        found.append(f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path")
+    elif path and mode != "resume_path":
+        found.append(
+            f"{RESUME_PATH}={path} and {RESUME_MODE}={mode} contradict each other: give "
+            f"{RESUME_MODE}=resume_path with it, or leave the path out"
+        )
+    elif mode == "resume_path" and not (path and "global_step_" in path):
+        found.append(f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N")
+    if (given := command.value(DIRECTORY)) and (wrong := NOT_A_PATH.search(given)):
+        found.append(
+            f"{DIRECTORY}={given} has {wrong[0]}, which Hydra resolves, and the recipe verl "
+            "looks for checkpoints there: give the path itself, or leave it out"
+        )
+    if value := command.value(HDFS):
+        found.append(f"{HDFS}={value}: verl cannot resume from there, so leave it out")
+    if value := command.value(RAY_CPUS):
+        found.append(f"{RAY_CPUS}={value}: Ray refuses it on a cluster that runs, so leave it out")
+    found += [
+        f"{key}={value} is not a number of 1 or more"
+        for key in (NNODES, GPUS)
+        if (value := command.value(key)) and not (command.number(key) or 0) > 0
+    ]
+    return found
+
+
+def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:
+    """Return the command with the numbers of nodes and GPUs. `gpus`: of each node that has any."""
+    nodes, each = command.number(NNODES), command.number(GPUS)
+    if not gpus or (nodes and each) or _on_cpus(command):
+        return command
+    if each:
+        nodes = sum(count >= each for count in gpus)
+    else:
+        nodes = min(nodes or len(gpus), len(gpus))
+        each = sorted(gpus, reverse=True)[nodes - 1]
+    return command.having(trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
+
+
+def lacking(command: VerlCommand, gpus: Sequence[int]) -> str:
+    """Return what the nodes lack for the command; "" if they can hold it."""
+    nodes, each = command.number(NNODES) or 1, command.number(GPUS) or 8
+    if sum(count >= each for count in gpus) >= nodes or _on_cpus(command):
+        return ""
+    offered = ", ".join(map(str, gpus)) or "0"
+    return f"verl wants {each} GPUs on each of {nodes} nodes; the nodes offer {offered}"
+
+
+def directory(command: VerlCommand, run_dir: PurePath) -> PurePath:
+    """Return where checkpoints lie: a relative directory is below the run directory."""
+    return run_dir / (command.value(DIRECTORY) or "verl")
+
+
+def _on_cpus(command: VerlCommand) -> bool:
+    return command.value("trainer.device") == "cpu"
+
+
+def _key(word: str) -> str:
+    match = OVERRIDE.fullmatch(word)
+    return match["key"] if match else ""

@@ -1,0 +1,61 @@
+"""Finds verl's complete checkpoints: DIRECTORY/global_step_N.
+
+verl writes actor, critic, `data.pt`, and at last the step in `latest_checkpointed_iteration.txt`
+beside the checkpoints. So no step above that one is complete.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+from entrypoint.job.found_checkpoints import FoundCheckpoint, named
+
+NAME = re.compile(r"global_step_(?P<step>[0-9]{1,15})")
+SHARD = re.compile(r"(?P<kind>\w+?)_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
+"""A file of a rank, of the FSDP engine."""
+
+
+def newest(directory: Path) -> FoundCheckpoint | None:
+    """Return the complete checkpoint with the highest step; None if none is found."""
+    try:
+        last = int((directory / "latest_checkpointed_iteration.txt").read_text())
+    except (OSError, ValueError):
+        return None
+    found = (one for one in named(directory, NAME) if one.step <= last)
+    return next((one for one in found if _is_complete(one.path)), None)
+
+
+def world_size(checkpoint: Path) -> int | None:
+    """Return how many ranks of FSDP wrote the actor; None if another engine did."""
+    worlds = {match["world"] for match in _shards(checkpoint / "actor")}
+    return int(worlds.pop()) if len(worlds) == 1 else None
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        roles = [role for role in (path / "actor", path / "critic") if role.is_dir()]
+        return (
+            path / "actor" in roles
+            and zipfile.is_zipfile(path / "data.pt")
+            and all(_has_all_shards(role) for role in roles)
+        )
+    except OSError:
+        return False
+
+
+def _has_all_shards(role: Path) -> bool:
+    """Return whether each kind of file is there from each rank, and none is cut off."""
+    ranks: dict[tuple[str, int], set[int]] = {}
+    for match in _shards(role):
+        if not zipfile.is_zipfile(role / match.string):
+            return False
+        ranks.setdefault((match["kind"], int(match["world"])), set()).add(int(match["rank"]))
+    if not ranks:  # Megatron's, in a directory of its own
+        return any(role.rglob("*"))
+    return all(found == set(range(world)) for (_, world), found in ranks.items())
+
+
+def _shards(role: Path) -> list[re.Match[str]]:
+    return [match for file in role.glob("*.pt") if (match := SHARD.fullmatch(file.name))]

@@ -1,0 +1,90 @@
+"""TRL's reward functions as they are: `(completions, **columns)`, a number for each completion."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from env.protocol import read_answer
+from env.rewards.python_file import RewardFileError, load_module, plain
+from env.types import RewardFunction, RewardRequest, Score
+
+Function = Callable[..., Any]
+NO_COLUMNS = frozenset(("prompt", "completion", "completion_ids"))
+"""Columns that TRL does not pass on: it has arguments of its own for them."""
+
+
+def load_trl_function(path: Path, name: str) -> RewardFunction:
+    """Return the function `name` of the file as a reward function. Raises RewardFileError."""
+    function = getattr(load_module(path), name, None)
+    if not callable(function):
+        raise RewardFileError(f"{path}: defines no function {name}(completions, **columns)")
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        asked = Asked.of(requests)
+        answer = function(**asked.arguments())
+        return asked.scores(asyncio.run(_of(answer)) if inspect.isawaitable(answer) else answer)
+
+    return reward
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a function is asked about a batch, and what it logs meanwhile."""
+
+    prompts: list[Any]
+    completions: list[Any]
+    completion_ids: list[list[int]]
+    columns: list[Mapping[str, Any]]
+    """The row of each completion."""
+    logged: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, requests: Sequence[RewardRequest]) -> Asked:
+        """Return texts for prompts that are texts, and messages for chats."""
+        return cls(
+            [r.prompt if r.messages is None else list(r.messages) for r in requests],
+            [_completion(r) for r in requests],
+            [[int(token) for token in r.completion_ids] for r in requests],
+            [r.columns for r in requests],
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the function's keyword arguments: TRL's own, and every column of the rows."""
+        names = {name for row in self.columns for name in row} - NO_COLUMNS
+        return {
+            **{name: [row.get(name) for row in self.columns] for name in sorted(names)},
+            "prompts": self.prompts,
+            "completions": self.completions,
+            "completion_ids": self.completion_ids,
+            "log_extra": self._log_extra,
+            "log_metric": self._log_metric,
+        }
+
+    def scores(self, answer: Any) -> list[Score]:
+        """Return a score for each reward. None means that the function does not judge it.
+
+        Raises AnswerError for another number of rewards.
+        """
+        fields = {"rewards": plain(answer), "extra_logs": plain(self.logged)}
+        return read_answer(fields, len(self.prompts))
+
+    def _log_extra(self, column: str, values: Sequence[Any]) -> None:
+        self.logged[column] = list(values)
+
+    def _log_metric(self, name: str, value: float) -> None:
+        self.logged[name] = [value] * len(self.prompts)
+
+
+def _completion(request: RewardRequest) -> Any:
+    if request.messages is None:
+        return request.response
+    return [{"role": "assistant", "content": request.response}]
+
+
+async def _of(answer: Any) -> Any:
+    return await answer

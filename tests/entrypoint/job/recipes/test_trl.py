@@ -1,0 +1,151 @@
+"""The recipe `trl`: TRL's commands as they are typed, and what the ranks run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from contract.resources import NodeResources
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.job_queue import recipe_of
+from entrypoint.job.recipes import trl
+from entrypoint.job.recipes.trl import RECIPE
+from tests.support.hf_checkpoints import checkpoint, torch_file
+
+SFT = ("trl", "sft", "--model_name_or_path", "m", "--dataset_name", "d")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(*job: str, **environ: str) -> Settings:
+    given = {"ROLLCALL_RECIPE": "trl", "ROLLCALL_RUN_DIR": str(Path.cwd()), **environ}
+    return read_settings(given, job)
+
+
+def words(given: Settings, resume_from: int | None = None) -> list[str]:
+    """What the driver launches on all nodes."""
+    argv = RECIPE.command(given, resume_from).argv
+    assert argv[3:5] == ("trainer.launch", "--steps")
+    return list(argv[argv.index("--") + 1 :])
+
+
+def test_a_command_of_trl_runs_on_all_nodes_and_exports_to_the_run_directory() -> None:
+    output = ["--output_dir", str(Path.cwd() / "hf")]
+    module = ["-m", "trl.scripts.sft", *SFT[2:]]
+    assert words(settings(*SFT)) == [*module, *output]
+    assert words(settings(*SFT[1:])) == [*module, *output]
+    assert words(settings(*SFT, "--output_dir=out")) == [*module, "--output_dir=out"]
+    assert recipe_of(SFT) == "trl"
+
+
+def test_flags_of_accelerate_among_those_of_trl_go_to_its_launcher() -> None:
+    job = [*SFT[:2], "--accelerate_config", "zero3", "--num_processes=4", *SFT[2:]]
+    launcher = words(settings(*job))[: -len(SFT)]
+    assert launcher[:3] == ["accelerate", "launch", "--config_file"]
+    assert Path(launcher[3]).name == "zero3.yaml"
+    assert Path(launcher[3]).is_file(), "TRL's own configuration"
+    assert launcher[4:] == ["--num_processes=4", "-m", "trl.scripts.sft"]
+
+
+def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
+    output = Path.cwd() / "out"
+    given = settings(*SFT, "--output_dir", "out", "--resume_from_checkpoint", "/other/c-9")
+    assert RECIPE.latest(given) is None
+    assert words(given)[-2:] == ["--resume_from_checkpoint", "/other/c-9"], "the user's, at first"
+    for step in (5, 10):
+        checkpoint(output, step)
+    (output / "checkpoint-10" / "model.safetensors").unlink()
+    assert RECIPE.latest(given) == 5
+    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(output / "checkpoint-5")]
+
+
+def test_a_file_of_arguments_counts_as_the_command_line_does() -> None:
+    Path("c.yaml").write_text("output_dir: /out\nsave_strategy: 'no'\n")
+    given = settings("trl", "dpo", "--config", "c.yaml")
+    assert "--output_dir" not in words(given)
+    assert any("begins at step 1" in warning for warning in RECIPE.warnings(given))
+    own = settings("trl", "dpo", "--config", "c.yaml", "--output_dir", "x", "--save_strategy=steps")
+    assert RECIPE.warnings(own) == []
+
+
+def test_the_users_variables_replace_what_the_recipe_knows() -> None:
+    given = settings(
+        *("train.py", "--output_dir", "out"),
+        ROLLCALL_STEP_PATTERN=r"at (?P<step>\d+)",
+        ROLLCALL_CHECKPOINTS="out/c-{step}",
+        ROLLCALL_RESUME_ARGS="--load {checkpoint}",
+    )
+    checkpoint(Path.cwd() / "out", 5)
+    (Path.cwd() / "out/c-3").mkdir()
+    (Path.cwd() / "out/c-3/x").touch()
+    assert RECIPE.latest(given) == 3
+    assert RECIPE.step_pattern(given).pattern == r"at (?P<step>\d+)"
+    assert words(given, 3)[-2:] == ["--load", str(Path.cwd() / "out/c-3")]
+
+
+@pytest.mark.parametrize(
+    ("job", "environ", "fault"),
+    [
+        ((), {}, "ROLLCALL_RECIPE=trl has nothing to train"),
+        (("trl", "ppo"), {}, "trl has no training script ppo: it has distillation, dpo, grpo"),
+        (("trl", "vllm_serve"), {}, "trl has no training script vllm_serve"),
+        (("trian.py",), {}, "trian.py is no file in "),
+        (("bash", "-c", "true"), {}, "bash is no Python script"),
+        ((*SFT, "--resume_from_checkpoint", "True"), {}, "is no checkpoint's path: leave it out"),
+        (
+            (*SFT, "--output_dir", "out"),
+            {"ROLLCALL_RUNTIME_ENV": json.dumps({"working_dir": "https://x.org/c.zip"})},
+            "which Ray deletes: give an absolute path",
+        ),
+        (
+            (*SFT, "--resume_from_checkpoint", "/c"),
+            {"ROLLCALL_RESUME_ARGS": "--resume_from_checkpoint=/d"},
+            "the job has --resume_from_checkpoint, and ROLLCALL_RESUME_ARGS adds "
+            "--resume_from_checkpoint: leave one of the two out",
+        ),
+    ],
+)
+def test_what_cannot_run_is_a_fault_before_anything_starts(
+    job: tuple[str, ...], environ: dict[str, str], fault: str
+) -> None:
+    (found,) = RECIPE.faults(settings(*job, **environ))
+    assert fault in found
+
+
+def test_an_image_without_trl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl, "find_spec", lambda name: None)
+    (fault,) = RECIPE.faults(settings(*SFT))
+    assert "this image has no TRL: use the images `cpu`, `cuda` or `rocm`" in fault
+
+
+def test_zero_cannot_resume_with_another_number_of_ranks() -> None:
+    path = checkpoint(Path.cwd() / "hf", 6)
+    for rank in range(4):
+        torch_file(path / f"global_step6/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    (path / "latest").write_text("global_step6")
+    nodes = [NodeResources(name=f"gn{n}", gpus=2) for n in range(2)]
+    assert RECIPE.placed(settings(*SFT), nodes).lacking == ()
+    (lacking,) = RECIPE.placed(settings(*SFT), nodes[:1]).lacking
+    assert "checkpoint-6 was saved by 4 ranks of DeepSpeed's ZeRO" in lacking
+    assert "cannot load it on 2" in lacking
+
+
+def test_the_line_of_a_step_and_of_a_usage_error() -> None:
+    match = RECIPE.step_pattern(settings(*SFT)).search("rollcall: step 3/40 reward 0.5 kl 0.01")
+    assert match
+    assert match.groupdict() == {"step": "3", "total_steps": "40", "reward": "0.5", "kl": "0.01"}
+    bar = "  0%|          | 2/400 [00:09<31:28,  4.74s/it]"
+    behind = RECIPE.step_pattern(settings(*SFT)).search(f"{bar}rollcall: step 3/400")
+    assert behind
+    assert behind["step"] == "3"
+    line = "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--x']"
+    assert RECIPE.failure_in(line) is FailureClass.USAGE
+    assert RECIPE.failure_in("ValueError: x") is None

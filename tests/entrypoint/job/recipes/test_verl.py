@@ -1,0 +1,208 @@
+"""The recipe `verl`: the guide's command as it is typed, and what the driver gets."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contract.resources import NodeResources
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.recipes.verl import RECIPE
+from tests.support.repository import ROOT
+from tests.support.verl_checkpoints import checkpoint
+
+GUIDE = (ROOT / "tests/data/verl-multinode.txt").read_text().replace("\\\n", " ")
+"""Of verl's page on several nodes, with its `tee` in the middle."""
+CONFIG = ROOT / ".oracles/verl/trainer/config/_generated_ppo_trainer.yaml"
+"""The configuration of the released verl, with all defaults."""
+
+
+def settings(run: Path, *job: str, **environ: str) -> Settings:
+    given = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(run), **environ}
+    return read_settings(given, job)
+
+
+def overrides(given: Settings) -> dict[str, str]:
+    """What the driver gets."""
+    argv = RECIPE.command(given, RECIPE.latest(given)).argv
+    assert argv[1:3] == ("-m", "verl.trainer.main_ppo")
+    return dict(word.split("=", 1) for word in argv[3:])
+
+
+def nodes(*gpus: int) -> list[NodeResources]:
+    return [NodeResources(name=f"gn{n}", gpus=count) for n, count in enumerate(gpus)]
+
+
+def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:
+    given = settings(tmp_path, *shlex.split(GUIDE))
+    typed = GUIDE.partition("main_ppo")[2].partition("2>&1")[0]
+    expected = [*typed.split(), "trainer.logger=[console]", "trainer.resume_mode=disable"]
+    command = RECIPE.command(given, None)
+    assert command.argv == (sys.executable, "-m", "verl.trainer.main_ppo", *expected)
+    assert "tee verl_demo.log trainer.resume_mode=disable: no effect" in RECIPE.warnings(given)[0]
+    placed = RECIPE.placed(given, nodes(8, 8))
+    assert (placed.settings, placed.lacking) == (given, ())
+    (lacking,) = RECIPE.placed(given, nodes(8, 4)).lacking
+    assert lacking == "verl wants 8 GPUs on each of 2 nodes; the nodes offer 8, 4"
+
+
+def test_each_override_is_one_that_the_released_verl_has(tmp_path: Path) -> None:
+    row: Mapping[str, Any] = yaml.safe_load(CONFIG.read_text())
+    checkpoint(tmp_path / "verl", 7)
+    short = RECIPE.placed(settings(tmp_path, "data.train_batch_size=8"), nodes(2)).settings
+    given = settings(tmp_path, *shlex.split(GUIDE))
+    for key in {**overrides(given), **overrides(short)}:
+        section: Any = row
+        for name in key.split("."):
+            assert name in section, key
+            section = section[name]
+
+
+def test_what_is_left_out_comes_from_the_roll_and_the_run_directory(tmp_path: Path) -> None:
+    given = settings(tmp_path, "data.train_batch_size=8", WANDB_API_KEY="k" * 40)
+    assert overrides(RECIPE.placed(given, nodes(8, 0, 4, 8)).settings) == {
+        "data.train_batch_size": "8",
+        "trainer.nnodes": "3",
+        "trainer.n_gpus_per_node": "4",
+        "trainer.default_local_dir": str(tmp_path / "verl"),
+        "trainer.save_freq": "20",
+        "trainer.resume_mode": "disable",
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "layout"),
+    [
+        ("trainer.nnodes=2", (8, 8, 4), ("2", "8")),
+        ("trainer.n_gpus_per_node=8", (8, 8, 4), ("2", "8")),
+        ("trainer.nnodes=1 trainer.n_gpus_per_node=2", (8, 8), ("1", "2")),
+    ],
+)
+def test_the_users_part_of_the_layout_stays(
+    tmp_path: Path, job: str, gpus: tuple[int, ...], layout: tuple[str, str]
+) -> None:
+    found = overrides(RECIPE.placed(settings(tmp_path, *job.split()), nodes(*gpus)).settings)
+    assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == layout
+
+
+def test_the_layout_does_not_lose_the_program_and_its_variables(tmp_path: Path) -> None:
+    job = ("HYDRA_FULL_ERROR=1", "python3", "-u", "-m", "verl.trainer.main_ppo", "a.b=1")
+    placed = RECIPE.placed(settings(tmp_path, *job), nodes(2)).settings
+    command = RECIPE.command(placed, None)
+    assert command.argv[1:5] == ("-u", "-m", "verl.trainer.main_ppo", "a.b=1")
+    assert command.env["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_it_resumes_from_the_newest_complete_checkpoint_whatever_verl_would_take(
+    tmp_path: Path,
+) -> None:
+    given = settings(tmp_path, "trainer.default_local_dir=out", "trainer.resume_mode=disable")
+    assert overrides(given)["trainer.resume_mode"] == "disable"
+    for step in (5, 10):
+        checkpoint(tmp_path / "out", step)
+    (tmp_path / "out/global_step_10/data.pt").unlink()
+    assert RECIPE.latest(given) == 5
+    found = overrides(given)
+    assert found["trainer.resume_mode"] == "resume_path"
+    assert found["trainer.resume_from_path"] == str(tmp_path / "out/global_step_5")
+    assert found["trainer.default_local_dir"] == str(tmp_path / "out")
+    warnings = "\n".join(RECIPE.warnings(given))
+    assert "trainer.default_local_dir=out is relative: checkpoints lie in" in warnings
+    assert "trainer.resume_mode=disable holds until the run has a checkpoint" in warnings
+
+
+@pytest.mark.parametrize("path", ["out/${trainer.project_name}", "'/ckpt/a b'", "/ckpt/a,b"])
+def test_a_directory_that_only_hydra_could_resolve_is_refused(tmp_path: Path, path: str) -> None:
+    faults = "".join(RECIPE.faults(settings(tmp_path, f"trainer.default_local_dir={path}")))
+    assert f"trainer.default_local_dir={path} has " in faults
+    assert "give the path itself, or leave it out" in faults
+
+
+def test_without_a_complete_checkpoint_verl_does_not_look_for_one(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "verl", 5, 2, "critic")
+    assert overrides(settings(tmp_path, "a.b=1"))["trainer.resume_mode"] == "disable"
+
+
+def test_fsdp_cannot_resume_with_another_number_of_ranks(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "verl", 6, 4)
+    given = settings(tmp_path, "data.train_batch_size=8")
+    assert RECIPE.placed(given, nodes(2, 2)).lacking == ()
+    (lacking,) = RECIPE.placed(given, nodes(2)).lacking
+    assert "global_step_6 was saved by 4 ranks of FSDP, which verl cannot load on 2" in lacking
+
+
+def test_a_console_is_added_to_the_users_loggers(tmp_path: Path) -> None:
+    given = settings(tmp_path, "trainer.logger=['wandb']")
+    assert overrides(given)["trainer.logger"] == "[console,'wandb']"
+    assert any("`console` is added" in warning for warning in RECIPE.warnings(given))
+    own = settings(tmp_path, "trainer.logger=['console','wandb']", "trainer.save_freq=-1")
+    assert overrides(own)["trainer.logger"] == "['console','wandb']"
+    assert overrides(own)["trainer.save_freq"] == "-1"
+    assert RECIPE.warnings(own) == (
+        "trainer.save_freq=-1: without checkpoints, each attempt begins at step 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "environ", "fault"),
+    [
+        ("", {}, "ROLLCALL_RECIPE=verl has nothing to train"),
+        ("/none/python -m verl.trainer.main_ppo", {}, "/none/python is not there"),
+        (
+            f"{sys.executable} -m verl.trainer.main_ppo trainer.resume_mode=disable "
+            "trainer.resume_from_path=/a/global_step_3",
+            {},
+            "trainer.resume_from_path=/a/global_step_3 and trainer.resume_mode=disable contradict",
+        ),
+        (
+            f"{sys.executable} -m x trainer.resume_mode=resume_path",
+            {},
+            "trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N",
+        ),
+        (f"{sys.executable} -m x trainer.resume_mode=yes", {}, "give auto, disable or resume_path"),
+        (f"{sys.executable} -m x trainer.default_hdfs_dir=hdfs://a", {}, "cannot resume from"),
+        (f"{sys.executable} -m x ray_kwargs.ray_init.num_cpus=16", {}, "Ray refuses it"),
+        (f"{sys.executable} -m x trainer.nnodes=0", {}, "is not a number of 1 or more"),
+        (f"{sys.executable} -m x", {"ROLLCALL_CHECKPOINTS": "c-{step}"}, "leave it out"),
+    ],
+)
+def test_what_cannot_run_is_a_fault_before_anything_starts(
+    tmp_path: Path, job: str, environ: dict[str, str], fault: str
+) -> None:
+    (found,) = RECIPE.faults(settings(tmp_path, *shlex.split(job), **environ))
+    assert fault in found
+
+
+def test_an_image_without_verl_is_said(tmp_path: Path) -> None:
+    (fault,) = RECIPE.faults(settings(tmp_path, "a.b=1"))
+    assert "this image's Python has no verl" in fault
+    installed = settings(tmp_path, "a.b=1", ROLLCALL_RUNTIME_ENV='{"pip": ["verl"]}')
+    assert RECIPE.faults(installed) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "reward"),
+    [
+        ("step:7 - global_seqlen/min:1 - critic/rewards/mean:0.12 - timing_s/step:3", 7, "0.12"),
+        ("step:8 - critic/rewards/mean:np.float64(-1e-05) - x:1", 8, "-1e-05"),
+        ("step:10 - val-core/openai/gsm8k/reward/mean@1:0.5", 10, None),
+    ],
+)
+def test_the_lines_of_steps(tmp_path: Path, line: str, step: int, reward: str | None) -> None:
+    match = RECIPE.step_pattern(settings(tmp_path, "a.b=1")).search(line)
+    assert match
+    assert (int(match["step"]), match["reward"]) == (step, reward)
+
+
+def test_errors_of_its_configuration_are_usage() -> None:
+    line = "ValueError: Total available GPUs 4 is less than total desired GPUs 16"
+    assert RECIPE.failure_in(line) is FailureClass.USAGE
+    assert RECIPE.failure_in("ValueError: x") is None

@@ -1,0 +1,56 @@
+"""Complete checkpoints of verl, and those that a crash has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from entrypoint.job import verl_checkpoints
+from tests.support.verl_checkpoints import checkpoint
+
+
+def newest(directory: Path) -> int | None:
+    found = verl_checkpoints.newest(directory)
+    return found.step if found else None
+
+
+def test_the_newest_is_the_highest_step_that_verl_has_called_complete(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    for step in (9, 10):
+        checkpoint(tmp_path, step)
+    assert newest(tmp_path) == 10
+    checkpoint(tmp_path, 20)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("10")
+    assert newest(tmp_path) == 10, "step 20 is still written"
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
+    assert newest(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "data.pt").unlink(),
+        lambda path: (path / "data.pt").write_bytes(b"PK"),
+        lambda path: (path / "actor/model_world_size_2_rank_1.pt").unlink(),
+        lambda path: (path / "actor/optim_world_size_2_rank_0.pt").write_bytes(b""),
+        lambda path: (path / "critic/extra_state_world_size_2_rank_0.pt").unlink(),
+        lambda path: (path / "actor").rename(path / "other"),
+    ],
+)
+def test_before_a_damaged_one_the_one_before_counts(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    checkpoint(tmp_path, 2)
+    damage(checkpoint(tmp_path, 4))
+    assert newest(tmp_path) == 2
+
+
+def test_the_ranks_of_fsdp_are_known_and_those_of_megatron_are_not(tmp_path: Path) -> None:
+    assert verl_checkpoints.world_size(checkpoint(tmp_path, 2, 16)) == 16
+    path = checkpoint(tmp_path, 4, 0)
+    (path / "actor" / "dist_ckpt").mkdir(parents=True)
+    (path / "actor" / "dist_ckpt" / "common.pt").touch()
+    assert verl_checkpoints.world_size(path) is None
+    assert newest(tmp_path) == 4

@@ -1,0 +1,55 @@
+"""Scripts for accelerate's and DeepSpeed's launchers, on two nodes of this machine without GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from tests.support.local_agents import LocalAgents, start
+
+pytestmark = pytest.mark.timeout(300)
+
+ACCELERATED = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+numbers = accelerator.gather(torch.tensor([float(accelerator.process_index)]))
+print("gathered", numbers.tolist(), "in", accelerator.mixed_precision, flush=True)
+"""
+WITH_DEEPSPEED = """
+import argparse
+import deepspeed
+import torch
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int)
+options = parser.parse_args()
+deepspeed.init_distributed(dist_backend="gloo")
+number = torch.tensor([1.0])
+deepspeed.comm.all_reduce(number)
+print("sum", number.item(), "local rank", options.local_rank, flush=True)
+"""
+
+
+def said(root: Path, script: str, *words: str) -> list[str]:
+    """What the logs of the nodes end with."""
+    (root / "train.py").write_text(script)
+    assert start(LocalAgents(2), [*words, "train.py"], root).follow() is ExitCode.FINISHED
+    return [path.read_text().splitlines()[-1] for path in sorted((root / "logs").iterdir())]
+
+
+@pytest.mark.parametrize("mode", ["--cpu", pytest.param("", marks=pytest.mark.faults)])
+def test_accelerates_ranks_gather(tmp_path: Path, mode: str) -> None:
+    """With --cpu it starts no ranks; else its launcher does, as on GPUs."""
+    words = ["ACCELERATE_USE_CPU=true", "accelerate", "launch", *mode.split()]
+    lines = said(tmp_path, ACCELERATED, *words, "--mixed_precision", "bf16")
+    ranks = ["", ""] if mode else ["[default0]:", "[default0]:"]
+    assert lines == [f"{rank}gathered [0.0, 1.0] in bf16" for rank in ranks]
+
+
+@pytest.mark.faults
+def test_deepspeeds_ranks_reduce(tmp_path: Path) -> None:
+    """Slow: each rank needs some 10 s of a core to import DeepSpeed."""
+    lines = said(tmp_path, WITH_DEEPSPEED, "deepspeed", "--num_gpus", "1")
+    assert lines == ["sum 2.0 local rank 0"] * 2
