@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contract import lease, stored_json
+from contract.append import append_line
 from contract.os_errors import with_path
 from contract.redaction import redact, redact_all, secret_texts
 
@@ -213,9 +214,8 @@ def append_event(
 ) -> dict[str, Any]:
     """Append one event to the run's journal, durably, and return it.
 
-    The event is one line, written by one `write` on an O_APPEND descriptor. So head and driver,
-    which run on one machine, may both write without a lock. Secrets are masked, because an error
-    may quote them.
+    The event is one line. Head and driver, which run on one machine, may both write without a
+    lock. Secrets are masked, because an error may quote them.
 
     Raises SupersededError if a later head owns the run, and OSError.
     """
@@ -231,18 +231,5 @@ def append_event(
         "details": redact_all(details or {}, hidden),
     }
     lease.check(claim)
-    descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        with with_path(journal):
-            # A crash may have left a line without an end: this event must not be appended to it.
-            start = b"\n" if _is_torn(descriptor) else b""
-            os.write(descriptor, start + line_of(event) + b"\n")
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    append_line(journal, line_of(event), durable=True)
     return event
-
-
-def _is_torn(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

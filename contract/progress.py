@@ -50,9 +50,12 @@ class Progress:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def write(self, path: Path) -> None:
-        """Raises SupersededError if a later head owns the run, and OSError."""
-        lease.check(lease.mine())
+    def write(self, path: Path, claim: lease.Claim | None = None) -> None:
+        """`claim`: the writer's; None: that of this process.
+
+        Raises SupersededError if a later head owns the run, and OSError.
+        """
+        lease.check(claim or lease.mine())
         write_atomically(path, json.dumps(self.as_dict()) + "\n")
 
     @classmethod

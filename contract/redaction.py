@@ -57,7 +57,14 @@ def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return `text` with `secrets`, URL passwords and values of key and token options masked."""
-    text = _without_options(text)
+    return redact_known(_without_options(text), secrets)
+
+
+def redact_known(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` with `secrets` and URL passwords masked, and else unchanged.
+
+    For texts that are no command lines, such as programs, where `key=` is no secret's name.
+    """
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:
             text = text.replace(known, MASK)

@@ -20,8 +20,8 @@ class RunFiles:
 
     def has(self, file: object) -> bool:
         """Return whether the run itself writes this file or directory, or a parent of it."""
-        paths = (self.journal, self.metrics, self.progress, self.phase, self.leases, self.peers)
-        own = (*paths, self.kept, self.layouts, self.unfit, self.checkpoints)
+        paths = (self.journal, self.metrics, self.samples, self.progress, self.phase, self.leases)
+        own = (*paths, self.peers, self.kept, self.layouts, self.unfit, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -35,6 +35,10 @@ class RunFiles:
     @property
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.root / "samples.jsonl"
 
     @property
     def progress(self) -> Path:

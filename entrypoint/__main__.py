@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contract.exit_codes import ExitCode
 from contract.os_errors import to_a_reader
 from entrypoint.commands import cli
+from entrypoint.config.parsers import BUILTIN
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.processes import programs
@@ -25,17 +26,30 @@ def main() -> int:
 
 
 def _run() -> int:
-    environ: Mapping[str, str] = os.environ
+    words = sys.argv[1:]
     try:
-        call = cli.parse(sys.argv[1:], recipe_takes_command=_recipe_takes_command(environ))
-    except cli.UsageError as error:
-        print(error, file=sys.stderr)
-        return ExitCode.USAGE
+        return _do(cli.parse(words, recipe_takes_command=recipe_takes_command(os.environ)))
+    except (cli.UsageError, SettingsError) as error:
+        from entrypoint.commands import arguments
+
+        return arguments.fail(str(error), ExitCode.USAGE, as_json=cli.wants_json(words))
+
+
+def _do(call: cli.Invocation) -> int:
+    """Do what the words ask for; return the exit code. Raises SettingsError."""
+    environ: Mapping[str, str] = os.environ
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
     match call.command:
-        case "help":
-            print(cli.help_text())
+        case "help" | "version":
+            from entrypoint.commands import arguments
+
+            print(arguments.version() if call == cli.VERSION else _help(call.arguments))
+            return ExitCode.FINISHED
+        case "completion":
+            from entrypoint.commands import completion
+
+            print(completion.script(), end="")
             return ExitCode.FINISHED
         case "exec":
             os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
@@ -44,7 +58,9 @@ def _run() -> int:
         case "serve-retriever":
             os.execv(sys.executable, programs.program("env.retrieval.server", *call.arguments))
         case "serve-reward":
-            os.execv(sys.executable, programs.program("trainer.serve_reward", *call.arguments))
+            os.execv(
+                sys.executable, programs.program("trainer.models.serve_reward", *call.arguments)
+            )
         case "demo":
             from entrypoint.commands import demo
 
@@ -58,18 +74,20 @@ def _run() -> int:
 
             settings_or_error = _settings_or_error({**environ, **call.variables}, call.arguments)
             return plan.main(settings_or_error, call.as_json, call.planned)
-    try:
-        if call.command in cli.REMOTE:
-            return _ask(call, environ)
-        settings = read_settings(environ, call.arguments)
-        if call.command == "doctor":
-            from entrypoint.commands import doctor
+    if call.command in cli.REMOTE:
+        return _ask(call, environ)
+    settings = read_settings(environ, call.arguments)
+    if call.command == "doctor":
+        from entrypoint.commands import doctor
 
-            return doctor.main(settings, call.as_json)
-        return _up(settings)
-    except SettingsError as error:
-        print(error, file=sys.stderr)
-        return ExitCode.USAGE
+        return doctor.main(settings, call.as_json)
+    return _up(settings)
+
+
+def _help(command: Sequence[str]) -> str:
+    from entrypoint.commands import arguments
+
+    return arguments.parser(command[0]).format_help() if command else cli.help_text()
 
 
 def _up(settings: Settings) -> int:
@@ -79,7 +97,7 @@ def _up(settings: Settings) -> int:
     from entrypoint.job.recipes import base as recipes
     from entrypoint.node import head, unfit, worker
     from entrypoint.preflight.run import run_checks
-    from entrypoint.preflight.show import failed_names, show_report
+    from entrypoint.preflight.show import failed_names, say_report
     from entrypoint.processes.inbox import Inbox
     from entrypoint.run import unfit_head
 
@@ -98,7 +116,7 @@ def _up(settings: Settings) -> int:
     if is_head:
         unfit_head.forget(settings)
     report = run_checks(role, settings)
-    show_report(report, console.log.info)
+    say_report(report, console.log.info)
     if report.exit_code != ExitCode.FINISHED:
         failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
         console.log.error(failed, failed_names(report))
@@ -117,7 +135,7 @@ def _up(settings: Settings) -> int:
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
-    from entrypoint.commands import arguments, jobs, logs, remote
+    from entrypoint.commands import arguments, events, jobs, logs, page, remote
     from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError
     from entrypoint.run import errors
 
@@ -128,19 +146,20 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         "submit": jobs.submit,
         "list": jobs.list_jobs,
         "status": remote.status,
+        "wait": remote.wait,
+        "open": page.open_page,
         "logs": logs.logs,
+        "events": events.events,
         "stop": remote.stop,
     }
     try:
         return answers[call.command](read_settings(environ), options)
     except NoAnswerError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+        return arguments.fail(str(error), error.exit_code, as_json=options.json)
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(errors.describe(error), file=sys.stderr)
-        return ExitCode.RUN_DIR
+        return arguments.fail(errors.describe(error), ExitCode.RUN_DIR, as_json=options.json)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -152,8 +171,8 @@ def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settin
         return error
 
 
-def _recipe_takes_command(environ: Mapping[str, str]) -> bool:
-    return environ.get("ROLLCALL_RECIPE", "").strip().lower() == "command"
+def recipe_takes_command(environ: Mapping[str, str]) -> bool:
+    return environ.get("ROLLCALL_RECIPE", "").strip().lower() not in ("", BUILTIN)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from typing import TextIO
@@ -18,8 +20,9 @@ from entrypoint.config.settings import Settings
 log = logging.getLogger("rollcall")
 
 FORMAT = "%(asctime)s %(node)s %(levelmark)s%(message)s"
+DATE_FORMAT = "%Y-%m-%d %H:%M:%S%z"
+"""With the zone, so that lines of several nodes and the times of `--since` compare."""
 PLAIN_PROGRESS_SECONDS = 10.0
-
 
 REPEATED_SECONDS = 60.0
 REPEATING = ("asyncio", "uvicorn.error", "entrypoint.cluster.connections")
@@ -63,7 +66,7 @@ class _Line(logging.Formatter):
     """Adds the node's name, marks warnings, masks secrets."""
 
     def __init__(self, node: str, secrets: frozenset[str]) -> None:
-        super().__init__(FORMAT, datefmt="%H:%M:%S")
+        super().__init__(FORMAT, datefmt=DATE_FORMAT)
         self._node = node
         self._secrets = secrets
 
@@ -73,7 +76,28 @@ class _Line(logging.Formatter):
         return redact(super().format(record), self._secrets)
 
 
+class _Drawn:
+    """The line of progress that the terminal shows below the log."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.lock = threading.RLock()
+
+
+DRAWN = _Drawn()
+CLEAR_LINE = "\r\x1b[2K"
+
+
 class _Console(logging.StreamHandler[TextIO]):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a log line above the line of progress."""
+        with DRAWN.lock:
+            if DRAWN.text:
+                _draw(CLEAR_LINE)
+            super().emit(record)
+            if DRAWN.text:
+                _draw(DRAWN.text)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if isinstance(error := sys.exception(), OSError):
             do_without(error)
@@ -134,14 +158,19 @@ class ProgressLine:
             return
         self._step = progress.step
         if self._terminal:
-            _draw(f"\r\x1b[2K{sentence(progress)}")
+            columns = shutil.get_terminal_size().columns
+            with DRAWN.lock:
+                DRAWN.text = _cut(sentence(progress), columns - 1)
+                _draw(f"{CLEAR_LINE}{DRAWN.text}")
         elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
             self._shown_at = time.monotonic()
             log.info("%s", sentence(progress))
 
     def end(self) -> None:
-        if self._terminal and self._step >= 0:
-            _draw("\n")
+        with DRAWN.lock:
+            if DRAWN.text:
+                _draw("\n")
+            DRAWN.text = ""
 
 
 def _draw(text: str) -> None:
@@ -150,6 +179,11 @@ def _draw(text: str) -> None:
         sys.stdout.flush()
     except OSError as error:
         do_without(error)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text that takes one row: of a second row, a terminal would clear only the last."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def is_last(progress: Progress) -> bool:

@@ -1,32 +1,72 @@
-"""Token authentication of the control port."""
+"""Authentication of the control port: by bearer, by the address of a link, or by cookie."""
 
 from __future__ import annotations
 
-import hmac
-
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from entrypoint.cluster import browser
+from entrypoint.cluster.access import READS_ONLY, Access, Keys, needed
+
 PROVE = "rollcall.prove"
-"""Name of the scope's extension to call once a request has shown the token."""
+"""Name of the scope's extension to call once a request has shown a key."""
+ACCESS = "rollcall.access"
+"""Name of the scope's extension that has what the request's key opens."""
+ELSEWHERE = "a page of another origin asks for this in the name of its reader"
+IN_ADDRESS = ("token", "read")
+"""Names of a key in an address. Logs mask what follows `token=`, so links for logs have `read=`."""
 
 
-class BearerToken:
-    """Requires the token for every path but /healthz: as a bearer, or `?token=` from a browser."""
+class Authentication:
+    """Requires a key of the run for every path but /healthz."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._token = token.encode()
+        self._keys = Keys(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/healthz":
-            request = Request(scope)
-            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-            given = bearer if scheme.lower() == "bearer" else request.query_params.get("token", "")
-            if not hmac.compare_digest(given.encode(), self._token):
-                answer = JSONResponse({"error": "wrong or missing token"}, status_code=401)
+            request = Request(scope, receive)
+            if (answer := await self._answer(request)) is not None:
                 await answer(scope, receive, send)
                 return
-            scope["extensions"][PROVE]()
         await self._app(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response | None:
+        """Return the answer to a request that does not reach its path; None if it does."""
+        path = request.scope["path"]  # the URL's path would depend on the Host header
+        is_page = path == "/"
+        if is_page and request.method == "POST":
+            return self._signed_in(request, await browser.key_in_form(request))
+        given, is_cookie = self._given(request)
+        access = self._keys.access(given)
+        if access is Access.NONE:
+            if is_page and "text/html" in request.headers.get("accept", ""):
+                return browser.form(wrong=bool(given) and not is_cookie)
+            return JSONResponse({"error": "wrong or missing token"}, status_code=401)
+        request.scope["extensions"][PROVE]()
+        request.scope["extensions"][ACCESS] = access
+        if access < needed(request.method, path):
+            return JSONResponse({"error": READS_ONLY}, status_code=403)
+        if is_cookie and request.method not in ("GET", "HEAD") and not browser.is_own(request):
+            return JSONResponse({"error": ELSEWHERE}, status_code=403)
+        if is_page and any(name in request.query_params for name in IN_ADDRESS):
+            return self._signed_in(request, given)
+        return None
+
+    def _signed_in(self, request: Request, key: str) -> Response:
+        access = self._keys.access(key)
+        if access is Access.NONE:
+            return browser.form(wrong=True)
+        return browser.onward(request, self._keys.cookie, self._keys.for_browser(access))
+
+    def _given(self, request: Request) -> tuple[str, bool]:
+        """Return the key that a request brings, "" if none, and whether a cookie holds it."""
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return bearer, False
+        for name in IN_ADDRESS:
+            if key := request.query_params.get(name):
+                return key, False
+        return request.cookies.get(self._keys.cookie, ""), True

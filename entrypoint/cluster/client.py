@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from entrypoint.cluster.access import READS_ONLY
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
@@ -110,6 +111,8 @@ class ControlClient:
             raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
+        if answer.status_code == 403 and READS_ONLY in _why(answer):
+            raise WrongTokenError(f"the head at {self._base} declines{_why(answer)}")
         if answer.status_code >= 500:
             raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
         if not _is_object(answer):

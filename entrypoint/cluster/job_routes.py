@@ -121,7 +121,8 @@ class JobRoutes:
             offset = int(request.query_params.get("offset", "0"))
         except ValueError:
             return _refused(400, "offset is no whole number")
-        if name not in await self.reads.ask(partial(log_files.names, directory)):
+        known = await self.reads.ask(partial(log_files.names, directory))
+        if name not in (log_files.JOURNAL, *known):
             return _refused(404, f"there is no log {name}")
         piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
         return JSONResponse(piece._asdict())

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from entrypoint.cluster import differences, roll
@@ -207,6 +207,7 @@ class NodeRegistry:
             now = time.monotonic()
             return {
                 "head": self.me.node,
+                "head_node": RegisteredNode(replace(self.me, joined=True), asking=1).as_dict(now),
                 "expected_workers": self.expected,
                 "present": len(state.present),
                 "missing": list(state.missing),

@@ -12,28 +12,29 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
-from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from contract import lease
+from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import connections, prometheus
-from entrypoint.cluster.auth import BearerToken
-from entrypoint.cluster.event_stream import follow
+from entrypoint.cluster import browser, connections, prometheus, run_facts
+from entrypoint.cluster.access import Access
+from entrypoint.cluster.auth import ACCESS, Authentication
 from entrypoint.cluster.job_routes import JobRoutes, explain
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import RollState
+from entrypoint.cluster.request_io import hangs_up_before
+from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
 from entrypoint.run.reads import StorageReads
@@ -60,12 +61,12 @@ class ControlServer:
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
         self._workers = WorkerRoutes(registry, observer, run, self._reads, self.jobs)
-        self._html = (files("entrypoint.cluster") / "page.html").read_text()
         self.phase = "starting"
         self.sentence = ""
         self.idle = ""
         """A sentence on GPUs that have no work; "" if all have."""
         self._closing = asyncio.Event()
+        self._views = ViewRoutes(self.jobs, self._reads, self._closing)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
         self._server = connections.Server(self._app(token))
@@ -160,6 +161,8 @@ class ControlServer:
             "idle": self.idle,
             "progress": progress and progress.as_dict(),
             "outcome": self._workers.outcome,
+            "run": run_facts.read(self.jobs.shown_files),
+            "at": timestamp(),
         }
 
     def _in_loop(self, call: Callable[[], None]) -> None:
@@ -188,15 +191,17 @@ class ControlServer:
         return Starlette(
             routes=[
                 Route("/healthz", self._health),
-                Route("/", self._page),
                 Route("/metrics", self._metrics),
                 Route("/v1/state", self._state),
-                Route("/v1/events", self._events),
                 Route("/v1/stop", self._stop, methods=["POST"]),
+                *self._views.routes(),
                 *self._workers.routes(),
                 *self.jobs.routes(),
             ],
-            middleware=[Middleware(BearerToken, token=token)],
+            middleware=[
+                Middleware(browser.StrictHeaders),
+                Middleware(Authentication, token=token),
+            ],
             exception_handlers={
                 OSError: self._not_now,
                 lease.SupersededError: self._not_now,
@@ -215,19 +220,27 @@ class ControlServer:
         """Answer anyone: the answer says only that the head runs."""
         return JSONResponse({"status": "ok"})
 
-    async def _page(self, request: Request) -> Response:
-        return HTMLResponse(self._html)
-
     async def _state(self, request: Request) -> Response:
-        return JSONResponse(await self._reads.ask(self.state))
+        """Answer with the state; `?until=outcome` has it wait for the outcome, for a while.
+
+        With `?brief=1` without the nodes about which there is nothing to say.
+        """
+        if request.query_params.get("until") == "outcome" and self._workers.outcome is None:
+            await hangs_up_before(self._workers.announced, request, QUESTION_SECONDS)
+        state = await self._reads.ask(self.state)
+        if request.query_params.get("brief"):
+            state["nodes"] = [node for node in state["nodes"] if not is_well(node)]
+        may_stop = request.scope["extensions"][ACCESS] >= Access.STOP
+        return JSONResponse({**state, "may_stop": may_stop})
 
     async def _stop(self, request: Request) -> Response:
         self._observer.stop_requested("asked over HTTP")
         return JSONResponse({"stopping": True}, status_code=202)
 
-    async def _events(self, request: Request) -> Response:
-        journal = self.jobs.files_of(request).journal
-        return EventSourceResponse(follow(journal, self._reads, self._closing))
-
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(prometheus.text(await self._reads.ask(self.state)))
+
+
+def is_well(node: dict[str, Any]) -> bool:
+    """Pure: whether there is nothing to say about a node of the roll."""
+    return bool(node["present"] and node["joined"] and not node["warnings"])

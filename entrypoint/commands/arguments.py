@@ -1,44 +1,107 @@
-"""The arguments of the commands that ask a head; a wrong one exits with 64."""
+"""The arguments of the commands; a wrong one exits with 64 and names the nearest right one."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
 
 from contract.exit_codes import ExitCode
+from entrypoint.commands import cli
+from entrypoint.config import parsers
+from entrypoint.config.variables import ParseError
 
 JOB = "the id of a submitted job, as `list` shows it"
+NAMES = "a node, a log such as attempt-1, or a job's id"
+EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
+every command, variable and exit code."""
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.exit(message=f"{version()}\n")
+
+
+def version() -> str:
+    from importlib import metadata  # 20 ms, which no other command needs
+
+    return f"rollcall {metadata.version('rollcall')}"
 
 
 class Parser(argparse.ArgumentParser):
-    """Exits with 64 on a usage error, as all commands do."""
+    """Exits with 64 on a usage error, as all commands do; says so in JSON if JSON is asked for."""
+
+    def __init__(self, command: str, summary: str | None, **options: Any) -> None:
+        super().__init__(
+            prog=f"rollcall {command}",
+            description=summary,
+            epilog=EPILOG,
+            allow_abbrev=False,
+            **options,
+        )
+        self._as_json = False
+        self.add_argument("--version", action=_Version, nargs=0, help="print the version")
+
+    def parse(self, words: Sequence[str], hint: str = "") -> argparse.Namespace:
+        """Return the arguments. Exits if they are wrong; `hint` follows an unknown argument."""
+        self._as_json = cli.wants_json(["", *words])
+        options, others = self.parse_known_args(list(words))
+        if others:
+            self.error(f"unknown argument {' '.join(others)}{self._near(others[0]) or hint}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+        self.exit(fail(f"{self.prog}: {message}", ExitCode.USAGE, as_json=self._as_json))
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def _near(self, word: str) -> str:
+        """Return the question whether a flag was meant that resembles `word`."""
+        flags = self.flags if word.startswith("-") else []
+        near = difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.75)
+        return f": did you mean {near[0]}?" if near else ""
+
+
+def fail(sentence: str, code: int, *, as_json: bool) -> int:
+    """Say on standard error why a command fails, and in JSON on standard output; return `code`."""
+    print(sentence, file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": sentence, "exit_code": int(code)}))
+    return code
+
+
+def parser(command: str) -> Parser:
+    """Return the parser of one of `COMMANDS`."""
+    made = Parser(command, cli.COMMANDS[command])
+    if command not in ("up", "completion"):
+        made.add_argument("--json", action="store_true", help="print JSON, also of a failure")
+    if command in cli.REMOTE:
+        made.add_argument(
+            "--address",
+            metavar="URL",
+            help="the head's control port, such as http://HOST:8267 (default: ROLLCALL_URL)",
+        )
+    COMMANDS[command](made)
+    return made
 
 
 def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments of one of `COMMANDS`. Exits with 64 if they are wrong."""
-    parser = Parser(prog=f"rollcall {command}", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        help="the head's control port, such as http://HOST:8267 (default: ROLLCALL_URL)",
-    )
-    COMMANDS[command](parser)
-    given, job = _at_dashes(words) if command == "submit" else (list(words), [])
-    options, others = parser.parse_known_args(given)
-    if others:
-        hint = "; the job's words come after --" if command == "submit" else ""
-        parser.error(f"unknown argument {' '.join(others)}{hint}")
-    if command == "submit":
-        options.words = [*options.words, *job]
-        if not options.words:
-            parser.error("no job is given: rollcall submit -- python train.py")
+    """Return the arguments of a command that asks a head. Exits with 64 if they are wrong."""
+    own = parser(command)
+    if command != "submit":
+        return own.parse(words)
+    given, job = _at_dashes(words)
+    options = own.parse(given, hint="; the job's words come after --")
+    options.words = [*options.words, *job]
+    if not options.words:
+        own.error("no job is given: rollcall submit -- python train.py")
     return options
 
 
@@ -48,24 +111,101 @@ def _at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words[:place]), list(words[place + 1 :])
 
 
+def lines(text: str) -> int:
+    """Return a number of lines, from 0. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines, such as 100")
+    return int(text)
+
+
+def moment(text: str) -> datetime:
+    """Return a time: `10m` ago, or an ISO time, in local time if it has no zone.
+
+    Raises ArgumentTypeError.
+    """
+    try:
+        return datetime.now().astimezone() - timedelta(seconds=parsers.duration(text))
+    except ParseError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        problem = f"{text!r} is no time: give 90s, 10m or 2h ago, or 2026-01-31T18:00"
+        raise argparse.ArgumentTypeError(problem) from None
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a duration. Raises ArgumentTypeError."""
+    try:
+        return parsers.duration(text)
+    except ParseError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
+    what = f"{JOB}; none: {otherwise}" if otherwise else JOB
+    parser.add_argument("job", nargs="?", metavar="JOB", help=what)
+
+
+def _pieces(parser: argparse.ArgumentParser, of: str) -> None:
+    """What the commands take that show something which grows."""
+    add = parser.add_argument
+    add("--follow", "-f", action="store_true", help=f"show new {of} as they come, until the end")
+    add("--lines", "-n", type=lines, metavar="N", help=f"only the last N {of}")
+    add(
+        "--since", type=moment, metavar="WHEN", help=f"only {of} from then: 10m, 2h, or an ISO time"
+    )
+
+
+def _up(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait-for-jobs", action="store_true", help="no job yet: `rollcall submit` brings jobs"
+    )
+    parser.add_argument("words", nargs="*", metavar="JOB", help="flags of the job, or a program")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    _up(parser)
+    add = parser.add_argument
+    add("--nodes", metavar="N", help="plan for N nodes, of which one is the head")
+    add("--gpus", metavar="N", help="GPUs of each node: 8, or node by node 8,8,4")
+    add("--gpu-memory", metavar="SIZE", help="memory of each GPU, such as 80GB")
+    add("--memory", metavar="SIZE", help="memory of each node's CPUs, such as 1000GB")
+
+
+def _nothing(parser: argparse.ArgumentParser) -> None:
+    return
+
+
 def _status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help=JOB)
+    _job(parser)
     parser.add_argument("--watch", action="store_true", help="show every change, until the end")
 
 
 def _stop(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help=f"{JOB}; none: the whole cluster")
+    _job(parser, "the whole cluster")
+
+
+def _wait(parser: argparse.ArgumentParser) -> None:
+    _job(parser, "the run")
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="at most so long: 90s, 2h")
+
+
+def _open(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--control", action="store_true", help="with a key that lets the page stop the run")
+    add("--key", action="store_true", help="print the read-only key alone, as for Prometheus")
+    add("--no-browser", action="store_true", help="only print the link")
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a node, a log such as attempt-1, or a job's id"
-    )
-    parser.add_argument("--follow", "-f", action="store_true", help="show new lines as they come")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=NAMES)
+    _pieces(parser, "lines")
 
 
-def _list(parser: argparse.ArgumentParser) -> None:
-    return
+def _events(parser: argparse.ArgumentParser) -> None:
+    _job(parser, "the run")
+    _pieces(parser, "events")
 
 
 def _submit(parser: argparse.ArgumentParser) -> None:
@@ -80,9 +220,16 @@ def _submit(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
-    "status": _status,
-    "logs": _logs,
-    "stop": _stop,
+    "up": _up,
+    "plan": _plan,
+    "doctor": _nothing,
+    "completion": _nothing,
     "submit": _submit,
-    "list": _list,
+    "list": _nothing,
+    "status": _status,
+    "wait": _wait,
+    "open": _open,
+    "logs": _logs,
+    "events": _events,
+    "stop": _stop,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,26 +12,28 @@ from entrypoint.config import parsers
 from entrypoint.config.variables import ParseError
 
 COMMANDS: Mapping[str, str] = {
-    "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command);"
-    " up --wait-for-jobs",
-    "plan": "say what this node would do, and do nothing: plan [--nodes 3] [--gpus 8] "
-    "[--gpu-memory 80GB] [--memory 1000GB] [FLAGS OF THE JOB]",
+    "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
+    "plan": "say what this node, or a cluster of others, would do, and do nothing",
     "doctor": "check this node",
-    "submit": "bring a job to a cluster that waits for jobs: submit [--no-wait] -- python train.py",
+    "submit": "bring a job to a cluster that waits for jobs: submit -- python train.py",
     "list": "the jobs of a cluster, oldest first",
-    "status": "what the head knows: nodes, progress, outcome; status JOB; --watch",
-    "logs": "the end of every log of the run; logs [--follow] NODE or JOB",
-    "report": "the flight record of a run: report RUN [--json] [--html FILE]",
-    "stop": "ask the head to save and to stop; stop JOB ends one job",
+    "status": "what the head knows of the run or of a job: nodes, progress, outcome, the page",
+    "wait": "wait for the end of the run or of a job, and end with its exit code",
+    "open": "print the link of the run's page, and open it in a browser",
+    "logs": "the end of every log of the run, or single logs: logs -f NODE",
+    "events": "the journal of the run or of a job",
+    "report": "the flight record of a run: report RUN",
+    "stop": "ask the head to save and to stop, or end one job",
     "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
     "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
     "serve-reward": "serve a reward model over HTTP: serve-reward --model DIR",
+    "completion": 'complete commands and flags in bash and zsh: eval "$(rollcall completion)"',
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
 
 WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
-REMOTE = ("submit", "list", "status", "logs", "stop")
+REMOTE = ("submit", "list", "status", "wait", "open", "logs", "events", "stop")
 """Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
 
@@ -50,13 +53,17 @@ LIKE_THIS_ONE = PlannedNodes()
 @dataclass(frozen=True, slots=True)
 class Invocation:
     command: str
-    """One of COMMANDS, `help`, or `exec`: another program, run as it is."""
+    """One of COMMANDS, `help` (of `arguments`), `version`, or `exec`: another program."""
     arguments: tuple[str, ...] = ()
     as_json: bool = False
     waits_for_jobs: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variables that flags of `plan` stand for."""
     planned: PlannedNodes = LIKE_THIS_ONE
+
+
+HELP = Invocation("help")
+VERSION = Invocation("version")
 
 
 class UsageError(Exception):
@@ -73,8 +80,18 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     if not words:
         return _start("up", ())
     first, rest = words[0], tuple(words[1:])
-    if first in ("-h", "--help", "help"):
-        return Invocation("help")
+    if first in ("-h", "--help") or (first == "help" and not rest):
+        return HELP
+    if first == "help":
+        if rest[0] not in COMMANDS:
+            raise UsageError(f"{rest[0]} is no command: {_meant(rest[0])}")
+        return parse([rest[0], "--help"])
+    if first in ("-V", "--version", "version"):
+        return VERSION
+    if first in COMMANDS and rest[:1] == ("--version",):
+        return VERSION
+    if first in ("up", "plan", "doctor", "completion") and rest[:1] in (("-h",), ("--help",)):
+        return Invocation("help", (first,))
     if first == "up":
         return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
     if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", *REMOTE):
@@ -82,6 +99,8 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return Invocation(first, own)
     if first == "plan":
         return _plan(rest)
+    if first == "completion" and rest:
+        raise UsageError(f"completion does not take {' '.join(rest)}")
     if first in COMMANDS:
         return _reader(first, rest)
     if first == "--":
@@ -90,18 +109,29 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return _start("up", tuple(words))
     if shutil.which(first):
         return Invocation("up" if recipe_takes_command else "exec", tuple(words))
-    near = difflib.get_close_matches(first.lower(), COMMANDS, n=1)
-    if recipe_takes_command and ("/" in first or not near):
+    is_near = difflib.get_close_matches(first.lower(), COMMANDS, n=1)
+    if recipe_takes_command and ("/" in first or not is_near):
         return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
-    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
-    raise UsageError(f"{first} is neither a command nor a program in this image: {hint}")
+    raise UsageError(f"{first} is neither a command nor a program in this image: {_meant(first)}")
+
+
+def _meant(word: str) -> str:
+    """Return which command a word may mean; all of them if it resembles none."""
+    near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
+    return f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether `--json` is among a command's own words, which end at `--`. `up` has none."""
+    if not words or words[0] == "up" or words[0].startswith("-"):
+        return False
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
     """Parse a command that takes --json and nothing else."""
     as_json = "--json" in rest
-    others = tuple(word for word in rest if word not in ("--json", "--"))
-    if others:
+    if others := tuple(word for word in rest if word not in ("--json", "--")):
         raise UsageError(f"{command} does not take {' '.join(others)}; it takes --json")
     return Invocation(command, as_json=as_json)
 
@@ -170,8 +200,13 @@ def _numbers(flag: str, text: str) -> list[int]:
 
 
 def help_text() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    indent = " " * (max(map(len, COMMANDS)) + 4)
+    columns = shutil.get_terminal_size().columns - 1
+    text = textwrap.TextWrapper(columns, subsequent_indent=indent, break_on_hyphens=False)
+    lines = []
+    for name, summary in COMMANDS.items():
+        text.initial_indent = f"  {name}".ljust(len(indent))
+        lines.append(text.fill(summary))
     return "\n".join(
         [
             "usage: rollcall [COMMAND] [ARGUMENTS]",
@@ -181,5 +216,6 @@ def help_text() -> str:
             "With no command, or with flags alone, the node comes up and the flags go to the job.",
             "With --wait-for-jobs, it comes up without a job, and `submit` brings jobs.",
             "Any other program is executed as it is. Settings come from the environment: see plan.",
+            "`rollcall COMMAND --help` has a command's arguments; --version prints the version.",
         ]
     )

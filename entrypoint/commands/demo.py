@@ -26,6 +26,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.commands import demo_plot
 from entrypoint.commands.arguments import Parser
+from entrypoint.console import DATE_FORMAT
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
@@ -99,7 +100,7 @@ class Layout:
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt="%H:%M:%S"
+        level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt=DATE_FORMAT
     )
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
@@ -122,12 +123,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(prog="rollcall demo", description=__doc__)
+    parser = Parser("demo", __doc__)
     parser.add_argument("--crash", action="store_true", help="kill the driver and a worker")
     parser.add_argument("--seed", type=int, default=0, help="of data, model and training")
     parser.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
     parser.add_argument("--dir", type=Path, help=HELP_DIR)
-    return parser.parse_args(arguments)
+    return parser.parse(arguments)
 
 
 def _count(text: str) -> int:

@@ -12,6 +12,7 @@ from entrypoint.cluster.client import ControlClient, DeclinedError, NoHeadError,
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
 
 T = TypeVar("T")
@@ -30,10 +31,7 @@ class NoAnswerError(Exception):
 
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
-    token = run_token.for_client(settings)
-    if token is None:
-        sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
-        raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
+    token = token_of(settings)
     host = host_to_ask(settings)
     client = ControlClient(host, settings.control_port, token, settings.url)
     try:
@@ -50,6 +48,19 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
         raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
     finally:
         client.close()
+
+
+def token_of(settings: Settings) -> str:
+    """Return the run's token, or the read-only key that was given. Raises NoAnswerError."""
+    if token := run_token.for_client(settings):
+        return token
+    sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
+    raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
+
+
+def url_of(settings: Settings) -> str:
+    """Return the control port's URL, as this command reaches it."""
+    return settings.url or f"http://{host_port(host_to_ask(settings), settings.control_port)}"
 
 
 def patiently(settings: Settings, look: Callable[[], T]) -> T:

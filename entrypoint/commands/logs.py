@@ -1,4 +1,4 @@
-"""`logs`: the ends of all logs of a run, or single logs whole, read on disk or over HTTP."""
+"""`logs`: the ends of all logs of a run, or single logs, read on disk or over HTTP."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from contract import stored_json
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import NoAnswerError, ask, patiently
+from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import run_end
 from entrypoint.config.settings import Settings
 from entrypoint.run import log_files
@@ -110,26 +111,42 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
     if options.follow and (options.json or len(names) != 1):
         problem = "takes no --json" if options.json else "takes one NAME: a node, a log or a job"
         raise NoAnswerError(f"logs --follow {problem}", ExitCode.USAGE)
-    here = settings.url is None and RunFiles(settings.run_dir).journal.is_file()
-    if not here:
-        _find_head(settings)
-    of: type[LogsHere | LogsOfHead] = LogsHere if here else LogsOfHead
     if options.follow:
-        job = names[0] if JOB.fullmatch(names[0]) else ""
-        source = LogsHere(settings, job) if here else LogsOfHead(settings, job, patient=True)
-        for text in follow(source, *(() if source.job else (_found(source, names[0]),))):
+        source = source_of(settings, names[0] if JOB.fullmatch(names[0]) else "", patient=True)
+        of = () if source.job else (_found(source, names[0]),)
+        for text in _followed(source, options, *of):
             print(text, end="", flush=True)
         return ExitCode.FINISHED
+    whole = source_of(settings)
     if names:
-        found = {name: lines for name in names for name, lines in _named(of, settings, name)}
+        found = {log: text for name in names for log, text in _named(settings, name, options)}
     else:
-        found = _ends(of(settings))
+        lines = TAIL_LINES if options.lines is None and options.since is None else options.lines
+        found = _ends(whole, Part(lines, options.since))
     if options.json:
         print(json.dumps(found))
     else:
-        for name, lines in found.items():
-            print(f"==> {name}", *lines, "", sep="\n")
+        for name, shown_lines in found.items():
+            print(f"==> {name}", *shown_lines, "", sep="\n")
     return ExitCode.FINISHED
+
+
+def source_of(settings: Settings, job: str = "", *, patient: bool = False) -> LogsHere | LogsOfHead:
+    """Return the logs in the run directory, else over HTTP. Raises NoAnswerError."""
+    if settings.url is None and RunFiles(settings.run_dir).journal.is_file():
+        return LogsHere(settings, job)
+    _find_head(settings)
+    return LogsOfHead(settings, job, patient)
+
+
+def _followed(source: Logs, options: argparse.Namespace, *names: str) -> Iterator[str]:
+    """Yield the part of these logs that is asked for, and what comes."""
+    part = Part(options.lines, options.since)
+    offsets: dict[str, int] = {}
+    if not part.is_whole:
+        texts = [read_part(source, name, part, offsets) for name in names or attempts(source)]
+        yield "".join(part.of("".join(texts)))
+    yield from follow(source, *names, offsets=offsets)
 
 
 def _find_head(settings: Settings) -> None:
@@ -144,9 +161,12 @@ def _find_head(settings: Settings) -> None:
         raise NoAnswerError(sentence, ExitCode.RUN_DIR) from None
 
 
-def follow(source: Logs, *names: str) -> Iterator[str]:
-    """Yield what is and comes in these logs, until nobody writes to them; none: all attempts'."""
-    offsets: dict[str, int] = {}
+def follow(source: Logs, *names: str, offsets: dict[str, int] | None = None) -> Iterator[str]:
+    """Yield what is and comes in these logs, until nobody writes to them; none: all attempts'.
+
+    `offsets`: the end of what has been read of each log.
+    """
+    offsets = {} if offsets is None else offsets
     newest = 0  # the attempts before it are over, and read
     while True:
         over = source.over()  # first: then the reads below include all that was written
@@ -171,14 +191,15 @@ def _rest(source: Logs, name: str, offsets: dict[str, int]) -> Iterator[str]:
 
 
 def _named(
-    of: type[LogsHere | LogsOfHead], settings: Settings, name: str
+    settings: Settings, name: str, options: argparse.Namespace
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the logs that a NAME means, each with all its lines."""
-    source = of(settings, name if JOB.fullmatch(name) else "")
+    """Yield the logs that a NAME means, each with the lines that are asked for."""
+    source = source_of(settings, name if JOB.fullmatch(name) else "")
     source.over()  # raises if there is no such job
+    part = Part(options.lines, options.since)
     for log in attempts(source) if source.job else [_found(source, name)]:
         label = f"{name}/{log}" if source.job else log
-        yield label, "".join(_rest(source, log, {})).splitlines()
+        yield label, "".join(part.of(read_part(source, log, part, {}))).splitlines()
 
 
 def _found(source: LogsHere | LogsOfHead, name: str) -> str:
@@ -194,11 +215,24 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 
 
-def _ends(source: LogsHere | LogsOfHead) -> dict[str, list[str]]:
-    """Return the end of each log, and the outcome of a run that has ended."""
+def _ends(source: LogsHere | LogsOfHead, part: Part) -> dict[str, list[str]]:
+    """Return the part of each log, and the outcome of a run that has ended."""
     tails = {}
     for name in source.names():
-        tails[f"{name}.log"] = source.read(name, -TAIL_BYTES).text.splitlines()[-TAIL_LINES:]
+        text = read_part(source, name, part, {})
+        tails[f"{name}.log"] = "".join(part.of(text)).splitlines()
     if over := run_end(source.settings):
         tails[RunFiles(source.settings.run_dir).result.name] = list(over.lines())
     return tails
+
+
+def read_part(source: Logs, name: str, part: Part, offsets: dict[str, int]) -> str:
+    """Return a text that ends as the log does and has the part; put its end into `offsets`."""
+    size = 0 if part.since is not None or part.lines is None else TAIL_BYTES
+    while True:
+        first = source.read(name, -size)
+        offsets[name] = first.offset
+        text = first.text + "".join(_rest(source, name, offsets))
+        if not size or text.count("\n") > (part.lines or 0) or len(text.encode()) < size:
+            return text
+        size *= 8

@@ -19,6 +19,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, SettingsError
 from entrypoint.job.recipes import base as recipes
+from entrypoint.job.recipes.base import PlacedJob
 
 KEYS = (
     "role",
@@ -71,7 +72,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
         return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
     placed = recipe.placed(settings, _nodes(settings, decided, other))
     return _row(
-        faults=_layout_faults(placed.lacking),
+        faults=_layout_faults(placed),
         layout=placed.layout,
         warnings=[*recipe.warnings(placed.settings), *placed.warnings],
         **given,
@@ -130,13 +131,17 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
     return nodes
 
 
-def _layout_faults(lacking: Sequence[str]) -> tuple[Fault, ...]:
-    remedy = (
-        "Ask for less, share GPUs (--colocate_all_models), or add nodes; every node is taken to "
-        "be like this one, with ROLLCALL_NUM_GPUS GPUs (plan --nodes 3 --gpus 8 --gpu-memory 80GB "
-        "--memory 1000GB)"
+def _layout_faults(placed: PlacedJob) -> tuple[Fault, ...]:
+    less = (
+        "Ask for less, share GPUs (--colocate_all_models), or add nodes"
+        if placed.settings.recipe == "builtin"
+        else "Start fewer processes on each node"
     )
-    return tuple(Fault("layout", None, sentence, remedy) for sentence in lacking)
+    remedy = (
+        f"{less}; every node is taken to be like this one, with ROLLCALL_NUM_GPUS GPUs (plan "
+        "--nodes 3 --gpus 8 --gpu-memory 80GB --memory 1000GB)"
+    )
+    return tuple(Fault("layout", None, sentence, remedy) for sentence in placed.lacking)
 
 
 def _given(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`status` and `stop`: a running head, or a run directory, seen from outside."""
+"""`status`, `wait` and `stop`: a running head, or a run directory, seen from outside."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import console
-from entrypoint.commands.head_client import NoAnswerError, ask, patiently
+from entrypoint.cluster.access import page_link
+from entrypoint.cluster.roll import QUESTION_SECONDS
+from entrypoint.commands.head_client import NoAnswerError, ask, patiently, token_of, url_of
 from entrypoint.config.settings import Settings
 from entrypoint.run.flight_record import ended
 
@@ -22,17 +26,44 @@ Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
 STOPS = "the head will save, stop and exit 143"
 WATCH_SECONDS = 2.0
+WAIT_SECONDS = 0.5
+HOLD_SECONDS = QUESTION_SECONDS + 3
+HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
 CLEAR = "\x1b[H\x1b[2J"
 """Has a terminal show an empty page."""
 
 
 def status(settings: Settings, options: argparse.Namespace) -> int:
     """Show the head's state, or a job's; of a run that has ended, its outcome."""
-    path = f"/v1/jobs/{options.job}" if options.job else "/v1/state"
-    say: Say = job_sentences if options.job else _sentences
     if options.watch:
-        return _watch(settings, options, path, say)
-    return _say(settings, options, ("GET", path), say)
+        return _watch(settings, options)
+    return _say(settings, options, ("GET", _path(options)), _lines(options))
+
+
+def wait(settings: Settings, options: argparse.Namespace) -> int:
+    """Wait for the end of the run, or of a job; return its exit code. Raises NoAnswerError."""
+    deadline = time.monotonic() + (options.timeout or float("inf"))
+    while True:
+        left = deadline - time.monotonic()
+        # The head holds its answer until the outcome: it ends soon after, and none would be missed.
+        held = HOLD if not options.job and left > HOLD_SECONDS else {}
+        patient = replace(settings, head_timeout=min(settings.head_timeout, max(left, 0.1)))
+        row, lines, over = patiently(patient, partial(_look, settings, options, **held))
+        if over:
+            print(json.dumps(row) if options.json else "\n".join(lines))
+            return _exit_code(row)
+        if left <= 0:
+            what = options.job or "the run"
+            sentence = f"{what} has not ended within {options.timeout:g} s"
+            raise NoAnswerError(sentence, ExitCode.RETRY)
+        time.sleep(max(0.0, min(left, WAIT_SECONDS)))
+
+
+def _exit_code(row: Mapping[str, Any]) -> int:
+    outcome = row.get("outcome") or row
+    if outcome["exit_code"] is not None:
+        return int(outcome["exit_code"])
+    return ExitCode.FINISHED if outcome["outcome"] == "finished" else ExitCode.JOB_FAILED
 
 
 def stop(settings: Settings, options: argparse.Namespace) -> int:
@@ -56,7 +87,7 @@ def _say(
 ) -> int:
     """Print the head's answer. `question`: method and path."""
     try:
-        row = ask(settings, *question)
+        row = _answer(settings, *question)
         lines = say(row)
     except NoAnswerError as error:
         over = None if options.job else run_end(settings)
@@ -67,26 +98,11 @@ def _say(
     return ExitCode.FINISHED
 
 
-def _watch(
-    settings: Settings,
-    options: argparse.Namespace,
-    path: str,
-    say: Say,
-) -> int:
+def _watch(settings: Settings, options: argparse.Namespace) -> int:
     """Print the state whenever it changes, until the run or the job has ended."""
-
-    def look() -> tuple[dict[str, Any], Iterable[str], bool]:
-        try:
-            row = ask(settings, "GET", path)
-            return row, say(row), _is_over(row)
-        except NoAnswerError:
-            if options.job or (over := run_end(settings)) is None:
-                raise
-            return over.row(), over.lines(), True
-
     shown = ""
     while True:
-        row, lines, over = patiently(settings, look)
+        row, lines, over = patiently(settings, partial(_look, settings, options))
         text = json.dumps(row) if options.json else "\n".join(lines)
         if text != shown:
             redraw = sys.stdout.isatty() and not options.json
@@ -95,6 +111,34 @@ def _watch(
         if over:
             return ExitCode.FINISHED
         time.sleep(WATCH_SECONDS)
+
+
+def _look(
+    settings: Settings, options: argparse.Namespace, **asked: Any
+) -> tuple[Mapping[str, Any], Iterable[str], bool]:
+    """Return the state or the job's row, its lines, and whether it is the last one."""
+    try:
+        row = _answer(settings, "GET", _path(options), **asked)
+        return row, _lines(options)(row), _is_over(row)
+    except NoAnswerError:
+        if options.job or (over := run_end(settings)) is None:
+            raise
+        return over.row(), over.lines(), True
+
+
+def _path(options: argparse.Namespace) -> str:
+    return f"/v1/jobs/{options.job}" if options.job else "/v1/state"
+
+
+def _lines(options: argparse.Namespace) -> Say:
+    return job_sentences if options.job else _sentences
+
+
+def _answer(settings: Settings, method: str, path: str, **asked: Any) -> dict[str, Any]:
+    """Return the head's answer; the state with the link of the page. Raises NoAnswerError."""
+    row = ask(settings, method, path, **asked)
+    page = {"page": page_link(url_of(settings), token_of(settings))}
+    return row | page if path == "/v1/state" else row
 
 
 def _is_over(row: Mapping[str, Any]) -> bool:
@@ -127,7 +171,7 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
         lines.append(console.sentence(Progress(**state["progress"])))
     if state["outcome"]:
         lines.append(f"outcome: {state['outcome']['outcome']}")
-    return lines
+    return [*lines, f"the page, to read only: {state['page']}"]
 
 
 def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:

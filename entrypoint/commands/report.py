@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles, write_atomically
-from entrypoint.commands.arguments import Parser
+from entrypoint.commands.arguments import Parser, fail
 from entrypoint.run.flight_record import html, text
 from entrypoint.run.flight_record.record import NothingToReportError, from_journal
 
@@ -21,18 +20,17 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     run = RunFiles(options.run)
     if not run.journal.is_file():
-        print(f"{run.root} is no run: it has no {run.journal.name}", file=sys.stderr)
-        return ExitCode.RUN_DIR
+        sentence = f"{run.root} is no run: it has no {run.journal.name}"
+        return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     try:
         record = from_journal(read_events(run.journal))
         if options.html:
             write_atomically(options.html, html.page(record, run.root.name))
     except NothingToReportError as error:
-        print(f"{run.root}: {error}", file=sys.stderr)
-        return ExitCode.RUN_DIR
+        return fail(f"{run.root}: {error}", ExitCode.RUN_DIR, as_json=options.json)
     except OSError as error:
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
-        return ExitCode.RUN_DIR
+        sentence = f"{error.filename}: {error.strerror}"
+        return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     if options.json:
         print(json.dumps(asdict(record)))
     else:
@@ -41,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(prog="rollcall report", description=__doc__)
+    parser = Parser("report", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page there")
-    return parser.parse_args(arguments)
+    return parser.parse(arguments)

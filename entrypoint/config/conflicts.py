@@ -8,8 +8,10 @@ from itertools import combinations
 from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.job_parsers import CHECKPOINT
+from entrypoint.config.parsers import BUILTIN
 from entrypoint.config.role import expected_workers
-from entrypoint.config.settings import ServiceOn, Settings
+from entrypoint.config.settings import ServiceOn, Settings, declared
 from entrypoint.config.variables import Fault, shown
 
 
@@ -76,17 +78,32 @@ def _services(settings: Settings) -> Iterator[Fault]:
             yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
 
 
+OF_OTHER_PROGRAMS = ("runtime_env", "step_pattern", "checkpoints", "resume_args")
+"""Settings of a job that is not the builtin trainer's."""
+
+
 def _jobs(settings: Settings) -> Iterator[Fault]:
-    """A cluster that waits for jobs has none of its own; a runtime environment is a command's."""
+    """A cluster that waits for jobs has none of its own; some settings are of other programs."""
     if settings.waits_for_jobs and settings.job:
         source = settings.variable("job") or "the command line"
         remedy = "leave one of the two out; `rollcall submit` gives the cluster its jobs"
         problem = f"waits for jobs, and {source} has one"
         yield Fault("ROLLCALL_WAIT_FOR_JOBS", "1", problem, remedy)
-    if settings.runtime_env and settings.recipe != "command":
-        problem = f"is set, and the recipe is {settings.recipe}, which takes none"
-        remedy = "set ROLLCALL_RECIPE=command, or leave it out"
-        yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
+    if settings.waits_for_jobs:
+        if settings.runtime_env:
+            problem = "is set, and the cluster waits for jobs, each of which has its own"
+            remedy = "leave it out, and give it with `rollcall submit --runtime-env`"
+            yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
+    elif settings.recipe == BUILTIN:
+        for name in OF_OTHER_PROGRAMS:
+            if getattr(settings, name):
+                problem = f"is set, and the recipe is {BUILTIN}, which takes none"
+                remedy = "set ROLLCALL_RECIPE=command or torchrun, or leave it out"
+                yield Fault(dict(declared())[name].name, None, problem, remedy)
+    if settings.checkpoints is None and any(CHECKPOINT in word for word in settings.resume_args):
+        problem = f"has {CHECKPOINT}, and ROLLCALL_CHECKPOINTS is not set"
+        remedy = "set ROLLCALL_CHECKPOINTS to where the job's checkpoints lie"
+        yield Fault("ROLLCALL_RESUME_ARGS", None, problem, remedy)
 
 
 def _storage(settings: Settings) -> Iterator[Fault]:

@@ -176,7 +176,8 @@ def debug_ray(raw: str) -> DebugRay:
         raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
 
 
-RECIPES = ("builtin", "command")
+RECIPES = ("builtin", "command", "torchrun", "trl", "verl")
+BUILTIN = RECIPES[0]
 
 
 def recipe(raw: str) -> str:

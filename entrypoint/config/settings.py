@@ -6,14 +6,15 @@ The reader of the environment and the table in docs/reference.md are made from t
 from __future__ import annotations
 
 # ruff: noqa: RUF009 - `variable` declares a field, as `dataclasses.field` does
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from contract.redaction import redact, secret_texts
+from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
-from entrypoint.config import runtime_env
 from entrypoint.config.parsers import DebugRay, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
@@ -126,17 +127,29 @@ class Settings:
     runtime_env: dict[str, Any] = variable(
         "ROLLCALL_RUNTIME_ENV",
         runtime_env.parsed,
-        "Ray's runtime environment of a `command`, as JSON or YAML:"
+        "Ray's runtime environment of a `command` or `torchrun` job, as JSON or YAML:"
         ' `{"pip": ["einops"], "env_vars": {"LEVEL": "2"}}`.',
         default={},
         shown="–",
         secret=True,
     )
+    step_pattern: re.Pattern[str] | None = variable(
+        "ROLLCALL_STEP_PATTERN", job_parsers.step_pattern, job_parsers.STEPS_MEANING
+    )
+    checkpoints: str | None = variable(
+        "ROLLCALL_CHECKPOINTS", job_parsers.checkpoint_pattern, job_parsers.CHECKPOINTS_MEANING
+    )
+    resume_args: tuple[str, ...] = variable(
+        *("ROLLCALL_RESUME_ARGS", job_parsers.resume_arguments, job_parsers.RESUME_MEANING),
+        default=(),
+        shown="–",
+    )
     url: str | None = variable(
         "ROLLCALL_URL",
         parse.url,
-        "Where `status`, `logs`, `stop`, `submit` and `list` find the head's control port from"
-        " outside: `http://HOST:8267`, or a proxy's URL.",
+        "Where `status`, `wait`, `open`, `logs`, `events`, `stop`, `submit` and `list` find the"
+        " head's control port from outside: `http://HOST:8267`, or a proxy's URL. On the head: the"
+        " URL in the link that it prints.",
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(

@@ -26,6 +26,7 @@ from entrypoint.job.failures.classes import (
 )
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
+from entrypoint.job.log_progress import LogProgress
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.reported_steps import ReportedSteps
@@ -80,6 +81,8 @@ class Attempt:
     """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
     """The attempt's first progress has been compared to its checkpoint."""
+    _told: LogProgress = field(init=False)
+    """Steps that the job's log tells."""
     _reported: ReportedSteps | None = field(init=False)
     """None for a trainer that records its own steps."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
@@ -101,6 +104,7 @@ class Attempt:
         run, plan, command = self.run, self.plan, self.plan.command
         before = self._progress()  # first: the job may report its first step at once
         step = before.step if before else 0
+        self._told = LogProgress(run.recipe, run.settings, run.journal, before)
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
         try:
@@ -137,6 +141,7 @@ class Attempt:
     def _read(self, line: str) -> None:
         self._lines += 1
         self._evidence.read(line)
+        self._told.read(line)
 
     def _watch(self, before: Progress | None) -> None:
         """Follow the job until it or Ray ends. `before`: the progress of earlier attempts."""
@@ -156,12 +161,14 @@ class Attempt:
                     if self.run.control.is_leaving(worker):
                         self._stop(WorkerLeaving(f"{worker} leaves: {why}"))
             self._look_for_kills()
+            self._told.publish()
             progress = self._progress()
             if self._cause is None:
                 self._look(progress, before)
             elif self._does_not_end():
                 break
             self._see(progress, before)  # last: it may add events to those of the job
+        self._told.publish(last=True)
         self._see(self._progress(), before)
         if self._reported:
             self._reported.close()

@@ -10,7 +10,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-from entrypoint.job.job_log import CHUNK_BYTES, POLL_SECONDS, Copy
+from contract.log_copy import Copy
+from entrypoint.job.job_log import CHUNK_BYTES, POLL_SECONDS
 from entrypoint.net.http import bearer
 
 ANSWER_SECONDS = 10.0

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from contract.log_copy import Copy
 from entrypoint.config.settings import Settings
-from entrypoint.job import distant_log, job_log
+from entrypoint.job import distant_log
 from entrypoint.job.ray_jobs import ENDED, JobClient, JobInfo
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
@@ -100,7 +101,7 @@ class ExistingRayJobs(JobClient):
             running = (row["submission_id"] for row in rows if row["status"] not in ENDED)
             return [submission for submission in running if submission in submissions]
 
-    def _follow_output(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
+    def _follow_output(self, submission_id: str, copy: Copy, over: threading.Event) -> None:
         distant_log.follow(self._logs, submission_id, copy, over)
 
 

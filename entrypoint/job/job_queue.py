@@ -15,9 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from contract import lease, stored_json
+from contract import lease
 from contract.exit_codes import ExitCode
 from contract.journal import timestamp
+from contract.os_errors import with_path
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
@@ -25,6 +26,7 @@ from entrypoint.config import runtime_env as environments
 from entrypoint.config import wandb_key
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
+from entrypoint.job.recipes.torchrun import starts_all_nodes
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -66,8 +68,15 @@ class Job:
 
 
 def recipe_of(words: Sequence[str]) -> str:
-    """Return the recipe: flags are the builtin trainer's, anything else is a program."""
-    return "builtin" if words[0].startswith("-") else "command"
+    """Return the recipe: flags are the builtin trainer's, anything else is a program.
+
+    The launchers torchrun, deepspeed, `accelerate launch` and `trl` start ranks on all nodes.
+    """
+    if words[0].startswith("-"):
+        return "builtin"
+    if words[0] == "trl":
+        return "trl"
+    return "torchrun" if starts_all_nodes(words) else "command"
 
 
 class JobQueue:
@@ -199,12 +208,24 @@ def _stored(directory: Path) -> list[Job]:
     """Return the jobs in the run directory, oldest first; a damaged entry is left out."""
     jobs = []
     for path in directory.glob(f"job-*/{ENTRY}"):
+        with with_path(path):
+            content = path.read_bytes()
         try:
-            row = stored_json.json_object(path) or {}
-            if not row["words"]:
-                raise ValueError("a job without words")
-            job = Job(**{**row, "words": tuple(row["words"]), "state": JobState(row["state"])})
+            job = _parsed(content)
+            if job.id != path.parent.name:
+                raise ValueError("an entry of another job")
             jobs.append((_number(job.id), job))
-        except (TypeError, KeyError, ValueError):
+        except ValueError:
             log.warning("%s is damaged: the job is left out", path)
     return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
+
+
+def _parsed(content: bytes) -> Job:
+    """Return the job of an entry. Raises ValueError if a field is missing or of another type."""
+    from pydantic import TypeAdapter  # 0.2 s, and most heads have no entries
+
+    job = TypeAdapter(Job).validate_json(content, strict=True)
+    if not job.words:
+        raise ValueError("a job without words")
+    TypeAdapter(dict[str, str]).validate_python(job.runtime_env.get("env_vars", {}))
+    return job

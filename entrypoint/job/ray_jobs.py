@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from contract.log_copy import Copy
 from entrypoint.job import job_log
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
@@ -157,7 +158,7 @@ class JobClient:
         has its own thread and continues while Ray does not answer.
         """
         over = threading.Event()
-        arguments = (submission_id, job_log.Copy(log_to, tell, self._secrets), over)
+        arguments = (submission_id, Copy(log_to, tell, self._secrets), over)
         copying = threading.Thread(target=self._copy, args=arguments, name="copy-job-log")
         copying.daemon = True
         copying.start()
@@ -168,13 +169,13 @@ class JobClient:
             over.set()
             copying.join()
 
-    def _copy(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
+    def _copy(self, submission_id: str, copy: Copy, over: threading.Event) -> None:
         try:
             self._follow_output(submission_id, copy, over)
         except Exception:  # the job continues, and its end must be noticed
             log.exception("the job's log is not copied any more")
 
-    def _follow_output(self, submission_id: str, copy: job_log.Copy, over: threading.Event) -> None:
+    def _follow_output(self, submission_id: str, copy: Copy, over: threading.Event) -> None:
         job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)
 
     def _over(self, submission_id: str) -> bool:

@@ -139,7 +139,7 @@ class Supervisor:
         if resume_check.has_begun(run.journal.events("attempt", "resume"), identity):
             job = run.recipe.going_on(job)
         named = run.recipe.begins_at(job)
-        resume_from = named or run.recipe.latest(run.settings.run_dir)
+        resume_from = named or run.recipe.latest(run.settings)
         own = f"{run.job}-" if run.job else ""
         submission = f"rollcall-{run.control.incarnation}-{own}{number}"
         run.control.phase = "training"
@@ -195,7 +195,7 @@ class Supervisor:
             )
         found = classes.find_evidence(result, failure)
         node = (found.node or self._worker_at(found.address)) if found else None
-        from_step = self.run.recipe.latest(self.run.settings.run_dir) or 0
+        from_step = self.run.recipe.latest(self.run.settings) or 0
         in_memory = self._in_memory()
         return policy.decide(failure, history, from_step, node, in_memory=in_memory)
 

@@ -12,6 +12,7 @@ from contract.exit_codes import ExitCode
 from contract.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
+from entrypoint.cluster.access import page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
@@ -157,6 +158,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
                 present = rendezvous.present
 
         finish_uploads = stored_run.no_uploads
+        own_url = f"http://{sockets.host_port(me.address, port)}"
+        log.info("the run's page, to read only: %s", page_link(settings.url or own_url, token))
         try:
             cluster.wait_ready()
             stored = stored_run.uploading(settings, files, journal, inbox)

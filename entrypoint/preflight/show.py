@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
@@ -31,6 +32,27 @@ def show_report(report: Report, write_line: Callable[[str], object]) -> None:
     else:
         for line in lines(report):
             write_line(line)
+
+
+def say_report(report: Report, write_line: Callable[[str], object]) -> None:
+    """Say what is not well, and how many checks passed; the whole report if one failed."""
+    if report.fails:
+        show_report(report, write_line)
+        return
+    for line in lines(replace(report, results=report.warnings)):
+        write_line(line)
+    if report.results:
+        write_line(summary(report))
+
+
+def summary(report: Report) -> str:
+    """preflight: 17 passed, 1 warning, 9 skipped (rollcall doctor shows all)"""
+    count = Counter(result.verdict for result in report.results)
+    passed, warned, skipped = count[Verdict.PASS], count[Verdict.WARN], count[Verdict.SKIP]
+    parts = [f"{passed} passed"]
+    parts += [f"{warned} warning{'s' if warned > 1 else ''}"] if warned else []
+    parts += [f"{skipped} skipped"] if skipped else []
+    return f"preflight: {', '.join(parts)} (rollcall doctor shows all)"
 
 
 def failed_names(report: Report) -> str:

@@ -14,7 +14,10 @@ from contract.redaction import redact
 log = logging.getLogger("rollcall")
 
 WARNING_KINDS = frozenset(
-    {"command", "failure", "layout-warning", "refused", "node-lost", "upload-failed"}
+    {
+        *("command", "failure", "layout-warning", "refused", "node-lost", "step-pattern"),
+        "upload-failed",
+    }
 )
 
 

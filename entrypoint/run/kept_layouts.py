@@ -1,18 +1,22 @@
 """The layouts that were chosen for a run, so that each attempt on the same nodes has the same one.
 
 A choice may otherwise differ from the one before it: a model's size is known by its name at first,
-and by its files once they are downloaded. `RUN/.layouts` has a choice for each job and its nodes.
+and by its files once they are downloaded. `RUN/.layouts` has a choice, with a checksum, for each
+job and its nodes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from contract import stored_json
 from contract.resources import NodeResources
 from contract.run_dir import write_atomically
 
@@ -39,15 +43,21 @@ def key_of(flags: Mapping[str, str], nodes: Sequence[NodeResources]) -> str:
 
 
 def read(path: Path) -> dict[str, KeptLayout]:
-    """Returns key → layout; nothing if the file is absent or damaged."""
+    """Returns key → layout, without those that are damaged; nothing if the file is absent."""
     try:
-        rows = json.loads(path.read_text())
-        return {
-            key: KeptLayout(tuple(map(str, row["words"])), tuple(map(str, row["reasons"])))
-            for key, row in rows.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        rows = stored_json.json_object(path) or {}
+    except OSError:
         return {}
+    return {
+        key: KeptLayout(tuple(row["words"]), tuple(row["reasons"]))
+        for key, row in rows.items()
+        if isinstance(row, dict) and row.get("crc") == _checksum(row)
+    }
+
+
+def _checksum(row: Mapping[str, Any]) -> int:
+    texts = [row.get("words"), row.get("reasons")]
+    return zlib.crc32(json.dumps(texts).encode())
 
 
 def keep(path: Path, key: str, layout: KeptLayout) -> bool:
@@ -59,6 +69,7 @@ def keep(path: Path, key: str, layout: KeptLayout) -> bool:
     if key in kept:
         return False
     rows = {name: asdict(one) for name, one in {**kept, key: layout}.items()}
+    sealed = {name: row | {"crc": _checksum(row)} for name, row in rows.items()}
     with suppress(OSError):
-        write_atomically(path, json.dumps(rows))
+        write_atomically(path, json.dumps(sealed))
     return bool(kept)

@@ -1,20 +1,46 @@
-"""The log files of a run, read piece by piece, as a program that follows them does."""
+"""The log files of a run and its journal, read in pieces, as a program that follows them does."""
 
 from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from contract import stored_json
+from contract.run_dir import RunFiles
 
 MOST_BYTES = 2**18
 """Limit for one piece."""
+
+
+JOURNAL = "journal.jsonl"
+"""The name under which the journal is read, too."""
 
 
 class Piece(NamedTuple):
     text: str
     offset: int
     """Where the next piece begins, in bytes."""
+
+
+def last_rows(path: Path, most: int) -> list[dict[str, Any]]:
+    """Return at most `most` JSON objects at the end of a file of lines, oldest first.
+
+    Raises OSError, but not if there is no file.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - MOST_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in lines[-1 - most :]:
+        with suppress(ValueError):  # the first line may lack its beginning
+            rows.append(stored_json.parsed(line))
+    return [row for row in rows if isinstance(row, dict)][-most:]
 
 
 def names(directory: Path) -> list[str]:
@@ -27,7 +53,8 @@ def read(directory: Path, name: str, offset: int) -> Piece:
 
     A character that is still being written belongs to the next piece. Raises OSError.
     """
-    with (directory / f"{name}.log").open("rb") as file:
+    path = RunFiles(directory.parent).journal if name == JOURNAL else directory / f"{name}.log"
+    with path.open("rb") as file:
         size = file.seek(0, 2)
         start = file.seek(max(0, size + offset) if offset < 0 else min(offset, size))
         data = file.read(MOST_BYTES)

@@ -22,6 +22,7 @@ from entrypoint.run.store import Store, UnusableStoreError
 HISTORY = (
     "journal.jsonl",
     "metrics.jsonl",
+    "samples.jsonl",
     "progress.json",
     "result.json",
     ".layouts",

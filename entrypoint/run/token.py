@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import re
@@ -15,8 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from contract.os_errors import with_path
+from contract.redaction import MASK
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
+from entrypoint.config.variables import Fault, Secret, SettingsError
 from entrypoint.net import wait
 from entrypoint.run import unfit_head
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
@@ -26,10 +29,46 @@ log = logging.getLogger(__name__)
 TOKEN = re.compile(rb"[!-~]{16,}")
 """Characters that an HTTP header can carry, and enough of them to resist guessing."""
 
+READ_ONLY = re.compile(r"rollcall-read-[0-9a-f]{48}")
+OF_PAGE = re.compile(r"rollcall-page-[0-9a-f]{48}")
 
 SHELLS = Path("/tmp/rollcall-token")
 """The image's command `ray` reads it, so that Ray's commands need no flags in a node's shells."""
 RAY_OF_IMAGE = Path("/opt/rollcall/bin/ray")
+
+
+def read_only(token: str) -> str:
+    """The run's read-only key: it reads page, metrics and logs, and opens neither Ray nor stop.
+
+    Whoever has it can compute neither the token nor the page's key. Of a read-only key, the key
+    itself.
+    """
+    return token if is_read_only(token) else f"rollcall-read-{derived(for_page(token), 'read')}"
+
+
+def is_read_only(token: str) -> bool:
+    return READ_ONLY.fullmatch(token) is not None
+
+
+def for_page(token: str) -> str:
+    """The page's key: it reads and stops, but submits no job and opens nothing of Ray.
+
+    Of the page's key, the key itself.
+    """
+    return token if OF_PAGE.fullmatch(token) else f"rollcall-page-{derived(token, 'page')}"
+
+
+def derived(token: str, purpose: str) -> str:
+    """A key for one purpose, from which nobody can compute the token."""
+    return hmac.digest(token.encode(), f"rollcall {purpose}".encode(), "sha256")[:24].hex()
+
+
+def _given(token: Secret) -> str:
+    """The text of ROLLCALL_TOKEN. Raises SettingsError if it is a key of the page."""
+    if is_read_only(token.reveal()) or OF_PAGE.fullmatch(token.reveal()):
+        problem = "is a key of the run's page, which starts no node"
+        raise SettingsError([Fault("ROLLCALL_TOKEN", MASK, problem, "give the run's own token")])
+    return token.reveal()
 
 
 def for_head(settings: Settings) -> str:
@@ -40,7 +79,7 @@ def for_head(settings: Settings) -> str:
     Raises OSError if the run directory does not take the file.
     """
     if settings.token is not None:
-        return settings.token.reveal()
+        return _given(settings.token)
     path = RunFiles(settings.run_dir).token
     try:
         if token := _token_in(path):
@@ -67,7 +106,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
     HeadUnfitError if the head does not start.
     """
     if settings.token is not None:
-        return settings.token.reveal()
+        return _given(settings.token)
     run = RunFiles(settings.run_dir)
     path, head_starts = run.token, partial(unfit_head.check, run, time.time())
 

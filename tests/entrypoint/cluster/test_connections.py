@@ -40,7 +40,11 @@ def half_open(port: int, count: int) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def test_a_request_whose_headers_do_not_end_is_cut_off(head: Head) -> None:
+def test_a_request_whose_headers_do_not_end_is_cut_off(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their length, long before the deadline."""
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 600.0)
     lines = b"".join(b"a%d: b\r\n" % number for number in range(1_000))
     with socket.create_connection(("127.0.0.1", head.port)) as connection:
         connection.sendall(ENDLESS)

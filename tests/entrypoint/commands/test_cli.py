@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from entrypoint import __main__ as entrypoint
+from entrypoint.__main__ import recipe_takes_command
 from entrypoint.commands import cli
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
+from entrypoint.config.parsers import BUILTIN, RECIPES
 from entrypoint.config.read import read_settings
 
 
@@ -91,6 +93,13 @@ def test_a_cluster_that_plan_cannot_mean_is_refused(words: str) -> None:
 def test_with_the_command_recipe_any_other_program_is_the_job(words: str) -> None:
     meaning = Invocation("up", tuple(words.split()))
     assert parse(words.split(), recipe_takes_command=True) == meaning
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_with_any_recipe_but_builtin_a_program_is_the_job(recipe: str) -> None:
+    takes = recipe_takes_command({"ROLLCALL_RECIPE": recipe})
+    meaning = "exec" if recipe == BUILTIN else "up"
+    assert parse([sys.executable, "-m", "x"], recipe_takes_command=takes).command == meaning
 
 
 def test_with_the_command_recipe_a_command_is_still_a_command() -> None:

@@ -81,6 +81,11 @@ def test_a_variable_gives_the_environment_of_the_heads_own_command(tmp_path: Pat
             "is set, and the recipe is builtin, which takes none",
         ),
         (
+            {"ROLLCALL_RUNTIME_ENV": '{"pip": ["a"]}', "ROLLCALL_WAIT_FOR_JOBS": "1"},
+            (),
+            "is set, and the cluster waits for jobs, each of which has its own",
+        ),
+        (
             {"ROLLCALL_WAIT_FOR_JOBS": "1"},
             ("--pretrain", "m"),
             "waits for jobs, and the command line has",

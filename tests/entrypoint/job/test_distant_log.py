@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import pytest
 
+from contract.log_copy import Copy
 from entrypoint.job import distant_log
-from entrypoint.job.job_log import Copy
 from tests.support.waiting import eventually
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.log_copy import Copy
 from contract.redaction import MASK
 from entrypoint.job import job_log
-from entrypoint.job.job_log import Copy
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net.sockets import listen
 from tests.support.control import TOKEN

@@ -28,6 +28,7 @@ HEAD = Head(1, 1, "a test")
 PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))
 WARNING = Check("t.warns", "?", lambda _: Finding(Verdict.WARN, "low", "add some"))
 FAILING = Check("t.fails", "?", lambda _: Finding(Verdict.FAIL, "none", "buy [one]"))
+SKIPPING = Check("t.skips", "?", lambda _: Finding(Verdict.SKIP, "nothing to look at"))
 STORAGE = replace(FAILING, name="t.storage", exit_code=ExitCode.RUN_DIR)
 
 
@@ -163,6 +164,21 @@ def test_checks_that_find_nothing_to_look_at_are_one_line() -> None:
     told = report(*absent, PASSING)
     assert show.lines(told) == ["SKIP gpu.*: no GPU", "PASS t.passes: fine"]
     assert len(told.as_dict()["checks"]) == 4
+
+
+def test_a_node_that_is_well_says_so_in_one_line_and_what_is_not_in_full() -> None:
+    said: list[str] = []
+    show.say_report(report(PASSING, PASSING, SKIPPING), said.append)
+    assert said == ["preflight: 2 passed, 1 skipped (rollcall doctor shows all)"]
+    said.clear()
+    show.say_report(report(PASSING, WARNING), said.append)
+    assert said == [
+        "WARN t.warns: low → add some",
+        "preflight: 1 passed, 1 warning (rollcall doctor shows all)",
+    ]
+    said.clear()
+    show.say_report(report(PASSING, FAILING), said.append)
+    assert said == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
 
 
 def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:

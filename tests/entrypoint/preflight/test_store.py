@@ -20,6 +20,12 @@ from tests.support.stored import run, settings_of
 __all__ = ["run", "s3"]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server shares this process, which may be slow on a busy machine."""
+    monkeypatch.setattr(storage, "STORE_SECONDS", 120.0)
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

@@ -1,0 +1,129 @@
+"""The run's metrics as curves that a page can draw: thinned, and read only once.
+
+`RUN/metrics.jsonl` may have 100,000 rows. Each of at most `MOST_POINTS` points is the mean of the
+rows of as many steps; of many rows, only some are parsed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from contract import stored_json
+
+MOST_POINTS = 400
+"""When there are more, each two become one."""
+READ_BYTES = 2**20
+READ_SECONDS = 0.5
+"""About the time that one answer may take to read: a reader asks again for the rest."""
+ROWS_OF_POINT = 8
+"""Rows of a point that are parsed, if there are more."""
+RARE = b'"eval/'
+"""Is in the rows that are all parsed."""
+SHOWN = re.compile(
+    r"train/(?:reward(?:_(?!failed)\w+)?|acc|format|kl|entropy|response_length|truncated)"
+    r"|eval/\w+|timing/\w+|memory/\w+_gb|perf/tokens_per_second"
+)
+DIGITS = 5
+
+Sums = dict[str, tuple[float, int]]
+"""Name of a metric → its sum and its number of rows."""
+
+
+class Curves:
+    """The curves of one file. Every method may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._begin(None)
+
+    def rows(self, after: int = 0, of: str = "") -> dict[str, Any]:
+        """Return the points from step `after` on, all if the reader has those `of` another version.
+
+        A version ends when the file is replaced, or points are merged. Raises OSError.
+        """
+        with self._lock:
+            more, began = self._read(), time.monotonic()
+            while more and time.monotonic() - began < READ_SECONDS:
+                more = self._read()
+            version = f"{self._file}-{self._stride}"
+            first = after // self._stride if of == version else 0
+            points = sorted(item for item in self._points.items() if item[0] >= first)
+            names = sorted({name for _, sums in points for name in sums})
+            return {
+                "version": version,
+                "more": more,
+                "steps": [(place + 1) * self._stride - 1 for place, _ in points],
+                "series": {name: [_mean(sums, name) for _, sums in points] for name in names},
+            }
+
+    def _begin(self, file: int | None) -> None:
+        self._file = file
+        self._offset = 0
+        self._stride = 1
+        """Steps of one point."""
+        self._points: dict[int, Sums] = {}
+        self._lines = 0
+
+    def _read(self) -> bool:
+        """Read the next rows; return whether there are more."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            size, inode = file.seek(0, 2), self.path.stat().st_ino
+            if inode != self._file or size < self._offset:
+                self._begin(inode)  # after a crash, rows of repeated steps are dropped
+            file.seek(self._offset)
+            data = file.read(READ_BYTES)
+        whole = data[: data.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            self._lines += 1
+            if self._lines % max(1, self._stride // ROWS_OF_POINT) == 0 or RARE in line:
+                self._add(line)
+        self._offset += len(whole)
+        return bool(whole) and self._offset < size
+
+    def _add(self, line: bytes) -> None:
+        try:
+            row = stored_json.parsed(line)
+        except ValueError:
+            return
+        if not isinstance(row, dict) or not stored_json.is_count(step := row.get("step")):
+            return
+        values = {
+            name: (float(value), 1)
+            for name, value in row.items()
+            if _is_shown(name) and stored_json.is_number(value)
+        }
+        _merge(self._points.setdefault(step // self._stride, {}), values)
+        if len(self._points) > MOST_POINTS:
+            self._halve()
+
+    def _halve(self) -> None:
+        points, self._points = self._points, {}
+        self._stride *= 2
+        for place, sums in points.items():
+            _merge(self._points.setdefault(place // 2, {}), sums)
+
+
+@lru_cache(1000)
+def _is_shown(name: str) -> bool:
+    return SHOWN.fullmatch(name) is not None
+
+
+def _merge(into: Sums, sums: Sums) -> None:
+    for name, (total, count) in sums.items():
+        before, number = into.get(name, (0.0, 0))
+        into[name] = before + total, number + count
+
+
+def _mean(sums: Sums, name: str) -> float | None:
+    total, count = sums.get(name, (0.0, 0))
+    return float(f"{total / count:.{DIGITS}g}") if count else None

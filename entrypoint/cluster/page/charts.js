@@ -1,0 +1,114 @@
+// The curves of the run, which the head has thinned.
+"use strict";
+
+const CHARTS = [
+  ["Reward", /^train\/(reward|reward_(?!std)\w+|acc|format)$/],
+  ["Held-out accuracy", /^eval\//],
+  ["KL from the reference", /^train\/kl$/],
+  ["Entropy", /^train\/entropy$/],
+  ["Tokens of a reply", /^train\/response_length$/],
+  ["Tokens per second", /^perf\/tokens_per_second$/],
+  ["Seconds of a step, by phase", /^timing\/(?!step$)/],
+  ["Memory, GB", /^memory\//],
+];
+const LINES = ["#2f7de1", "#d9580d", "#16915a", "#b23fc4", "#b58900", "#d6336c", "#0f9bb0", "#7a6ff0"];
+let curves = {version: "", steps: [], series: {}}, drawn = new Map();
+
+/** Ask for the points that are new, and draw them. */
+async function refreshCurves(job) {
+  const after = curves.steps.at(-1) ?? 0;
+  const query = new URLSearchParams({after, version: curves.version, ...(job ? {job} : {})});
+  const answer = await fetch(`v1/curves?${query}`);
+  if (!answer.ok) return;
+  const news = await answer.json();
+  curves = news.version === curves.version ? joined(curves, news) : news;
+  drawCurves();
+  if (news.more) await refreshCurves(job);
+}
+
+/** Pure: the points that were known up to the first new one, and the new ones. */
+function joined(known, news) {
+  if (!news.steps.length) return known;
+  const kept = known.steps.filter(step => step < news.steps[0]).length;
+  const steps = [...known.steps.slice(0, kept), ...news.steps], series = {};
+  for (const name of new Set([...Object.keys(known.series), ...Object.keys(news.series)]))
+    series[name] = [
+      ...(known.series[name] ?? Array(kept).fill(null)).slice(0, kept),
+      ...(news.series[name] ?? Array(news.steps.length).fill(null)),
+    ];
+  return {...news, steps, series};
+}
+
+function forgetCurves() {
+  curves = {version: "", steps: [], series: {}};
+}
+
+function drawCurves() {
+  const some = curves.steps.length > 0;
+  by("curves").hidden = !some;
+  for (const [title, pattern] of CHARTS) {
+    const names = Object.keys(curves.series).filter(name => pattern.test(name));
+    const key = names.join(), known = drawn.get(title);
+    if (known && known.key !== key) {
+      known.plot.destroy();
+      known.figure.remove();
+      drawn.delete(title);
+    }
+    if (!some || !names.length) continue;
+    const data = [curves.steps, ...names.map(name => curves.series[name])];
+    const chart = drawn.get(title) ?? begin(title, names, key, data);
+    chart.plot.setData(data);
+    chart.box.setAttribute("aria-label", `${title}. ${names.map(name => spoken(name, curves)).join("; ")}`);
+  }
+}
+
+/** Pure: a curve in words, for those who do not see it. */
+function spoken(name, {steps, series}) {
+  const known = series[name].flatMap((value, place) => value === null ? [] : [[steps[place], value]]);
+  const say = ([step, value]) => `${value} at step ${step}`;
+  return `${short(name)}: ${say(known[0])}, ${say(known.at(-1))}`;
+}
+
+/** Pure: whether the reward server takes most of a step. */
+function slowRewards({series}) {
+  const last = name => series[name]?.findLast(value => value !== null) ?? 0;
+  const share = last("timing/reward") / last("timing/step");
+  return share > 0.5 ? [["warn", `rewards take ${Math.round(100 * share)} % of a step: the GPUs wait for the reward server`]] : [];
+}
+
+const short = name => name.slice(name.indexOf("/") + 1).replaceAll("_", " ");
+
+function begin(title, names, key, data) {
+  const box = make("div", {});
+  box.setAttribute("role", "img");
+  const figure = make("figure", {}, make("figcaption", {}, title), box);
+  const place = CHARTS.findIndex(([one]) => one === title);
+  const next = [...by("charts").children].find(other => other.place > place);
+  figure.place = place;
+  by("charts").insertBefore(figure, next ?? null);
+  const plot = new uPlot(options(names, box.clientWidth), data, box);
+  new ResizeObserver(() => box.clientWidth && plot.setSize({width: box.clientWidth, height: 190})).observe(box);
+  const chart = {key, plot, figure, box};
+  drawn.set(title, chart);
+  return chart;
+}
+
+function options(names, width) {
+  const ink = getComputedStyle(document.body).color;
+  const line = {stroke: ink, grid: {stroke: "#8884", width: 1}, ticks: {stroke: "#8884", width: 1}};
+  return {
+    width: width || 300,
+    height: 190,
+    scales: {x: {time: false}},
+    axes: [line, {...line, size: 56}],
+    series: [{label: "step"}, ...names.map((name, place) => ({
+      label: short(name), stroke: LINES[place % LINES.length], width: 2, spanGaps: true, points: {show: names.length > 0 && name.startsWith("eval/")},
+    }))],
+  };
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const {plot, figure} of drawn.values()) { plot.destroy(); figure.remove(); }
+  drawn.clear();
+  drawCurves();
+});

@@ -1,0 +1,122 @@
+// Asks the head every POLL_SECONDS, and says when it does not answer.
+"use strict";
+
+const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
+let state = null, heard = 0, asked = performance.now(), shownJob, slowAt = -Infinity, whole = null, answering = false;
+const seconds = since => (performance.now() - since) / 1000;
+
+async function refresh() {
+  if (answering || (document.hidden && state && seconds(heard) < HIDDEN_SECONDS)) return;
+  answering = true;
+  const began = performance.now();
+  try {
+    const isSlow = seconds(slowAt) >= SLOW_SECONDS;
+    const isBrief = state?.expected_workers > MANY_NODES && !isSlow;
+    const answer = await fetch(`v1/state${isBrief ? "?brief=1" : ""}`, {signal: AbortSignal.timeout(10000)});
+    if (answer.status === 401) return void say("The key opens this run no longer. Open the page by a new link: rollcall open.");
+    if (!answer.ok) return;
+    const news = await answer.json();
+    state = news;
+    heard = performance.now();
+    by("lost").hidden = true;
+    if (news.job !== shownJob) {
+      shownJob = news.job;
+      forgetCurves();
+      listen(shownJob);
+    }
+    whole = isBrief && whole ? {...news, nodes: merged(whole.nodes, news.nodes)} : news;
+    show(news);
+    showNodes(whole);
+    if (isSlow) {
+      slowAt = began;
+      await refreshCurves(shownJob);
+    }
+    await refreshSamples(shownJob, news.progress?.step);
+    await refreshLogs(shownJob);
+  } catch {
+    // The banner says since when.
+  } finally {
+    answering = false;
+  }
+}
+
+/** Pure: all nodes, as they were, or as they are if there is something to say about them. */
+function merged(known, news) {
+  const newer = new Map(news.map(node => [node.node, node]));
+  return known.map(node => newer.get(node.node) ?? {...node, present: true, joined: true, warnings: []});
+}
+
+function show(news) {
+  const [word, colour, mark] = headline(news);
+  if (by("state").textContent !== word) by("state").textContent = word;
+  by("state").className = `chip ${colour}`;
+  by("state").dataset.mark = mark;
+  const name = news.job ?? news.run.name;
+  by("name").textContent = `${name} on ${news.head}`;
+  document.title = `${mark} ${word}: ${name}`;
+  by("sentence").textContent = (news.outcome && ending()) || news.sentence;
+  const p = news.progress;
+  by("bar").hidden = !p?.total_steps;
+  by("bar").value = p?.total_steps ? p.step / p.total_steps : 0;
+  by("facts").replaceChildren(...facts(news).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
+  const found = [...attention(news), ...(news.outcome ? [] : slowRewards(curves))], more = found.length - MOST_SAID;
+  by("attention").hidden = !found.length;
+  by("attention").querySelector("ul").replaceChildren(
+    ...found.slice(0, MOST_SAID).map(([kind, sentence]) => make("li", {className: kind}, sentence)),
+    ...(more > 0 ? [make("li", {className: "warn"}, `and ${more} more: the nodes' filter finds them`)] : []),
+  );
+  by("controls").hidden = !news.may_stop || Boolean(news.outcome);
+  tick();
+}
+
+/** Say how old the answer is. */
+function tick() {
+  if (!state) {
+    if (seconds(asked) > LOST_SECONDS) say("The head has not answered yet.");
+    return;
+  }
+  const age = seconds(heard), at = clock(state.at);
+  by("updated").textContent = `updated ${duration(age)} ago`;
+  // Browsers run the clocks of a hidden page once a minute.
+  if (age < (document.hidden ? 5 * HIDDEN_SECONDS : LOST_SECONDS) || seconds(asked) < LOST_SECONDS) return;
+  if (state.outcome) return void (by("updated").textContent = `The head has ended. This is the state of ${at}.`);
+  by("state").className = "chip bad";
+  by("state").textContent = "Head lost";
+  by("state").dataset.mark = "✕";
+  document.title = `✕ Head lost: ${state.head}`;
+  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. Start the head again with the same run directory, and the run continues.`);
+}
+
+/** Show a banner. Its text changes only with its sense: a screen reader reads each change. */
+function say(sentence) {
+  const sense = sentence.replace(/, [^,]* ago/, "");
+  if (by("lost").hidden || by("lost").dataset.sense !== sense) by("lost").textContent = sense;
+  by("lost").dataset.sense = sense;
+  by("lost").hidden = false;
+}
+
+by("stop").addEventListener("click", () => {
+  by("confirm-title").textContent = `Stop ${shownJob ?? "the run"}?`;
+  by("confirm-text").textContent = shownJob
+    ? "The job saves a checkpoint and stops. The cluster stays up."
+    : "The run saves a checkpoint, and all nodes end. Started again, it resumes from there.";
+  by("confirm").returnValue = "";
+  by("confirm").showModal();
+});
+by("confirm").addEventListener("close", async () => {
+  if (by("confirm").returnValue !== "yes") return;
+  const path = shownJob ? `v1/jobs/${encodeURIComponent(shownJob)}/stop` : "v1/stop";
+  by("stop").disabled = true;
+  const answer = await fetch(path, {method: "POST"}).catch(() => null);
+  by("stop").disabled = answer?.ok;
+  by("stop").textContent = answer?.ok ? "It saves and stops" : "The head did not take the stop: try again";
+});
+by("filter").addEventListener("input", () => whole && showNodes(whole));
+by("faults").addEventListener("change", draw);
+document.addEventListener("visibilitychange", () => {
+  asked = performance.now();
+  refresh();
+});
+refresh();
+setInterval(refresh, 1000 * POLL_SECONDS);
+setInterval(tick, 1000);

@@ -1,0 +1,78 @@
+// What all parts of the page use: elements, words of the state, and text that is never HTML.
+"use strict";
+
+const by = id => document.getElementById(id);
+
+/** An element of one kind with properties and children; strings among them become text. */
+function make(kind, properties, ...children) {
+  const made = Object.assign(document.createElement(kind), properties);
+  made.append(...children);
+  return made;
+}
+
+function duration(seconds) {
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 100) return `${minutes} min`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
+const percent = value => `${(100 * value).toFixed(1)} %`;
+
+const ENDS = {
+  finished: ["Finished", "good", "✓"],
+  stopped: ["Stopped", "warn", "■"],
+};
+const PHASES = {
+  training: ["Training", "good", "▶"],
+  recovering: ["Recovering", "warn", "↻"],
+  "roll call": ["Waiting for nodes", "busy", "…"],
+  "collective check": ["Checking the network", "busy", "…"],
+  starting: ["Starting", "busy", "…"],
+};
+
+/** Pure: the word, the colour and the mark of a state. */
+function headline(state) {
+  if (state.outcome) return ENDS[state.outcome.outcome] ?? ["Failed", "bad", "✕"];
+  if (state.phase === "training" && !state.progress) return ["Training, no step yet", "busy", "▶"];
+  const word = state.phase.charAt(0).toUpperCase() + state.phase.slice(1);
+  return PHASES[state.phase] ?? [word, "busy", "…"];
+}
+
+/** Pure: what a person must look at, the worst first, each with its colour. */
+function attention(state) {
+  const found = [];
+  if (state.outcome) return found;
+  for (const node of state.nodes)
+    if (!node.present) found.push(["bad", `${node.node} has been silent for ${duration(node.silent_seconds)}: look at its machine and its network`]);
+  for (const [node, why] of Object.entries(state.refused)) found.push(["bad", `${node} was refused: ${why}`]);
+  for (const sentence of state.missing)
+    if (!/ (has been silent for|was refused:) /.test(sentence)) found.push(["warn", sentence]);
+  if (state.idle) found.push(["warn", state.idle]);
+  const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
+  if (p && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
+    found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);
+  for (const sentence of state.differences) found.push(["warn", sentence]);
+  for (const node of [state.head_node, ...state.nodes])
+    if (node.warnings.length) found.push(["warn", `${node.node}: these checks did not pass: ${node.warnings.join(", ")} (rollcall doctor says why)`]);
+  return found;
+}
+
+/** Pure: names and values of the facts below the headline. */
+function facts(state) {
+  const p = state.progress, rows = [["Run", state.job ?? state.run.name], ["Model", state.run.model], ["Recipe", state.run.recipe]];
+  rows.push(["Workers", `${state.present} of ${state.expected_workers}`]);
+  if (p) rows.push(
+    ["Attempt", p.attempt || null],
+    ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
+    ["Time left", !state.outcome && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
+    ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
+    ["Reward", p.reward?.toFixed(3)],
+    ["Held-out accuracy", p.eval === null ? null : percent(p.eval)],
+    ["KL", p.kl?.toFixed(4)],
+    ["Tokens/s", p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
+    ["Step time", p.step_seconds ? `${p.step_seconds.toFixed(1)} s` : null],
+  );
+  return rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
+}

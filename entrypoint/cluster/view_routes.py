@@ -1,0 +1,66 @@
+"""The control port's paths for the page: the page itself, the journal's events, the curves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from entrypoint.cluster import browser
+from entrypoint.cluster.curves import Curves
+from entrypoint.cluster.event_stream import Asked, follow
+from entrypoint.cluster.job_routes import JobRoutes
+from entrypoint.run import log_files
+from entrypoint.run.reads import StorageReads
+
+MOST_SAMPLES = 8
+
+
+@dataclass(slots=True)
+class ViewRoutes:
+    jobs: JobRoutes
+    reads: StorageReads
+    closing: asyncio.Event
+    _curves: Curves | None = field(init=False, default=None)
+    """Those of the run that was asked for last."""
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self._page),
+            Route("/v1/events", self._events),
+            Route("/v1/curves", self._rows),
+            Route("/v1/samples", self._samples),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(browser.PAGE)
+
+    async def _events(self, request: Request) -> Response:
+        """Answer with the events after the header Last-Event-ID, which a browser sends again."""
+        query = request.query_params
+        last, after = _count(query.get("last")), _count(request.headers.get("last-event-id"))
+        without = tuple(query.get("without", "").split(","))
+        asked = Asked(after or 0, without, last if not after else None)
+        journal = self.jobs.files_of(request).journal
+        return EventSourceResponse(follow(journal, self.reads, self.closing, asked))
+
+    async def _rows(self, request: Request) -> Response:
+        path = self.jobs.files_of(request).metrics
+        if self._curves is None or self._curves.path != path:
+            self._curves = Curves(path)
+        after, version = request.query_params.get("after"), request.query_params.get("version", "")
+        look = partial(self._curves.rows, _count(after) or 0, version)
+        return JSONResponse(await self.reads.ask(look))
+
+    async def _samples(self, request: Request) -> Response:
+        look = partial(log_files.last_rows, self.jobs.files_of(request).samples, MOST_SAMPLES)
+        return JSONResponse({"samples": await self.reads.ask(look)})
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 16 else None

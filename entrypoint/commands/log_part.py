@@ -1,0 +1,51 @@
+"""Pure: the lines of a log from a time on, or at its end."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+STAMP = re.compile(
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3,6})?) ?(Z|[+-]\d\d:?\d\d)?(?!\d)", re.ASCII
+)
+
+
+def time_of(line: str) -> datetime | None:
+    """Return the time with which a line begins; None if it has none. No zone: local time."""
+    if (found := STAMP.match(line)) is None:
+        return None
+    try:
+        return datetime.fromisoformat(found[1].replace(",", ".") + (found[2] or "")).astimezone()
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    lines: int | None = None
+    """So many lines at the end; None: all."""
+    since: datetime | None = None
+    """No line from before this time; None: all."""
+    time_of: Callable[[str], datetime | None] = time_of
+
+    @property
+    def is_whole(self) -> bool:
+        return self.lines is None and self.since is None
+
+    def of(self, text: str) -> list[str]:
+        """Return the lines of `text` that belong to the part, each with its end."""
+        rows = self._recent(list(io.StringIO(text, newline="\n")))
+        return rows if self.lines is None else rows[max(0, len(rows) - self.lines) :]
+
+    def _recent(self, rows: list[str]) -> list[str]:
+        """Return the rows from the first that is not too old on; all if no row has a time."""
+        times: Iterable[datetime | None] = () if self.since is None else map(self.time_of, rows)
+        dated = False
+        for number, at in enumerate(times):
+            dated = dated or at is not None
+            if at is not None and self.since is not None and at >= self.since:
+                return rows[number:]
+        return [] if dated else rows

@@ -1,0 +1,153 @@
+"""What a person sees on the run's page, in a real browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from contract.journal import append_event
+from contract.progress import Progress
+from entrypoint.cluster.access import page_link
+from tests.support.control import TOKEN, Head, asking, node_info
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.browser
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
+    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=controls))
+
+
+def trains(head: Head) -> None:
+    """A run of some steps on one node of two; one of its checks did not pass."""
+    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny-7b"]}
+    head.run.run.write_text(json.dumps(row))
+    rows = [
+        {"step": step, "train/reward": step / 10, "train/acc": 0.5, "timing/update": 1.0}
+        for step in range(1, 6)
+    ]
+    head.run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    progress = Progress(step=5, total_steps=10, attempt=2, reward=0.5, eta_seconds=50, checkpoint=4)
+    progress.write(head.run.progress)
+    for number in range(3):
+        append_event(head.run.journal, "roll", f"event {number}")
+    head.control.phase = "training"
+    head.client().check_in(replace(node_info("gpu-1"), warnings=("gpu.clock",)), joined=True)
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP])
+def test_a_training_run_is_seen_whole_by_everyone(
+    head: Head, tab: Page, size: dict[str, int], colours: str
+) -> None:
+    trains(head)
+    tab.set_viewport_size({"width": size["width"], "height": size["height"]})
+    tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
+    with asking(head, "gpu-1"):
+        opened(head, tab)
+        expect(tab.locator("#state")).to_have_text("Training")
+        facts = tab.locator("#facts")
+        for fact in ("tiny-7b", "builtin", "5 of 10", "step 4", "50 s", "1 of 2"):
+            expect(facts).to_contain_text(fact)
+        attention = tab.get_by_role("region", name="Needs attention")
+        expect(attention).to_contain_text("gpu-1: these checks did not pass: gpu.clock")
+        expect(attention).to_contain_text("1 worker never checked in")
+        expect(tab.get_by_role("img", name="Reward. acc: 0.5 at step 1")).to_be_visible()
+        expect(tab.locator("canvas")).to_have_count(2)
+        expect(tab.locator("#updated")).to_contain_text("ago")
+        expect(tab.locator("#events li").first).to_contain_text("event 2")
+        assert tab.evaluate("document.body.scrollWidth <= innerWidth")
+        found = Axe().run(tab)
+        assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, tab: Page) -> None:
+    trains(head)
+    opened(head, tab)
+    expect(tab.locator("#events li")).to_have_count(3)
+    head.control.__exit__()
+    expect(tab.get_by_role("alert")).to_contain_text("The head does not answer since")
+    expect(tab.locator("#state")).to_have_text("Head lost")
+    append_event(head.run.journal, "start", "the head is back")
+    back = Head(head.run.root, head.port)
+    back.control.phase = "recovering"
+    with back.control:
+        expect(tab.locator("#state")).to_have_text("Recovering")
+        expect(tab.get_by_role("alert")).to_be_hidden()
+        expect(tab.locator("#events li").first).to_contain_text("the head is back")
+        expect(tab.locator("#events li")).to_have_count(4)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"), [("finished", "Finished"), ("failed", "Failed"), ("stopped", "Stopped")]
+)
+def test_the_end_is_no_lost_head(head: Head, tab: Page, outcome: str, word: str) -> None:
+    trains(head)
+    append_event(head.run.journal, "outcome", "this is how it ended", {"outcome": outcome})
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    head.control.announce(outcome, 0)
+    expect(tab.locator("#state")).to_have_text(word)
+    expect(tab.locator("#sentence")).to_have_text("this is how it ended")
+    head.control.__exit__()
+    expect(tab.locator("#updated")).to_contain_text("The head has ended.")
+    expect(tab.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_thousand_nodes_are_counts_and_a_filter(head: Head, tab: Page) -> None:
+    registry = head.control._registry
+    registry.expected = 1000
+    for number in range(1000):
+        registry.check_in(node_info(f"gpu-{number}", f"10.0.{number // 250}.{number % 250}"), "")
+    opened(head, tab)
+    expect(tab.locator("#counts")).to_contain_text("of 1000 workers are there")
+    expect(tab.locator("#nodes tr")).to_have_count(100)
+    expect(tab.locator("#shown")).to_have_text("100 of 1001 nodes: filter to find others")
+    tab.get_by_label("Filter").fill("gpu-777")
+    expect(tab.locator("#nodes tr")).to_have_count(1)
+    expect(tab.locator("#nodes")).to_contain_text("10.0.3.27")
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"), [("Go on training", []), ("Save and stop", ["asked over HTTP"])]
+)
+def test_a_stop_is_confirmed(head: Head, tab: Page, answer: str, stops: list[str]) -> None:
+    trains(head)
+    opened(head, tab, controls=True)
+    tab.get_by_role("button", name="Save and stop…").click()
+    tab.get_by_role("dialog").get_by_role("button", name=answer).click()
+    expect(tab.get_by_role("dialog")).to_be_hidden()
+    if stops:
+        expect(tab.get_by_role("button", name="It saves and stops")).to_be_disabled()
+    eventually(lambda: head.heard.stops == stops)
+
+
+def test_samples_are_text_whatever_a_completion_says(head: Head, tab: Page) -> None:
+    trains(head)
+    evil = "<script>document.title=1</script></pre><img src=x onerror=document.title=1>"
+    row = {"step": 5, "prompt": "1+1=", "turns": [{"reply": evil}], "reward": 0.25, "metrics": {}}
+    head.run.samples.write_text(json.dumps(row) + "\n")
+    opened(head, tab)
+    tab.get_by_text("Some samples of the newest steps").click()
+    expect(tab.get_by_role("article")).to_contain_text("Step 5 · reward 0.250")
+    expect(tab.get_by_role("article")).to_contain_text(evil)
+    assert tab.title() != "1"
+
+
+def test_a_reader_has_no_button_and_sees_a_log_grow(head: Head, tab: Page) -> None:
+    trains(head)
+    log = head.run.logs / "head.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("<b>first</b>\n")
+    opened(head, tab)
+    tab.get_by_role("combobox", name="Log").select_option("head")
+    expect(tab.get_by_role("log")).to_have_text("<b>first</b>\n")
+    with log.open("a") as file:
+        file.write("second\n")
+    expect(tab.get_by_role("log")).to_have_text("<b>first</b>\nsecond\n")
+    expect(tab.get_by_role("button", name="Save and stop…")).to_be_hidden()

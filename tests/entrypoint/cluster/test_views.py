@@ -1,0 +1,113 @@
+"""What the head's HTTP answers to the page: state, events after the last one, curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import httpx
+import pytest
+
+from contract.journal import append_event
+from entrypoint.cluster.run_facts import model_of
+from entrypoint.run import token as run_token
+from tests.support.control import TOKEN, Head, asking, head, node_info
+
+__all__ = ["head"]
+
+Found = Generator[tuple[str, dict[str, Any]], None, None]
+
+
+def events(head: Head, query: str = "", last_id: str = "") -> Found:
+    """The id and the event of each message, as a browser asks for them."""
+    headers = {"Authorization": f"Bearer {TOKEN}"} | ({"Last-Event-ID": last_id} if last_id else {})
+    url = f"http://127.0.0.1:{head.port}/v1/events{query}"
+    with httpx.stream("GET", url, headers=headers, timeout=10) as stream:
+        known = ""
+        for line in stream.iter_lines():
+            name, _, value = line.partition(": ")
+            known = value if name == "id" else known
+            if name == "data":
+                yield known, json.loads(value)
+
+
+def sentences(head: Head, count: int, query: str = "", last_id: str = "") -> list[str]:
+    with closing(events(head, query, last_id)) as found:
+        return [event["sentence"] for _, event in islice(found, count)]
+
+
+def test_a_reader_that_comes_again_gets_no_event_twice(head: Head) -> None:
+    for sentence in ("one", "two"):
+        append_event(head.run.journal, "roll", sentence)
+    with closing(events(head)) as found:
+        (first, _), (second, _) = islice(found, 2)
+    assert sentences(head, 1, last_id=first) == ["two"]
+    append_event(head.run.journal, "roll", "three")
+    assert sentences(head, 1, "?last=9", second) == ["three"]
+    assert int(second) < head.run.journal.stat().st_size
+
+
+@pytest.mark.parametrize("known", ["3", "99999", "-1", "x"])
+def test_a_reader_of_another_journal_gets_all(head: Head, known: str) -> None:
+    append_event(head.run.journal, "roll", "one")
+    assert sentences(head, 1, last_id=known) == ["one"]
+
+
+def test_the_page_asks_for_the_last_events_without_the_steps(head: Head) -> None:
+    for number in range(9):
+        append_event(head.run.journal, "step", f"step {number}", {"step": number})
+        append_event(head.run.journal, "roll", f"roll {number}")
+    assert sentences(head, 2, "?without=step&last=2") == ["roll 7", "roll 8"]
+
+
+def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
+    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny"]}
+    head.run.run.write_text(json.dumps(row))
+    state = head.get("/v1/state").json()
+    facts = {"name": head.run.root.name, "id": "a1", "recipe": "builtin", "model": "tiny"}
+    assert state["run"] == facts
+    assert state["head_node"]["present"]
+    assert state["head_node"]["versions"]["ray"] == "2.55.0"
+    assert state["may_stop"]
+    assert not head.get("/v1/state", run_token.read_only(TOKEN)).json()["may_stop"]
+
+
+def test_a_brief_state_leaves_out_the_nodes_that_are_well(head: Head) -> None:
+    client = head.client()
+    client.check_in(node_info("a"), joined=True)
+    client.check_in(node_info("b"))
+    with asking(head, "a"):
+        brief = head.get("/v1/state?brief=1").json()
+    assert brief["present"] == 1
+    assert [node["node"] for node in brief["nodes"]] == ["b"]
+
+
+def test_the_curves_are_those_of_the_run(head: Head) -> None:
+    head.run.metrics.write_text('{"step": 1, "train/reward": 0.5}\n')
+    answer = head.get("/v1/curves").json()
+    assert answer["series"] == {"train/reward": [0.5]}
+    assert head.get(f"/v1/curves?after=2&version={answer['version']}").json()["series"] == {}
+
+
+def test_the_samples_are_the_newest(head: Head) -> None:
+    assert head.get("/v1/samples").json() == {"samples": []}
+    rows = [{"step": step, "prompt": "p" * 40_000} for step in range(12)]
+    head.run.samples.write_text("".join(json.dumps(row) + "\n" for row in rows) + "damaged\n")
+    found = [row["step"] for row in head.get("/v1/samples").json()["samples"]]
+    assert found == [6, 7, 8, 9, 10, 11]  # of the last 256 KiB
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (["--pretrain", "/models/tiny/"], "tiny"),
+        (["--actor.model_name_or_path=Qwen/Qwen2.5-7B"], "Qwen2.5-7B"),
+        (["python", "train.py"], ""),
+        (["--pretrain"], ""),
+    ],
+)
+def test_a_command_names_its_model(words: list[str], model: str) -> None:
+    assert model_of(words) == model

@@ -1,0 +1,171 @@
+"""Every command helps, says its version, and names what a wrong word may mean, in JSON if asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrypoint import __main__ as entrypoint
+from entrypoint.commands import arguments, cli, completion
+from entrypoint.commands.cli import COMMANDS, Invocation
+
+OTHER_PROGRAMS = ("prepare", "serve-retriever", "serve-reward")
+"""Their modules parse their arguments: tests/env and tests/trainer."""
+OWN = [name for name in COMMANDS if name not in OTHER_PROGRAMS]
+
+
+def rollcall(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """What the program exits with, whatever its terminal."""
+    monkeypatch.setattr(sys, "argv", ["rollcall", *words])
+    monkeypatch.setenv("COLUMNS", "80")
+    try:
+        return entrypoint._run()
+    except SystemExit as ended:
+        return int(str(ended.code or 0))
+
+
+@pytest.mark.parametrize("command", OWN)
+@pytest.mark.parametrize("form", ["{} --help", "{} -h", "help {}"])
+def test_every_command_helps(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    form: str,
+) -> None:
+    monkeypatch.setenv("RAY_WORKER", "maybe")  # help needs no settings
+    assert rollcall(monkeypatch, *form.format(command).split()) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: rollcall {command} ")
+    assert "--version" in said
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", OTHER_PROGRAMS)
+def test_the_help_of_another_program_is_that_programs(command: str) -> None:
+    assert cli.parse(["help", command]) == Invocation(command, ("--help",))
+
+
+def test_the_flags_of_a_job_are_the_jobs() -> None:
+    assert cli.parse(["up", "--", "--help"]) == Invocation("up", ("--help",))
+    assert cli.parse(["up", "python", "--version"]) == Invocation("up", ("python", "--version"))
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_says_the_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert rollcall(monkeypatch, *command.split(), "--version") == 0
+    assert capsys.readouterr().out == "rollcall 0.1.0\n"
+
+
+def test_the_overview_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    described = cli.help_text().partition("With no command")[0]
+    assert [line for line in described.splitlines() if len(line) > 60] == []
+    assert shutil.get_terminal_size().columns == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("statsu", "did you mean status?"),
+        ("log", "did you mean logs?"),
+        ("help statsu", "statsu is no command: did you mean status?"),
+        ("event", "did you mean events?"),
+        ("status --wacth", "unknown argument --wacth: did you mean --watch?"),
+        ("logs --folow head", "unknown argument --folow: did you mean --follow?"),
+        ("logs head --line=3", "unknown argument --line=3: did you mean --lines?"),
+        ("logs head -n many", "'many' is no number of lines, such as 100"),
+        ("events --since tomorrow", "'tomorrow' is no time: give 90s, 10m or 2h ago, or"),
+        ("wait --timeout long", "'long' is not a duration: give seconds, or"),
+        ("open --kye", "did you mean --key?"),
+        ("stop job-1 job-2", "unknown argument job-2"),
+        ("report --hmtl x run", "did you mean --html?"),
+        ("report", "the following arguments are required: RUN"),
+        ("demo --stpes 3", "did you mean --steps?"),
+        ("doctor --jsno", "doctor does not take --jsno; it takes --json"),
+        ("plan --nodes none", "--nodes none is no number, as in --nodes 8"),
+        ("status --address 10.0.0.2", "ROLLCALL_URL='10.0.0.2' is not an http"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_wrong_words_exit_with_64_and_say_what_would_be_right(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    said: str,
+    as_json: bool,
+) -> None:
+    assert rollcall(monkeypatch, *words.split(), *["--json"] * as_json) == 64
+    output = capsys.readouterr()
+    assert said in output.err
+    if as_json:
+        row = json.loads(output.out)
+        assert said in row["error"]
+        assert row["exit_code"] == 64
+    else:
+        assert output.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("status", 77),
+        ("logs", 73),
+        ("events", 73),
+        ("wait --timeout 1s", 77),
+        ("open", 77),
+        ("list", 77),
+        ("report RUN", 73),
+        ("doctor", 64),
+    ],
+)
+def test_json_tells_of_a_failure_too(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    words: str,
+    code: int,
+) -> None:
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(tmp_path))
+    if words == "doctor":
+        monkeypatch.setenv("RAY_WORKER", "maybe")
+    given = words.replace("RUN", str(tmp_path)).split()
+    assert rollcall(monkeypatch, *given, "--json") == code
+    output = capsys.readouterr()
+    row = json.loads(output.out)
+    assert row["exit_code"] == code
+    assert row["error"] in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("rollcall sta", "status"),
+        ("rollcall ev", "events"),
+        ("rollcall status --wa", "--watch"),
+        ("rollcall logs gn1 --f", "--follow"),
+        ("rollcall prepare arith", ""),
+    ],
+)
+def test_bash_completes_commands_and_flags(words: str, completed: str) -> None:
+    typed = words.split()
+    asks = f"COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _rollcall; echo ${{COMPREPLY[@]}}"
+    shell = ["bash", "-c", f"{completion.script()}\n{asks}"]
+    assert subprocess.check_output(shell, text=True) == f"{completed}\n"
+
+
+def test_the_words_of_a_job_ask_for_no_json() -> None:
+    assert not cli.wants_json(["submit", "--", "train", "--json"])
+    assert not cli.wants_json(["up", "--json"])
+    assert cli.wants_json(["status", "--json"])
+
+
+def test_each_command_with_arguments_of_its_own_is_known() -> None:
+    assert set(arguments.COMMANDS) <= set(COMMANDS)
+    assert set(cli.REMOTE) <= set(arguments.COMMANDS)

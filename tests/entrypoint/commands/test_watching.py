@@ -1,0 +1,323 @@
+"""`logs`, `events`, `wait`, `open` and `status`, of a real control port, also in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.journal import append_event
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint import __main__ as entrypoint
+from entrypoint.commands import cli, events, logs, page
+from entrypoint.commands.log_part import Part
+from entrypoint.config.read import read_settings
+from entrypoint.job.run_context import RunContext
+from entrypoint.job.supervisor import Outcome
+from entrypoint.run import token as run_token
+from tests.support.control import TOKEN, Head, head
+from tests.support.job_head import FINISHED, JobHead, job_head, soon
+
+__all__ = ["head", "job_head"]
+
+Environment = Mapping[str, str]
+
+
+def rollcall(where: Environment, *words: str) -> int:
+    return entrypoint._ask(cli.parse(words), where)
+
+
+def of(head: Head) -> Environment:
+    """The variables of one who asks from outside."""
+    url = f"http://127.0.0.1:{head.port}"
+    return {"ROLLCALL_URL": url, "ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}
+
+
+def here(run: RunFiles) -> Environment:
+    """The variables of one who has the run directory, and no head that answers."""
+    return {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_TOKEN": TOKEN, "RAY_WORKER": "0"}
+
+
+def stamped(minutes: int) -> str:
+    """The beginning of a line that a node logged so long ago."""
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+@pytest.fixture(params=["here", "head"])
+def asked(request: pytest.FixtureRequest, head: Head) -> Environment:
+    """Both ways to the logs and the journal of a run of three events and a log of ages."""
+    for number in (1, 2, 3):
+        append_event(head.run.journal, "start", f"event {number}")
+    head.run.logs.mkdir(exist_ok=True)
+    lines = [f"{stamped(60 - 10 * n)} gn1 line {n}\n" for n in range(6)]
+    (head.run.logs / "head.log").write_text("".join(lines))
+    return here(head.run) if request.param == "here" else of(head)
+
+
+def test_logs_shows_only_the_last_lines_or_those_since_a_time(
+    asked: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, left in (
+        (["-n", "2"], [4, 5]),
+        (["--since", "25m"], [4, 5]),
+        (["--since", "35m", "-n", "1"], [5]),
+        (["--lines", "0"], []),
+        ([], range(6)),
+    ):
+        assert rollcall(asked, "logs", "head", *words, "--json") == 0
+        shown = json.loads(capsys.readouterr().out)["head"]
+        assert [line.rpartition(" ")[2] for line in shown] == [str(n) for n in left]
+    assert rollcall(asked, "logs", "-n", "1") == 0  # of every log
+    assert capsys.readouterr().out.splitlines()[1].endswith("gn1 line 5")
+
+
+def test_the_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    content = "".join(f"line {n} {'→' * 40}\n" for n in range(20_000))
+    (tmp_path / "logs" / "head.log").write_text(content)
+    source = logs.LogsHere(read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}))
+    part, offsets = Part(lines=900), dict[str, int]()
+    text = logs.read_part(source, "head", part, offsets)
+    assert "".join(part.of(text)).splitlines() == content.splitlines()[-900:]
+    assert len(text) < len(content) / 2
+    assert offsets == {"head": len(content.encode())}
+
+
+def test_events_shows_the_journal(asked: Environment, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rollcall(asked, "events") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(" ", 3)[3] for line in said] == ["event 1", "event 2", "event 3"]
+    assert said[0][:4] == str(datetime.now(UTC).year)
+    assert rollcall(asked, "events", "-n", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sentence"] == "event 3"
+    assert rollcall(asked, "events", "--since", "2100-01-01") == 0
+    assert rollcall(asked, "events", "-n", "0") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_events_of_a_job_and_of_none(job_head: JobHead, capsys: pytest.CaptureFixture[str]) -> None:
+    where = job_head.environment
+    assert rollcall(where, "submit", "--", "true") == 0
+    capsys.readouterr()
+    run = RunFiles(job_head.run.jobs / "job-1")
+    append_event(run.journal, "attempt", "attempt 1 starts")
+    assert rollcall(where, "events", "job-1", "-f") == 0  # the job is over: it ends
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" attempt 1 starts")
+    assert rollcall(where, "events", "job-7") == 64
+    assert "there is no job job-7" in capsys.readouterr().err
+
+
+def test_events_follows_until_the_end_and_prints_each_event_once(
+    head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
+    append_event(head.run.journal, "start", "old")
+    append_event(head.run.journal, "start", "one")
+    line = head.run.journal.read_bytes().splitlines()[0].replace(b'"old"', b'"two"')
+    line = line.partition(b', "crc"')[0] + b"}\n"  # as an earlier version wrote it
+    codes: list[int] = []
+
+    def follow() -> None:
+        codes.append(rollcall(of(head), "events", "-f", "-n", "1"))
+
+    with head.run.journal.open("ab") as file:
+        file.write(line[:20])  # half an event
+        file.flush()
+        following = threading.Thread(target=follow)
+        following.start()
+        said = ""
+
+        def shows(text: str) -> bool:
+            nonlocal said
+            said += capsys.readouterr().out
+            return text in said
+
+        soon(lambda: shows("one"))
+        file.write(line[20:])
+        file.flush()
+        soon(lambda: shows("two"))
+    details = {"outcome": "finished", "exit_code": 0}
+    append_event(head.run.journal, "outcome", "the job has finished", details)
+    head.control.announce("finished", 0)
+    following.join(60)
+    said += capsys.readouterr().out
+    sentences = [line.split(" ", 3)[3] for line in said.splitlines()]
+    assert (codes, sentences) == ([0], ["one", "two", "the job has finished"])
+
+
+def test_logs_follows_from_its_last_lines_on(
+    head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
+    head.run.logs.mkdir()
+    log = head.run.logs / "worker-1.log"
+    log.write_text("zero\none\n")
+    following = threading.Thread(target=rollcall, args=(of(head), "logs", "1", "-f", "-n1"))
+    following.start()
+    said = ""
+
+    def shows(text: str) -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return text in said
+
+    soon(lambda: shows("one\n"))
+    with log.open("a") as file:
+        file.write("two\n")
+    soon(lambda: shows("two\n"))
+    head.control.announce("finished", 0)
+    following.join(60)
+    assert said + capsys.readouterr().out == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70)])
+def test_wait_ends_with_the_runs_exit_code_though_its_head_ends_at_once(
+    head: Head, capsys: pytest.CaptureFixture[str], outcome: str, code: int
+) -> None:
+    codes: list[int] = []
+    waiting = threading.Thread(target=lambda: codes.append(rollcall(of(head), "wait")))
+    waiting.start()
+    time.sleep(1.0)  # it asks, and the head holds its answer
+    head.control.announce(outcome, code)
+    head.control.__exit__()
+    waiting.join(60)
+    assert codes == [code]
+    assert f"outcome: {outcome}" in capsys.readouterr().out
+
+
+def test_wait_has_a_limit_which_is_worth_a_retry(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rollcall(of(head), "wait", "--timeout", "0.2s", "--json") == 75
+    assert json.loads(capsys.readouterr().out)["error"] == "the run has not ended within 0.2 s"
+
+
+def test_wait_has_its_limit_also_while_no_head_answers(
+    closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = {"ROLLCALL_URL": f"http://127.0.0.1:{closed_port}", "ROLLCALL_TOKEN": TOKEN}
+    assert rollcall(where, "wait", "--timeout", "0.3s") == 69
+    assert "no head answers" in capsys.readouterr().err
+
+
+def test_wait_for_a_job_ends_with_the_jobs_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go_on = threading.Event()
+
+    def waits(run: RunContext) -> Outcome:
+        go_on.wait(30)
+        return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
+
+    with JobHead(tmp_path, sleep=waits, true=lambda _: FINISHED) as cluster:
+        where = cluster.environment
+        assert rollcall(where, "submit", "--no-wait", "--", "sleep") == 0
+        assert rollcall(where, "wait", "job-1", "--timeout", "0.2") == 75
+        threading.Timer(0.5, go_on.set).start()
+        assert rollcall(where, "wait", "job-1") == 70
+        assert "job-1 (failed, exit code 70): ValueError" in capsys.readouterr().out
+
+
+def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, url = run_token.read_only(TOKEN), of(head)["ROLLCALL_URL"]
+    for words, said in (
+        ([], f"{url}/?read={key}"),
+        (["--key"], key),
+        (["--control"], f"{url}/?token={run_token.for_page(TOKEN)}"),
+        (["--json"], json.dumps({"url": f"{url}/?read={key}", "read_only": True})),
+    ):
+        assert rollcall(of(head), "open", *words) == 0
+        assert capsys.readouterr().out == f"{said}\n"
+    with_key = {**of(head), "ROLLCALL_TOKEN": key}
+    assert rollcall(with_key, "open", "--key") == 0
+    assert capsys.readouterr().out == f"{key}\n"
+    assert rollcall(with_key, "open", "--control") == 77
+    assert "--control needs the run's token" in capsys.readouterr().err
+    wrong = {**of(head), "ROLLCALL_TOKEN": "another-run's-token"}
+    assert rollcall(wrong, "open") == 77
+
+
+def test_open_opens_a_browser_only_for_a_person_at_a_screen(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(page, "has_browser", lambda: True)
+    assert rollcall(of(head), "open", "--no-browser") == 0
+    assert opened == []
+    assert rollcall(of(head), "open") == 0
+    assert opened == [f"http://127.0.0.1:{head.port}/?read={run_token.read_only(TOKEN)}"]
+    monkeypatch.undo()
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert not page.has_browser()  # pytest's output is no terminal
+
+
+def test_an_event_is_shown_with_date_and_zone() -> None:
+    event = {"at": "2026-11-23T18:00:00.123+00:00", "node": "gn1", "sentence": "attempt 1 starts"}
+    at, node = events.sentence(event).split(" gn1 ")
+    assert datetime.strptime(at, "%Y-%m-%d %H:%M:%S%z") == datetime(2026, 11, 23, 18, tzinfo=UTC)
+    assert node == "attempt 1 starts"
+
+
+def test_a_terminal_shows_every_state_on_an_empty_page_until_the_end(head: Head) -> None:
+    """`status --watch` in a real terminal: each change redraws it, the last one stays."""
+    Progress(step=3, total_steps=9).write(head.run.progress)
+    said, ended = in_terminal(of(head), "status", "--watch")
+    soon(lambda: "step 3/9" in said())
+    Progress(step=4, total_steps=9).write(head.run.progress)
+    soon(lambda: "step 4/9" in said())
+    head.control.announce("finished", 0)
+    assert ended() == 0
+    pages = said().split("\x1b[H\x1b[2J")[1:]
+    assert "step 3/9" in pages[0]
+    assert "step 3/9" not in pages[-1]
+    assert "outcome: finished" in pages[-1]
+
+
+def in_terminal(where: Environment, *words: str) -> tuple[Callable[[], str], Callable[[], int]]:
+    """Start a command in a terminal of its own; return what shows its text, and what waits."""
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [sys.executable, "-m", "entrypoint", *words],
+        env={"PATH": os.environ["PATH"], "TERM": "xterm", **where},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                text.append(data)
+        except OSError:  # the terminal ends with its program
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+
+    def wait() -> int:
+        try:
+            code = command.wait(60)
+        finally:
+            command.kill()
+        reader.join(5)
+        os.close(ours)
+        return code
+
+    return lambda: b"".join(text).decode(errors="replace"), wait
