@@ -136,6 +136,47 @@ def test_apptainer_runs_the_program_of_the_image(job: Job) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_a_container_is_given_the_variables_of_the_store_and_no_output_has_its_secret(
+    job: Job, runtime: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = "a-secret-key-of-a-test"
+    given = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_ENDPOINT_URL": "http://store:9000"}
+    storage = {"ROLLCALL_STORAGE": "s3://bucket/run", "ROLLCALL_TOKEN": "a token of a test"}
+    job.run(RUNTIME=runtime, AWS_SECRET_ACCESS_KEY=secret, **given, **storage)
+    words = job.words(runtime)
+    passed = {value for option, value in itertools.pairwise(words) if option == "--env"}
+    assert {*given, *storage, "AWS_SECRET_ACCESS_KEY"} <= passed
+    assert job.variables(runtime).items() >= {"AWS_SECRET_ACCESS_KEY": secret, **given}.items()
+    assert secret not in "".join((*words, *job.words("srun"), *capfd.readouterr()))
+
+
+@pytest.mark.parametrize(
+    ("storage", "restarts", "journal", "warned"),
+    [
+        ("head", "1", False, True),
+        ("head", "1", True, False),
+        ("head", "0", False, False),
+        ("s3://bucket/run", "1", False, False),
+        ("shared", "1", False, False),
+    ],
+)
+def test_a_job_that_starts_again_where_its_run_is_not_says_so(
+    job: Job,
+    storage: str,
+    restarts: str,
+    journal: bool,
+    warned: bool,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = job.directory / "rollcall" / "7"
+    if journal:
+        run.mkdir(parents=True)
+        (run / "journal.jsonl").touch()
+    assert job.run(RUNTIME="none", ROLLCALL_STORAGE=storage, SLURM_RESTART_COUNT=restarts) == 0
+    assert (f"has no run in {run}: the run begins at step 0" in capfd.readouterr().err) is warned
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
 @pytest.mark.parametrize("network", ENV_FILES, ids=lambda path: path.name)
 def test_a_container_is_given_the_variables_of_slurm_and_of_the_network(
     job: Job, runtime: str, network: Path

@@ -123,6 +123,7 @@ def compose_here(name: str, root: Path, network: str | None) -> Path:
     }
     if network:
         del node["network_mode"]
+        node["environment"]["NCCL_IB_HCA"] = ""  # the adapters are not there
         content["networks"] = {"default": {"external": True, "name": network}}
     (root / "env").symlink_to(COMPOSE / "env")
     path = root / name

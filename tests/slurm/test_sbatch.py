@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import RunFiles
 from tests.support.slurm_site import SCRIPT, SlurmSite
 from tests.support.tiny_job import tiny_job
@@ -22,6 +24,11 @@ BOOT_SECONDS = 150.0
 STOP_SECONDS = 120.0
 """At most, from a signal until all nodes are free; Slurm looks at time limits each 30 s."""
 ENDLESS = 100_000
+HEAD = "n1"
+"""The first node of a job on all nodes."""
+OWN_DISK = "/tmp"
+"""Where each node of the site has a file system of its own, which ends with its power."""
+TOKEN = "a-token-that-all-nodes-are-given"
 PACED = """
 import pathlib, time
 
@@ -36,12 +43,15 @@ def reward_func(queries, prompts, labels):
 class Job(Watch):
     """A job of the shipped file, and the run that belongs to its id."""
 
-    def __init__(self, site: SlurmSite, options: tuple[str, ...], flags: list[str]) -> None:
+    def __init__(self, site: SlurmSite, words: Sequence[str], env: Mapping[str, str]) -> None:
         self._site = site
-        env = {"RUNTIME": "none", "VENV": sys.prefix, "SHARED": str(site.root)}
-        words = ("sbatch", "--parsable", *options, str(SCRIPT), *flags)
-        self.number = site.answer(*words, **env)
-        super().__init__(RunFiles(site.root / "rollcall" / self.number), self.report_of_slurm)
+        self._shared = env["SHARED"]
+        self.number = site.answer("sbatch", "--parsable", *words, **env)
+        super().__init__(self.run_on(HEAD), self.report_of_slurm)
+
+    def run_on(self, node: str) -> RunFiles:
+        """The run as that node sees it, until its power is off."""
+        return RunFiles(self._site.disk(node, f"{self._shared}/rollcall/{self.number}"))
 
     @property
     def log(self) -> str:
@@ -57,13 +67,12 @@ class Job(Watch):
     def comes_back(self) -> None:
         """Waits until the requeued job trains again; fails if a finished step was lost."""
         self.until(lambda: self.says["Restarts"] == "1", "requeue", within=STOP_SECONDS)
-        attempts = self.events("resume")[-1]["attempt"]
+        attempts, before = self.events("resume")[-1]["attempt"], self.step
         self._site.begin_now(self.number)
         self.resumes(attempts, within=BOOT_SECONDS)
         steps = [(event["attempt"], event["details"]["step"]) for event in self.events("step")]
-        before = [step for attempt, step in steps if attempt <= attempts]
-        after = [step for attempt, step in steps if attempt > attempts]
-        assert min(after) == max(before) + 1
+        assert max(step for attempt, step in steps if attempt <= attempts) == before
+        assert min(step for attempt, step in steps if attempt > attempts) == before + 1
         assert_no_step_is_lost_or_done_twice(self.run)
 
     def report_of_slurm(self) -> str:
@@ -78,9 +87,12 @@ def submit(site: SlurmSite, tmp_path: Path) -> Iterator[Submit]:
     """Submits a job with options of `sbatch`, which trains `steps` steps; it ends with the test."""
     jobs: list[Job] = []
 
-    def submit(*options: str, steps: int = ENDLESS, reward: str = "arithmetic") -> Job:
+    def submit(
+        *options: str, steps: int = ENDLESS, reward: str = "arithmetic", **given: str
+    ) -> Job:
         flags = tiny_job(site.root / tmp_path.name, steps, reward)
-        jobs.append(Job(site, ("--gpus-per-node=0", *options), flags))
+        env = {"RUNTIME": "none", "VENV": sys.prefix, "SHARED": str(site.root), **given}
+        jobs.append(Job(site, ("--gpus-per-node=0", *options, str(SCRIPT), *flags), env))
         return jobs[-1]
 
     yield submit
@@ -96,18 +108,58 @@ def assert_finished_on_three_nodes(job: Job, steps: int) -> None:
     assert {len(event["details"]["present"]) for event in job.events("roll")} == {2}
 
 
-def test_a_preempted_job_comes_back_under_its_id_and_trains_to_the_end(
-    site: SlurmSite, submit: Submit
-) -> None:
-    hurry, reward = site.root / "hurry", site.root / "paced.py"
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Rewards of PACED, and the file that ends their pauses."""
+
+    reward: str
+    hurry: Path
+
+
+@pytest.fixture
+def pace(site: SlurmSite, tmp_path: Path) -> Pace:
+    directory = site.root / tmp_path.name
+    directory.mkdir()
+    hurry, reward = directory / "hurry", directory / "paced.py"
     reward.write_text(PACED.format(hurry=str(hurry)))
-    job = submit("--nodes=3", steps=60, reward=str(reward))
-    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    return Pace(str(reward), hurry)
+
+
+def preempt(site: SlurmSite) -> None:
+    """Take a node from the job that runs, for a second."""
     urgent = ("--partition=urgent", "--nodes=1", "--exclusive", "--nodelist=n2")
-    site.answer("sbatch", *urgent, "--wrap=sleep 1")
+    number = site.answer("sbatch", "--parsable", *urgent, "--wrap=sleep 1")
+    site.until(lambda: site.is_over(number), "end of the urgent job", within=STOP_SECONDS)
+
+
+def test_a_preempted_job_comes_back_under_its_id_and_trains_to_the_end(
+    site: SlurmSite, submit: Submit, pace: Pace
+) -> None:
+    job = submit("--nodes=3", steps=60, reward=pace.reward)
+    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    preempt(site)
     job.comes_back()
-    hurry.touch()
+    pace.hurry.touch()
     assert_finished_on_three_nodes(job, 60)
+
+
+@pytest.mark.faults
+def test_a_preempted_job_whose_nodes_share_no_storage_comes_back_from_its_heads_disk(
+    site: SlurmSite, submit: Submit, pace: Pace
+) -> None:
+    apart = {"SHARED": OWN_DISK, "ROLLCALL_STORAGE": "head", "ROLLCALL_TOKEN": TOKEN}
+    job = submit("--nodes=3", steps=60, reward=pace.reward, **apart)
+    job.until(lambda: job.step >= 3, "third step", within=BOOT_SECONDS)
+    preempt(site)
+    job.comes_back()
+    pace.hurry.touch()
+    assert_finished_on_three_nodes(job, 60)
+    assert fault_of(checkpoint_path(job.run.checkpoints, 60)) is None
+    for worker in ("n2", "n3"):
+        theirs = job.run_on(worker)
+        assert theirs.root.is_dir()
+        assert not theirs.journal.exists()
+        assert not theirs.checkpoints.exists()
 
 
 @pytest.mark.faults

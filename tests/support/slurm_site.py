@@ -100,6 +100,10 @@ class SlurmSite:
             self.power_on(name)
         self.until(self._all_idle, "nodes", within=START_SECONDS)
 
+    def disk(self, node: str, path: str) -> Path:
+        """What the node has at `path`, readable from here until the node's power is off."""
+        return Path(f"/proc/{self._machines[node].pid}/root{path}")
+
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command on the controller's machine, in the directory that all nodes share."""
         return subprocess.run(
