@@ -9,13 +9,14 @@ SEED ?= 0
 MINUTES ?= 5
 NAME ?=
 
-# Each process of a run or of a test would compile the source again without bytecode files.
+# Each process of a run or of a test would compile the source again without bytecode files. The first
+# import of a module writes its file; to write those of all 30,000 modules takes 90 s of a CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test faults chaos lint bench hosts lock clean
+.PHONY: help setup demo test units faults chaos lint bench hosts lock clean
 
-setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF in .oracles
+setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF and verl in .oracles
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
@@ -26,10 +27,9 @@ help:  ## list these targets
 $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet uv==$(UV_VERSION)
-	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes --compile-bytecode \
-	  -r requirements/dev.lock
-	$(VENV)/bin/pip install --quiet --no-deps --require-hashes -r requirements/torch.lock \
-	  || $(VENV)/bin/pip install --quiet torch==2.13.0
+	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes -r requirements/dev.lock
+	$(VENV)/bin/pip install --quiet --no-compile --no-deps --require-hashes \
+	  -r requirements/torch.lock || $(VENV)/bin/pip install --quiet torch==2.13.0
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -37,12 +37,17 @@ demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRAS
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
 test: setup  ## lint, then run the tests that this machine can run, without those of make faults
-	$(MAKE) --jobs 2 --output-sync lint hosts .platforms/.done
+	$(MAKE) --jobs 2 --output-sync=line hosts units
+	$(PYTHON) -m pytest -v --durations=30 -n 2 --dist loadfile --no-loadscope-reorder \
+	  -m "(cluster or browser or container or vllm or gpu or learning or slurm) and not faults"
+
+# The unit tests run while podman builds the images.
+units: lint .platforms/.done  ## lint, then run the tests that start no node
 	$(PYTHON) -m pytest -q
-	$(PYTHON) -m pytest -q --durations=12 -m "(cluster or container or vllm or gpu or learning or slurm) and not faults"
 
 # docs/faults.md describes both targets.
-faults: setup hosts  ## inject the slow faults and run the longest tests; renew the tables of results
+faults: setup  ## inject the slow faults and run the longest tests; renew the tables of results
+	$(PYTHON) tests/container/host/prepare.py --faults
 	FAULTS_RECORD=1 $(PYTHON) -m pytest -q --durations=0 -m faults
 	$(PYTHON) -m tests.container.faults.page
 
@@ -55,11 +60,11 @@ lint: setup  ## check style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-hosts: setup  ## prepare the tests with containers and Slurm, as root on Debian or Ubuntu: packages, images
+hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root on Debian or Ubuntu: packages, images
 	$(PYTHON) tests/container/host/prepare.py
 
-# OpenRLHF, for the tests that call its functions. Its wheel has no compiled code: the wheel for the
-# platform below fits every machine.
+# OpenRLHF, for the tests that call its functions, and verl, for those that compare overrides with its
+# configuration. The wheels have no compiled code: those for the platform below fit every machine.
 .oracles/.done: requirements/oracles.lock $(VENV)/.done
 	rm -rf .oracles
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \

@@ -127,4 +127,8 @@ def no_gpu() -> str | None:
     return None if shutil.which("nvidia-smi") or shutil.which("amd-smi") else "no GPU here"
 
 
-MISSING = {"gpu": no_gpu}
+def no_browser() -> str | None:
+    return None if shutil.which("chromium") else "no chromium here: make hosts installs Debian's"
+
+
+MISSING = {"gpu": no_gpu, "browser": no_browser}

@@ -8,14 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from tests.cluster.command_job import PAUSE_SECONDS
+from tests.support.head_page import page
 from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -52,14 +51,6 @@ def printed(log: Path) -> list[float]:
 
 def copy(cluster: Cluster, attempt: int) -> Path:
     return cluster.run.logs / f"attempt-{attempt}.log"
-
-
-def page(cluster: Cluster) -> AbstractContextManager[httpx.Response]:
-    """The run's events, as the page in a browser has them."""
-    env = cluster.environment(HEAD)
-    url = f"http://{env['ROLLCALL_NODE_ADDRESS']}:{env['ROLLCALL_CONTROL_PORT']}/v1/events"
-    headers = {"Authorization": f"Bearer {cluster.run.token.read_text().strip()}"}
-    return httpx.stream("GET", url, headers=headers, timeout=60)
 
 
 def test_the_log_is_copied_while_the_job_runs_and_a_job_that_prints_is_not_hung(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -47,6 +49,20 @@ def of_the_demo(directory: Path) -> list[psutil.Process]:
     return [process for process in found if process.pid != os.getpid()]
 
 
+def shows_its_page(log: Path) -> None:
+    """The link that the head prints opens the page, and reads what the page shows."""
+    (link,) = re.findall(r"the run's page, to read only: (http://\S+)$", log.read_text(), re.M)
+    with httpx.Client(base_url=link.partition("?")[0]) as browser:
+        assert browser.get(link).is_success
+        assert "<title>Rollcall</title>" in browser.get("/").text
+        assert browser.get("/v1/state").json()["progress"]["step"] >= 1
+        assert browser.post("/v1/stop").status_code == 403
+    base, _, key = link.partition("/?read=")
+    dashboard = f"{base.rpartition(':')[0]}:{int(base.rpartition(':')[2]) - 1}"
+    answer = httpx.get(f"{dashboard}/api/jobs/", headers={"Authorization": f"Bearer {key}"})
+    assert answer.status_code in (401, 403)  # the key opens nothing of Ray
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of one demo: the second test goes on with what the first has stopped."""
@@ -64,9 +80,11 @@ def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(directo
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert len(of_the_demo(directory)) > 3
+        shows_its_page(directory / "run" / "logs" / "head.log")
         began = time.monotonic()
         os.killpg(demo.pid, signal.SIGINT)
-        demo.communicate(timeout=30)
+        output, _ = demo.communicate(timeout=30)
+        assert "the run's page, to read only: http://127.0.0.2:" in output
         while left := of_the_demo(directory):  # the last are killed, and take a moment to die
             assert time.monotonic() - began < 10, left
             time.sleep(0.1)
@@ -78,12 +96,12 @@ def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(directo
 
 
 @pytest.mark.timeout(600)
-def test_a_demo_that_was_stopped_goes_on_through_two_crashes(directory: Path) -> None:
+def test_a_demo_that_was_stopped_goes_on_to_its_end(directory: Path) -> None:
     journal = directory / "run" / "journal.jsonl"
     before = [event["kind"] for event in read_events(journal)].count("attempt")
     output, result = finished(directory, *FEW)
     assert before == 0 or "supervised warm-up" not in output
-    assert result["attempts"] == before + attempts(directory)
+    assert result["attempts"] == before + 1
     assert result["eval_after"] > result["eval_before"]
     assert (directory / "run" / "learning_curve.png").stat().st_size > 10_000
     assert "held-out accuracy" in output
@@ -92,15 +110,18 @@ def test_a_demo_that_was_stopped_goes_on_through_two_crashes(directory: Path) ->
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_the_demo_learns_its_sums_through_two_crashes(tmp_path: Path) -> None:
-    _, result = finished(tmp_path)
-    assert result["attempts"] == attempts(tmp_path)
+    _, result = finished(tmp_path, "--crash")
+    # On a busy machine the worker may be back before the driver misses the policy that was there.
+    events = read_events(tmp_path / "run" / "journal.jsonl")
+    is_repaired = any(event["kind"] == "rank-replaced" for event in events)
+    assert result["attempts"] == (2 if is_repaired else 3)
     assert result["eval_before"] < 0.5
     assert result["eval_after"] >= 0.8
 
 
 def finished(directory: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """Return the output and the result of a demo whose driver and worker are killed once each."""
-    demo = start(directory, "--crash", *options)
+    """Return the output and the result of a demo that has ended with 0."""
+    demo = start(directory, *options)
     try:
         output, _ = demo.communicate(timeout=850)
     finally:
@@ -109,10 +130,3 @@ def finished(directory: Path, *options: str) -> tuple[str, dict[str, Any]]:
     result = json.loads(Path(output.strip().splitlines()[-1]).read_text())
     assert result["outcome"] == "finished"
     return output, result
-
-
-def attempts(directory: Path) -> int:
-    """Return how many attempts two crashes make."""
-    # On a busy machine the worker may be back before the driver misses the policy that was there.
-    events = read_events(directory / "run" / "journal.jsonl")
-    return 2 if any(event["kind"] == "rank-replaced" for event in events) else 3

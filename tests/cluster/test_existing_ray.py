@@ -17,7 +17,7 @@ from entrypoint.processes.programs import program
 from tests.support.existing_ray import ExistingRay, environment
 from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
 
 JOB = Path(__file__).parents[1] / "support" / "node_cluster_job.py"
 TOKEN = "a-token-that-only-this-ray-has"
@@ -36,7 +36,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExistingRay]:
         ray.close()
 
 
-def wait_for_nodes(ray: ExistingRay, count: int, within: float = 60) -> None:
+def wait_for_nodes(ray: ExistingRay, count: int, within: float = 180) -> None:
     deadline = time.monotonic() + within
     while True:
         try:

@@ -273,6 +273,7 @@ def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
     trained = bench.call_ranks(Workbench.weights).result()[0]
     bench.call_ranks(Workbench.export, tmp_path / "exported").result()
     exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert exported
     for name, averaged in exported.items():
         expected = torch.from_numpy(trained[name])
         rounded = expected.dtype is torch.int16  # the bits of bf16; the average is kept in fp32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from env.client import RemoteReward
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.types import RewardRequest
+from tests.support.repository import ROOT
 
 SUMS = [RewardRequest("1+1=2", "1+1=", "2"), RewardRequest("1+1=3", "1+1=", "2")]
 
@@ -132,3 +134,11 @@ def test_a_file_imports_its_neighbours_and_those_in_the_working_directory_after_
         "def reward_func(queries, prompts, labels): return [ONE, TWO]\n",
     )
     assert [score.reward for score in reward_function(spec)(SUMS)] == [1.0, 2.0]
+
+
+def test_the_page_has_every_reward_and_every_option() -> None:
+    page = (ROOT / "docs" / "rewards.md").read_text()
+    for name, reward in REWARDS.items():
+        assert f"`{name}`" in page
+        for option in inspect.signature(reward.make).parameters:
+            assert f"`{option}`" in page or f"`{option}=" in page, (name, option)

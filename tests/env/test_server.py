@@ -214,6 +214,7 @@ def test_a_server_that_is_killed_and_started_again_is_only_a_wait(free_port: int
         (["--task", "arithmetc"], "did you mean 'arithmetic'?"),
         (["--task", "arithmetic", "--port", "70000"], "'70000' is no port"),
         (["--task", "arithmetic", "--max-batch", "0"], "whole number from 1"),
+        (["--task", "arithmetic", "--hots", "x"], "--hots x: did you mean --host?"),
         ([], "--task"),
     ],
 )

@@ -75,6 +75,7 @@ def test_openrlhf_m_s_client_makes_a_tensor_of_every_value(free_port: int) -> No
         assert "1 of 3 completions failed" in failed.json()["error"]
 
 
+@pytest.mark.faults  # their program takes half a minute to start
 @pytest.mark.timeout(300)
 def test_our_client_reads_the_rewards_of_openrlhf_s_own_server(
     tmp_path: Path, free_port: int

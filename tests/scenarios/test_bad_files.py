@@ -177,13 +177,34 @@ def test_a_prompt_without_a_token_is_named(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "has"),
-    [({"vision_config": {}}, "vision_config"), ({"image_token_id": 7}, "image_token_id")],
+    [
+        ({"vision_config": {}}, "vision_config"),
+        ({"image_token_id": 7, "model_type": "gemma3"}, "image_token_id"),
+    ],
 )
 def test_a_vision_model_is_refused_by_name(root: Path, given: dict[str, object], has: str) -> None:
     write_files(root / "model", **given)
     (problem,) = problems(root)
     said = f"--pretrain: {root}/model/config.json: a model of images and text (it has {has})"
-    assert problem.startswith(said)
+    assert problem.startswith(f"{said}, and of those, qwen2_5_vl is trained")
+
+
+def test_rows_of_a_model_that_takes_images(root: Path) -> None:
+    """Its chat template renders every row, also without --apply_chat_template."""
+    write_files(root / "model", model_type="qwen2_5_vl", vision_config={})
+    parts = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "1+1="}]
+    chat = json.dumps([{"role": "user", "content": parts}])
+    rows(root, {"message": chat, "answer": "2"})
+    flags = ("--input_key", "message", "--label_key", "answer")
+    (problem,) = problems(root, *flags, keys=())
+    assert problem.startswith(f"--pretrain: {root}/model/preprocessor_config.json cannot be read")
+    (root / "model" / "preprocessor_config.json").write_text("{}")
+    assert problems(root, *flags, keys=()) == []
+    (problem,) = problems(root, *flags, "--image_key", "picture", keys=())
+    assert "the key 'picture' is missing" in problem
+    rows(root, {"message": chat, "answer": "2", "images": ["b.png"]})
+    (problem,) = problems(root, *flags, "--max_images_per_prompt", "1", keys=())
+    assert "prompts.jsonl:1: has 2 images, and --max_images_per_prompt is 1" in problem
 
 
 def test_images_are_refused_by_name(root: Path) -> None:
@@ -193,11 +214,9 @@ def test_images_are_refused_by_name(root: Path) -> None:
     rows(root, row, {**row, "images": ["/data/1.png"]})
     (problem,) = problems(root)
     assert "prompts.jsonl:2: has something in the column 'images', and only text" in problem
-    (problem,) = problems(root, "--image_key", "images")
-    assert problem.startswith("--image_key: is not supported (given: images). Only text is trained")
 
 
-def test_messages_with_images_and_messages_as_text_are_refused(root: Path) -> None:
+def test_images_in_messages_are_refused_for_a_text_model(root: Path) -> None:
     parts = [{"type": "image", "image": "/data/1.png"}, {"type": "text", "text": "1+1="}]
     chat = [{"role": "user", "content": parts}]
     rows(root, {"message": chat, "answer": "2"})
@@ -206,7 +225,9 @@ def test_messages_with_images_and_messages_as_text_are_refused(root: Path) -> No
     assert "prompts.jsonl:1: a message of 'message' has a part of type 'image'" in problem
     rows(root, {"message": json.dumps(chat), "answer": "2"})
     (problem,) = problems(root, *flags, keys=())
-    assert "prompts.jsonl:1: 'message' holds messages as JSON text" in problem
+    assert "prompts.jsonl:1: a message of 'message' has a part of type 'image'" in problem
+    rows(root, {"message": json.dumps([{"role": "user", "content": "1+1="}]), "answer": "2"})
+    assert problems(root, *flags, "--label_key", "answer", keys=()) == []
 
 
 STRUCT = {"prompt": "1+1=", "reward_model": {"style": "rule", "ground_truth": "2"}}

@@ -18,7 +18,7 @@ from tests.support.tiny_run import Tiny
 from trainer.__main__ import main
 from trainer.checkpoint import openrlhf, replica_ring
 from trainer.config.config import Config
-from trainer.metrics.recorder import JsonLines
+from trainer.metrics.json_lines import JsonLines
 
 FUZZED = settings(
     max_examples=40,

@@ -64,7 +64,9 @@ def test_an_average_that_a_checkpoint_lacks_begins_at_its_weights(
         torch.load(checkpoint_path(config.checkpoints, step) / "policy.pt", weights_only=True)
         for step in (2, 3)
     )
-    for name, averaged in weights(config.exported).items():
+    exported = weights(config.exported)
+    assert exported
+    for name, averaged in exported.items():
         expected = 0.75 * before["model"][name].numpy() + 0.25 * after["model"][name].numpy()
         assert averaged == pytest.approx(expected, abs=1e-6)
 
@@ -244,7 +246,9 @@ def test_metrics_go_to_tensorboard_too(tiny: Tiny, run_dir: Path) -> None:
         for event in read_tensorboard(file)
         for value in event.summary.value
     }
-    for row in metric_rows(config):
+    rows = metric_rows(config)
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
         shown = seen[row["step"], "train/reward"]
         assert shown == pytest.approx(row["train/reward"], abs=1e-6)
 

@@ -8,14 +8,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
 
 from contract.exit_codes import ExitCode
 from contract.redaction import MASK
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.config.read import read_settings
+from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.processes.inbox import RayEnded, RayFailedError, StopAsked
+from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAsked
+from entrypoint.run.journal import Journal
+from tests.support.damage import damaged
 from tests.support.job_head import JobHead, job_head, soon, until_stopped
 
 __all__ = ["job_head"]
@@ -48,8 +53,8 @@ def test_a_jobs_secrets_are_masked_where_it_is_shown(job_head: JobHead) -> None:
     assert "not-to-be-shown" not in str(row) + job_head.run.journal.read_text()
     entry = job_head.run.jobs / "job-1" / "job.json"
     assert entry.stat().st_mode & 0o777 == 0o600
-    settings = job_head.queue.settings_of(job_head.queue._jobs["job-1"])
-    assert "hf_not-to-be-shown" in settings.secrets
+    of_job = job_head.queue.settings_of(job_head.queue._jobs["job-1"])
+    assert "hf_not-to-be-shown" in of_job.secrets
 
 
 def test_a_failed_job_leaves_the_cluster_up_with_a_new_ray(tmp_path: Path) -> None:
@@ -249,6 +254,42 @@ def test_a_damaged_entry_is_left_out_and_its_directory_is_not_used_again(
     with JobHead(tmp_path) as second:
         assert second.queue.rows() == []
         assert second.queue.submit(["true"], {})["id"] == "job-2"
+
+
+ENTRY = {
+    "id": "job-1",
+    "words": ["true", "--lr", "1"],
+    "runtime_env": {"env_vars": {"HUB_TOKEN": "hf_secret"}, "working_dir": "."},
+    "submitted": "2026-11-23T10:00:00.000+00:00",
+    "state": "failed",
+    "exit_code": 70,
+    "sentence": "ValueError: broken",
+    "ended": "2026-11-23T10:00:09.000+00:00",
+    "key": "",
+}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged(ENTRY))
+@example(json.dumps(ENTRY | {"id": "job-../../x"}).encode())
+@example(json.dumps(ENTRY | {"words": "true"}).encode())
+@example(json.dumps(ENTRY | {"runtime_env": {"env_vars": {"HUB_TOKEN": 7}}}).encode())
+@example(json.dumps(ENTRY).encode())
+def test_an_entry_of_any_bytes_and_shape_is_read_or_left_out(
+    tmp_path: Path, content: bytes
+) -> None:
+    entry = tmp_path / "jobs" / "job-1" / "job.json"
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    entry.write_bytes(content)
+    head = read_settings({"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(tmp_path)})
+    queue = JobQueue(head, Journal(RunFiles(tmp_path).journal, "head"), Inbox())
+    for row in queue.rows():
+        assert json.dumps(row)
+        job = queue._jobs[row["id"]]
+        assert all(isinstance(word, str) for word in queue.settings_of(job).job)
+        assert Path(row["run_dir"]) == entry.parent
+    assert queue.submit(["true"], {})["id"] == "job-2"
+    shutil.rmtree(tmp_path / "jobs" / "job-2")
 
 
 @pytest.mark.parametrize(

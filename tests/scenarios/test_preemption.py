@@ -58,7 +58,9 @@ def _handlers_put_back() -> Iterator[None]:
 def test_what_batch_systems_send_before_the_end_is_a_request_to_stop() -> None:
     inbox = Inbox()
     inbox.listen_to_signals()
-    for number in STOPPING:
+    names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    for number in map(signal.Signals.__getitem__, names):
+        assert signal.getsignal(number) is not signal.SIG_DFL, number
         os.kill(os.getpid(), number)
         assert inbox.take(timeout=5) == StopAsked(number.name)
 

@@ -188,6 +188,9 @@ def test_a_finished_run_that_is_started_again_uploads_what_was_left(
     s3.stop()
     hurried = settings_of(run.root, s3.url, ROLLCALL_REWARD_TIMEOUT="1")
     assert head.serve(hurried, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RUN_DIR
+    for thread in threading.enumerate():  # it would end with the head's process
+        if thread.name == "upload":
+            thread.join(30)
     s3.start()
     assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.FINISHED
     assert Store(s3.url).checkpoints() == {1: True}

@@ -29,7 +29,7 @@ from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.config.config import Config
 
 STEPS = 5
-OPERATIONS = 164
+OPERATIONS = 184
 """On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -126,15 +126,36 @@ def test_every_operation_of_a_run_is_a_kill_point(tiny: Tiny, run_dir: Path) -> 
     assert one_life(configure(tiny, run_dir.with_name("other")), kill_at=OPERATIONS + 1) == 0
 
 
-@settings(max_examples=10)
-@given(kills=st.lists(st.integers(1, OPERATIONS), min_size=1, max_size=2))
+KILLS = st.lists(st.integers(1, OPERATIONS), min_size=1, max_size=2)
+
+
+@settings(max_examples=4)
+@given(kills=KILLS)
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
     forgetful: Tiny,
     uninterrupted: Uninterrupted,
     tmp_path_factory: pytest.TempPathFactory,
     kills: list[int],
 ) -> None:
-    root = tmp_path_factory.mktemp("killed")
+    assert_equal_to_the_bit(forgetful, uninterrupted, tmp_path_factory.mktemp("killed"), kills)
+
+
+@pytest.mark.faults
+@settings(max_examples=30)
+@given(kills=KILLS)
+def test_so_does_one_that_was_killed_at_many_other_points(
+    forgetful: Tiny,
+    uninterrupted: Uninterrupted,
+    tmp_path_factory: pytest.TempPathFactory,
+    kills: list[int],
+) -> None:
+    assert_equal_to_the_bit(forgetful, uninterrupted, tmp_path_factory.mktemp("killed"), kills)
+
+
+def assert_equal_to_the_bit(
+    forgetful: Tiny, uninterrupted: Uninterrupted, root: Path, kills: list[int]
+) -> None:
+    """A run that was killed at these operations, one life each, ends as `uninterrupted` did."""
     config = configure(forgetful, root / "run")
     for kill_at in kills:
         assert one_life(config, kill_at) in (-signal.SIGKILL, 0)

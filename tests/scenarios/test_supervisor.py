@@ -13,6 +13,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, RefusedError
+from entrypoint.config.settings import Settings
 from entrypoint.job import attempt, supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.command import AnyCommand
@@ -75,7 +76,7 @@ class Saves(AnyCommand):
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def latest(self, run_dir: Path) -> int | None:
+    def latest(self, settings: Settings) -> int | None:
         return self._step
 
 

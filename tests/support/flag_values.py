@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from trainer.config.config import Config
+from trainer.config.options.episodes import Arguments
 from trainer.config.schema import Flag, Resources, flags_of
 
 TABLE = flags_of(Config)
@@ -28,6 +29,8 @@ def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
         return WORDS
     if kind is Resources:
         return WORDS.map(lambda word: Resources(json.dumps({word: 1})))
+    if kind is Arguments:
+        return WORDS.map(lambda word: Arguments(json.dumps({word: 1})))
     # One step of 0.25 inside of an open bound.
     low = about.at_least if about.above is None else about.above + (1 if kind is int else 0.25)
     low = -4 if low is None else low
@@ -92,4 +95,4 @@ def flat_toml(given: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    return str(value) if isinstance(value, Path | Resources) else value
+    return str(value) if isinstance(value, Path | Resources | Arguments) else value

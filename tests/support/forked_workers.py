@@ -21,6 +21,9 @@ PRELOADED = ["trainer.cluster.preload", "hypothesis", "uvicorn", "wandb"]
 """They start no thread that a fork would lose: numpy's library starts its own anew. Not `datasets`:
 pyarrow starts one."""
 
+FORKED_WITH: set[str] = set()
+"""The modules that this process, where it is such a worker, had when it was forked."""
+
 
 def install() -> None:
     FORKS.set_forkserver_preload(PRELOADED)
@@ -53,6 +56,7 @@ class Forked(gateway_io.Popen2IOMaster):
 
 def work(stdin: Connection, stdout: Connection) -> None:
     """Run what execnet sends, as `python -c` of execnet's own line does."""
+    FORKED_WITH.update(sys.modules)
     for pipe, number in ((stdin, 0), (stdout, 1)):
         os.dup2(pipe.fileno(), number)
         pipe.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import boto3
 import pytest
 from botocore.loaders import create_loader
 from moto.server import ThreadedMotoServer
+
+from entrypoint.net.port_block import PortBlock
 
 LOADER = create_loader()
 """Reads botocore's models once, not once for each client."""
@@ -21,8 +23,8 @@ class S3:
     """A server with one bucket. What it holds outlives a `stop`."""
 
     port: int
-    server: ThreadedMotoServer
     bucket: str
+    server: ThreadedMotoServer = field(init=False)
 
     @property
     def url(self) -> str:
@@ -48,14 +50,14 @@ class S3:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """The server; this process has the variables that name it."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**ACCESS, **environment}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
-    found = S3(int(port), server, f"bucket-{uuid.uuid4().hex}")
-    boto3.client("s3").create_bucket(Bucket=found.bucket)
-    yield found
-    found.stop()
+    with PortBlock() as port:  # reserved also between a `stop` and a `start`
+        url = f"http://127.0.0.1:{port}"
+        environment = {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in {**ACCESS, **environment}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
+        found = S3(port, f"bucket-{uuid.uuid4().hex}")
+        found.start()
+        boto3.client("s3").create_bucket(Bucket=found.bucket)
+        yield found
+        found.stop()

@@ -12,11 +12,13 @@ from typing import Any
 
 from contract.journal import read_events
 from contract.stop import StopRequest
+from env.attempts import without_reward
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.rollout import episode_setup
 from trainer.rollout import prompts as data
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
@@ -95,7 +97,9 @@ def train(
     config.files.root.mkdir(parents=True, exist_ok=True)
     prompts = data.load(config)
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
-    inputs = TrainingInputs(prompts, reward or share_of("1"))
+    episodes = episode_setup.of_flags(config)
+    own = without_reward if episodes and not config.reward_spec else share_of("1")
+    inputs = TrainingInputs(prompts, reward or own, episodes)
     return loop.train(config, workers, inputs, stop or StopRequest(), peers)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(check: Callable[[], bool], seconds: float = 30.0) -> None:
     """Fails if `check` is not true within this time."""
     deadline = time.monotonic() + seconds
     while not check():

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from contract.exit_codes import ExitCode
+from env.episode_types import Context
 from env.prepare.model import TinyModel, write_model
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
@@ -28,6 +29,7 @@ from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     BrokenGroupError,
     Completion,
+    FinishedRollout,
     Key,
     PartialRollout,
     Request,
@@ -291,3 +293,29 @@ def write_bandit(directory: Path) -> Path:
         "    return {'rewards': [a.count('1') / max(1, len(a)) for a in answers]}\n"
     )
     return file
+
+
+def test_a_reply_to_a_context_has_its_own_limit_and_stop_strings(engine: HFEngine) -> None:
+    sampling = replace(SAMPLING, temperature=1.0)
+    seeds = tuple(range(30))
+    all_written = engine.generate([Request("12+30=", seeds)], sampling)
+    seed, whole = max(enumerate(all_written), key=lambda one: one[1].length)
+    assert whole.length > 6
+    tokens = tuple(whole.tokens[~whole.action_mask].tolist())
+    stop = whole.text[4:6]
+
+    def written(context: Context) -> Completion:
+        partial = [PartialRollout((9, 0), "", seed, context=context)]
+        ended: list[FinishedRollout] = []
+        while not ended:
+            ended, partial = engine.write(partial, sampling, 0.01).ended, []
+        return ended[0].completion
+
+    assert written(Context(tokens, 20)).tokens.tolist() == whole.tokens.tolist()
+    assert written(Context(tokens, 3)).length == 3
+    stopped = written(Context(tokens, 20, ("never", stop)))
+    assert stopped.text == whole.text[: whole.text.index(stop) + 2]
+    assert stopped.finished
+    assert len(stopped.tokens) == len(stopped.versions) == len(stopped.log_probs)
+    (at_once,) = engine.generate([Request("", (seed,), Context(tokens, 20, (stop,)))], sampling)
+    assert at_once.text == stopped.text

@@ -39,6 +39,15 @@ def test_a_part_without_a_weight_counts_once_and_names_differ() -> None:
     assert found[1].metrics["reward_format_2"] == 1.0
 
 
+def test_the_metric_format_is_that_of_the_reward_format() -> None:
+    for order in (("gsm8k:1", "format:0.5"), ("format:0.5", "gsm8k:1")):
+        found = scores(*order)
+        assert [score.metrics["format"] for score in found] == [1.0, 0.0, 0.0], (
+            "gsm8k says 1 always"
+        )
+        assert [score.metrics["acc"] for score in found] == [1.0, 1.0, 0.0]
+
+
 def test_a_part_that_cannot_score_fails_the_sample_whatever_the_others_say() -> None:
     found = reward_function(["format:1", "gsm8k:1"])([RewardRequest("QA", "Q", "many")])
     assert not found[0].ok
@@ -58,8 +67,10 @@ def test_only_rewards_without_effects_are_pure() -> None:
     assert pure_reward(["gsm8k:1", "format:0.2"]) is not None
     assert pure_reward(["gsm8k:1", "http://h:1/x:2"]) is None
     assert pure_reward(["gsm8k:1", "judge?url=http://h/v1&model=m:2"]) is None
-    with pytest.raises(RewardSpecError, match="did you mean 'gsm8k'"):
-        reward_function(["gsm8:1"])
+    assert pure_reward("") is None
+    for find in (reward_function, pure_reward):
+        with pytest.raises(RewardSpecError, match="did you mean 'gsm8k'"):
+            find(["format:1", "gsm8:1"])
 
 
 FLAGS = ["--pretrain", "model", "--prompt_data", "owner/rows", "--run_dir", "run"]

@@ -1,0 +1,100 @@
+"""Files of environments and agents are read before a run, and never executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from env import source_file
+from env.environments import registry
+from tests.support.agent_files import AGENT
+from tests.support.environments import COUNTING
+
+STEP = "async def step(self, reply):"
+
+
+def environment(directory: Path, text: str, name: str = "Counting") -> source_file.Source:
+    path = directory / "own.py"
+    path.write_text(text)
+    return source_file.environment(f"{path}:{name}")
+
+
+def test_a_right_file_has_no_fault(tmp_path: Path) -> None:
+    found = environment(tmp_path, COUNTING + "\nraise SystemExit('it was run')\n")
+    assert (found.fault, found.missing, found.warnings) == ("", "", ())
+    (tmp_path / "agent.py").write_text(AGENT)
+    found = source_file.agent(str(tmp_path / "agent.py"))
+    assert (found.fault, found.missing, found.warnings) == ("", "", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (COUNTING.replace("import random", "import random random"), "line 4 is no Python"),
+        (COUNTING.replace("class Counting", "class Other"), "the file defines no Counting"),
+        (
+            COUNTING.replace(STEP, "def step(self, reply):"),
+            "Counting.step, line 20, must be `async",
+        ),
+        (COUNTING.replace(STEP, "async def step(self):"), "must take one argument after self"),
+        (COUNTING.replace(STEP, "async def step(self, a, b):"), "must take one argument"),
+        (COUNTING.replace(STEP, "async def step(self, reply, *, x):"), "must take one argument"),
+        ("\0", "is no Python"),
+    ],
+)
+def test_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
+    assert fault in environment(tmp_path, text).fault
+
+
+@pytest.mark.parametrize(
+    "step", ["async def step(self, reply, **more):", "async def step(self, *a):"]
+)
+def test_other_right_signatures(tmp_path: Path, step: str) -> None:
+    assert not environment(tmp_path, COUNTING.replace(STEP, step)).fault
+
+
+def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    assert source_file.environment(f"{tmp_path}/none.py:X").missing == "No such file or directory"
+    assert source_file.agent(f"{tmp_path}/none.py").missing == "No such file or directory"
+
+
+@pytest.mark.parametrize("spec", ["serch", "own.py", "own.txt:X", "own.py:not a name", ""])
+def test_what_is_no_environment(spec: str) -> None:
+    assert source_file.environment(spec).fault == "is no environment"
+
+
+def test_a_blocking_call_is_warned_of_by_name(tmp_path: Path) -> None:
+    text = COUNTING.replace("await asyncio.sleep(", "import time; time.sleep(")
+    (warning,) = environment(tmp_path, text).warnings
+    assert warning.startswith("Counting.step calls time.sleep (")
+    assert "own.py:22" in warning
+
+
+def test_the_names_are_those_of_the_registry() -> None:
+    assert set(source_file.ENVIRONMENTS) == set(registry.ENVIRONMENTS)
+
+
+WRONG = [
+    ("class Counting: pass", "where a subclass of env.environment.Environment or"),
+    ("raise ValueError('no')", "ValueError on import: no"),
+    ("x = 1", "has no class Counting"),
+    ("def Counting(): raise OSError('no device')", "cannot be made: OSError: no device"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_file_that_makes_no_environment_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(registry.EnvironmentSpecError, match=message):
+        registry.environment_factory(f"{tmp_path}/own.py:Counting", {})
+
+
+def test_arguments_go_to_the_class(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(COUNTING)
+    made = registry.environment_factory(f"{tmp_path}/own.py:Counting", {"turns": 7})()
+    assert made.turns == 7  # type: ignore[attr-defined]
+    with pytest.raises(registry.EnvironmentSpecError, match="unexpected keyword argument 'x'"):
+        registry.environment_factory(f"{tmp_path}/own.py:Counting", {"x": 1})
