@@ -77,12 +77,15 @@ class BM25:
         """Raises IndexFault."""
         self._words = analyzer(language)
         # tantivy makes a lock file where it opens an index, and the storage may be read-only.
-        with TemporaryDirectory(prefix="rollcall-index-") as links:
+        with TemporaryDirectory(prefix="rollcall-index-", ignore_cleanup_errors=True) as links:
             try:
                 for file in directory.iterdir():
                     if not file.name.endswith(".lock"):
                         Path(links, file.name).symlink_to(file.resolve())
                 index = tantivy.Index.open(links)
+                # By default a thread watches the files, and makes that lock again while the
+                # directory is removed.
+                index.config_reader("Manual")
             except (OSError, ValueError) as error:
                 raise IndexFault(f"{directory}: not readable: {error}") from error
             self._schema = index.schema
