@@ -127,6 +127,7 @@ def test_a_job_whose_end_ray_never_tells_is_killed_and_given_up_in_time(
     assert world.sentences("stop")[1:] == ["the job has not ended for 2 s: killing it"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_log_that_cannot_be_followed_does_not_hide_the_end_of_the_job(tmp_path: Path) -> None:
     world = World(tmp_path)
 
