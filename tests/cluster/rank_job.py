@@ -58,4 +58,6 @@ def save(directory: Path, row: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    distributed.destroy_process_group()  # without it, torch with gloo often aborts at the exit
+    sys.exit(code)

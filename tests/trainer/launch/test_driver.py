@@ -65,6 +65,7 @@ def test_the_ranks_of_two_nodes_reduce_over_gloo_and_each_has_a_log(
         number = torch.tensor([1.0 + d.get_rank()])
         d.all_reduce(number)
         print("the sum is", number.item(), "of", os.environ["LOCAL_RANK"], sys.argv[1:])
+        d.destroy_process_group()  # without it, torch with gloo often aborts at the exit
         """,
     )
     words = ["torchrun", "--nproc-per-node", "2", name, "--lr", "1"]
