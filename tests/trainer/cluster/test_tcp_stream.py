@@ -149,4 +149,6 @@ def refused(source: StreamSource) -> bool:
         connected(source).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        pass  # the listener closed in the middle of the handshake
     return False
