@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.replica_client import load
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import DriverState
 from trainer.cluster import placement
@@ -31,6 +33,7 @@ from trainer.config.parse import parse
 from trainer.rollout import prompts as data
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
+from trainer.types import LostWorkerError
 from trainer.workers import groups
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -122,6 +125,48 @@ def test_a_rank_that_is_killed_before_its_step_is_held_costs_that_step_alone(
     alone = parse(to_argv(flags | {"max_steps": 12, "run_dir": tmp_path / "alone"}))
     train(alone, reward_function(str(flags["remote_rm_url"])))
     assert leaves_of(config, 12) == leaves_of(alone, 12)
+
+
+def test_a_step_that_was_returned_to_is_not_overwritten_by_the_copy_of_the_step_after_it(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy's last answer is lost with it. The critic has the step in a buffer that its node's
+    store maps, and lives on."""
+    config = parse(to_argv(flags | {"max_steps": 9, "save_steps": STEPS, "vllm_num_engines": 1}))
+    copy, wait = Checkpointer._copy, Replicator.wait
+    peers: list[Replicator] = []
+    checked: list[str] = []
+
+    def answer_is_lost(replicator: Replicator) -> None:
+        if replicator._step == 7 and not peers:
+            for pending in replicator._pending:
+                assert all(receipt.fault is None for receipt in pending.result())
+            peers.append(replicator)
+            found = workers_of("policy-0")
+            kill(found)
+            psutil.wait_procs(found, 10)
+            raise LostWorkerError("policy-0 is lost", "policy", "its process ended")
+        wait(replicator)
+
+    def copies(keeping: Checkpointer, step: int) -> float:
+        seconds = copy(keeping, step)
+        if step == 8:
+            snapshot = peers[0].newest(7)
+            assert snapshot is not None
+            for place in (0, 1):
+                shards = tuple((shard, (places[place],)) for shard, places in snapshot.shards)
+                for role in ("policy", "critic"):
+                    load(replace(snapshot, shards=shards), role)
+                    checked.append(role)
+        return seconds
+
+    monkeypatch.setattr(Replicator, "wait", answer_is_lost)
+    monkeypatch.setattr(Checkpointer, "_copy", copies)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with cluster_at(*[{"num_cpus": 2, "node_name": f"node-{n}"} for n in range(2)]):
+        train_on_ray(config)
+    assert checked == ["policy", "critic"] * 2
+    assert [event["details"]["step"] for event in events(config, "rank-replaced")] == [7]
 
 
 def train_on_ray(config: Config) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import ray
 
-from tests.support.ray_nodes import cluster_of
+from tests.support.ray_nodes import cluster_at, cluster_of
 from tests.support.sheets import sheet_of
 from trainer.checkpoint import replica_ring
+from trainer.checkpoint.protocol import Receipt, StoreName, Targets
 from trainer.checkpoint.replica_store import view
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import SECRET_BYTES, Server, StreamSource
@@ -28,7 +32,7 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
     with socket.create_server(("127.0.0.1", 0)) as listener, cluster_of({"num_cpus": 1}):
         host, port = listener.getsockname()
         silent = StreamSource(host, port, bytes(SECRET_BYTES))
-        ((_, holder),) = replica_ring.build("a run", ray.nodes(), memory=1, goes_on=False)
+        (holder,) = replica_ring.build("a run", ray.nodes(), memory=1, goes_on=False).values()
         replica_ring.answer(holder.attach.remote(older, segment.address))
         waits = replica_ring.receive(holder, lost, silent)
         connection, _ = listener.accept()
@@ -39,3 +43,40 @@ def test_a_holder_says_what_it_has_and_receives_more_while_a_share_does_not_come
             assert ray.get(holder.manifests.remote(), timeout=30) == [older, came]
             assert ray.wait([waits], timeout=0)[0] == []
         replica_ring.release("a run")
+
+
+STARTS_STORES = """
+import ray
+from trainer.checkpoint import replica_ring
+ray.init()
+for store in replica_ring.build("a run", ray.nodes(), memory=1, goes_on=False).values():
+    ray.get(store.held.remote())
+"""
+
+
+class Rank:
+    """A rank that has copied step 1."""
+
+    def replicate(self, ring: tuple[StoreName, ...]) -> Receipt:
+        from trainer.checkpoint.replica_client import replicate
+        from trainer.checkpoint.staging import HostBuffer
+
+        to = Targets("an attempt", 1, {"policy": 1}, "{}", None, ring)
+        return replicate(HostBuffer(64), "policy", 0, to)
+
+
+def test_a_new_rank_can_be_told_of_a_dead_store_whose_job_has_ended() -> None:
+    with cluster_at({"num_cpus": 1, "node_name": "a"}, {"num_cpus": 1, "node_name": "b"}) as nodes:
+        earlier = {"RAY_ADDRESS": nodes.address} | {"PATH": "/usr/bin:/bin"}
+        subprocess.run([sys.executable, "-c", STARTS_STORES], env=earlier, check=True, timeout=60)
+        ring = tuple(replica_ring.living("a run"))
+        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        deadline = time.monotonic() + 30
+        while len(left := replica_ring.living("a run")) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for store in left.values():
+            ray.kill(store)  # with the last actor of that job, Ray forgets the class
+        rank = ray.remote(Rank).remote()
+        receipt = ray.get(rank.replicate.remote(ring), timeout=60)
+        assert "Failed to look up actor" in receipt.fault

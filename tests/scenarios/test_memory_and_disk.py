@@ -138,6 +138,44 @@ def test_a_snapshot_that_is_lost_leaves_what_is_whole_on_disk(
     assert [event["details"]["step"] for event in events(config, "restore")] == [2]
 
 
+class TwoSteps(Remembered):
+    """Holds the step before the newest as well."""
+
+    before: DriverState | None = None
+
+    def replicate(self, driver: DriverState, learners: Any) -> None:
+        self.before = self.driver
+        super().replicate(driver, learners)
+
+    def newest(self, at_most: int | None = None) -> Snapshot | None:
+        newest = super().newest(at_most)
+        if newest or not self.before or (at_most is not None and self.before.run.step > at_most):
+            return newest
+        return Snapshot(self.before, ())
+
+
+def test_a_snapshot_that_is_lost_leaves_the_one_before_that_the_nodes_still_have(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(snapshot: Snapshot, role: str) -> State:
+        if snapshot.step == 3:
+            raise SnapshotLostError("its checksum differs")
+        return state.load(nodes.held(snapshot.step), role)
+
+    nodes = TwoSteps(tmp_path / "memory")
+    monkeypatch.setattr(replica_client, "load", load)
+    flags = {**LEAN, "max_steps": 5, "save_steps": 5, "load_checkpoint": True}
+    config = tiny.config(run_dir, **flags)
+    with pytest.raises(RuntimeError, match="dies"):
+        train(config, dying_at(4), peers=nodes)
+    train(config, peers=nodes)
+    assert [event["details"]["step"] for event in events(config, "snapshot-skipped")] == [3]
+    assert [event["details"]["step"] for event in events(config, "restore")] == [2]
+    undisturbed = tiny.config(run_dir.with_name("undisturbed"), **flags)
+    train(undisturbed)
+    assert leaves_of(config, 5) == leaves_of(undisturbed, 5)
+
+
 @pytest.mark.parametrize("estimator", ["group_norm", "gae"])
 def test_a_snapshot_that_is_lost_with_nothing_on_disk_leaves_a_run_that_begins(
     tiny: Tiny,

@@ -12,8 +12,22 @@ from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState
 
-ReplicaRing = tuple[tuple[str, Any], ...]
-"""Ray's id of each node with its replica store. Each shard goes to two neighbours in the ring."""
+
+@dataclass(frozen=True, slots=True)
+class StoreName:
+    """The name of a node's replica store. A new process may resolve it, whoever started the store.
+
+    Not so a handle: if its store has died, and the job that started it has ended, Ray cannot
+    unpickle it.
+    """
+
+    namespace: str
+    node: str
+    """Ray's id of the node."""
+
+
+ReplicaPlace = StoreName | SpilledReplicas
+"""A place that has shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +35,8 @@ class Snapshot:
     """A complete in-memory checkpoint."""
 
     driver: DriverState
-    shards: tuple[tuple[ShardManifest, tuple[Any, ...]], ...]
-    """Each with the replica stores, or spilled replicas, that have it."""
+    shards: tuple[tuple[ShardManifest, tuple[ReplicaPlace, ...]], ...]
+    """Each with the places that have it."""
 
     @property
     def step(self) -> int:
@@ -31,7 +45,7 @@ class Snapshot:
     @property
     def place(self) -> str:
         """Where it is restored from, in words."""
-        spilled = any(isinstance(stores[0], SpilledReplicas) for _, stores in self.shards)
+        spilled = any(isinstance(places[0], SpilledReplicas) for _, places in self.shards)
         return "files of the nodes' memory" if spilled else "the nodes' memory"
 
 
@@ -62,7 +76,7 @@ class Targets:
     """Role → number of its ranks."""
     run_state: str
     in_flight: bytes | None
-    ring: ReplicaRing
+    ring: tuple[StoreName, ...]
     """A shard goes to its own node's store and to the next one."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import ray
 from ray.exceptions import RayError
 
 from trainer.checkpoint import replica_ring as ring
-from trainer.checkpoint.protocol import Receipt, Snapshot, Targets
+from trainer.checkpoint.protocol import Receipt, ReplicaPlace, Snapshot, Targets
 from trainer.checkpoint.replica_store import Bytes, NoRoomError, digest_of, pieces
 from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.checkpoint.spilled import SpilledReplicas
@@ -38,8 +37,8 @@ def replicate(buffer: HostBuffer, role: str, rank: int, to: Targets) -> Receipt:
     own, other = ring.neighbours(to.ring, ray.get_runtime_context().get_node_id())
     try:
         if own is not None:
-            ring.answer(own.attach.remote(manifest, buffer.address))
-        ring.answer(ring.receive(other, manifest, buffer.source))
+            ring.answer(ring.handle(own).attach.remote(manifest, buffer.address))
+        ring.answer(ring.receive(ring.handle(other), manifest, buffer.source))
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
     except Exception as error:  # training can do without a snapshot
@@ -54,20 +53,20 @@ def load(snapshot: Snapshot, role: str) -> State:
     """
     here = shared_memory.node()
     shards = [
-        state_in(_bytes_of(manifest, stores, here), manifest.contents)
-        for manifest, stores in snapshot.shards
+        state_in(_bytes_of(manifest, places, here), manifest.contents)
+        for manifest, places in snapshot.shards
         if manifest.role == role
     ]
     return merged(shards)
 
 
-def _bytes_of(manifest: ShardManifest, stores: Iterable[Any], here: str) -> Bytes:
+def _bytes_of(manifest: ShardManifest, places: Iterable[ReplicaPlace], here: str) -> Bytes:
     """Return a buffer with the shard's bytes."""
     fault = "no node has it any more"
-    for store in stores:
+    for place in places:
         try:
-            data = _mapped_or_fetched(manifest, store, here)
-        except (RayError, OSError) as error:
+            data = _mapped_or_fetched(manifest, place, here)
+        except (RayError, OSError, ValueError) as error:
             fault = str(error).splitlines()[0]
             continue
         digests = (digest_of(data[a:b]) for a, b in pieces(manifest.contents.bytes))
@@ -79,10 +78,11 @@ def _bytes_of(manifest: ShardManifest, stores: Iterable[Any], here: str) -> Byte
     )
 
 
-def _mapped_or_fetched(manifest: ShardManifest, store: Any, here: str) -> Bytes:
-    if isinstance(store, SpilledReplicas):
-        return store.read(manifest)
-    size = manifest.contents.bytes
+def _mapped_or_fetched(manifest: ShardManifest, place: ReplicaPlace, here: str) -> Bytes:
+    """Raises RayError, OSError, or ValueError if the store has died."""
+    if isinstance(place, SpilledReplicas):
+        return place.read(manifest)
+    store, size = ring.handle(place), manifest.contents.bytes
     if ring.answer(store.node.remote()) == here:
         segment = shared_memory.attach(ring.answer(store.address.remote(manifest.key)))
         return np.frombuffer(segment, np.uint8, count=size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -16,7 +16,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.run_dir import write_atomically
-from trainer.checkpoint.protocol import ReplicaRing
+from trainer.checkpoint.protocol import StoreName
 from trainer.checkpoint.replica_store import ReplicaStore
 from trainer.checkpoint.shard_manifest import ShardManifest
 from trainer.cluster.tcp_stream import StreamSource
@@ -24,6 +24,8 @@ from trainer.config.config import Config
 
 MARK = re.compile(rb"[0-9a-f]{32}")
 
+PREFIX = "holder-"
+"""Of a store's name in Ray; Ray's id of its node follows."""
 RECEIVE = "receive"
 """The concurrency group in which stores receive: they answer other requests meanwhile."""
 RECEIVERS = 16
@@ -39,22 +41,23 @@ PATIENCE_SECONDS = 120.0
 
 def build(
     namespace: str, nodes: Iterable[Mapping[str, Any]], memory: float | None, *, goes_on: bool
-) -> ReplicaRing:
-    """Start a store on each of these nodes, which are Ray's rows.
+) -> dict[StoreName, Any]:
+    """Start a store on each of these nodes, which are Ray's rows. Return their handles in order.
 
     `memory`: GB that each may hold, if given. `goes_on`: a new store begins with what an earlier
     Ray left on its node.
     """
     ordered = sorted(nodes, key=lambda row: (row["NodeName"], row["NodeID"]))
-    return tuple(
-        (row["NodeID"], _start(namespace, row["NodeID"], _budget(row, memory), goes_on))
-        for row in ordered
-    )
+    names = [StoreName(namespace, row["NodeID"]) for row in ordered]
+    budgets = [_budget(row, memory) for row in ordered]
+    return {
+        name: _start(name, budget, goes_on) for name, budget in zip(names, budgets, strict=True)
+    }
 
 
 def release(namespace: str) -> None:
     """Delete all stores of the run, whoever started them, and what they hold."""
-    found = list(stores(namespace).values())
+    found = list(living(namespace).values())
     if found:
         cleared = [store.clear.remote() for store in found]
         ray.wait(cleared, num_returns=len(found), timeout=END_SECONDS)
@@ -74,25 +77,31 @@ def namespace_of(config: Config) -> str:
     return f"peers-{hashlib.sha256(str(file).encode() + mark).hexdigest()[:16]}"
 
 
-def stores(namespace: str) -> dict[str, Any]:
-    """Return each living store of the run by its name."""
+def living(namespace: str) -> dict[StoreName, Any]:
+    """Return the handle of each living store of the run."""
     found = {}
     for row in ray.util.list_named_actors(all_namespaces=True):
         if row["namespace"] == namespace:
+            name = StoreName(namespace, row["name"].removeprefix(PREFIX))
             try:
-                found[row["name"]] = ray.get_actor(row["name"], namespace)
+                found[name] = handle(name)
             except ValueError:  # it has died since
                 continue
     return found
 
 
-def neighbours(ring: ReplicaRing, node: str) -> tuple[Any | None, Any]:
+def handle(name: StoreName) -> Any:
+    """Return a living store. Raises ValueError if it has died."""
+    return ray.get_actor(f"{PREFIX}{name.node}", name.namespace)
+
+
+def neighbours(ring: Sequence[StoreName], node: str) -> tuple[StoreName | None, StoreName]:
     """Return the store of the node itself, if there is one, and that of the next node."""
-    names = [name for name, _ in ring]
-    if node not in names:
-        return None, ring[0][1]
-    place = names.index(node)
-    return ring[place][1], ring[(place + 1) % len(ring)][1]
+    nodes = [name.node for name in ring]
+    if node not in nodes:
+        return None, ring[0]
+    place = nodes.index(node)
+    return ring[place], ring[(place + 1) % len(ring)]
 
 
 def receive(store: Any, manifest: ShardManifest, source: StreamSource) -> Any:
@@ -119,19 +128,19 @@ def _budget(row: Mapping[str, Any], memory: float | None) -> float:
     return MEMORY_FRACTION * float(row["Resources"].get("memory", 0.0))
 
 
-def _start(namespace: str, node: str, budget: float, goes_on: bool) -> Any:
+def _start(name: StoreName, budget: float, goes_on: bool) -> Any:
     """Return the store of a node: the existing one, or a new one."""
     options: dict[str, Any] = {
-        "name": f"holder-{node}",
-        "namespace": namespace,
+        "name": f"{PREFIX}{name.node}",
+        "namespace": name.namespace,
         "lifetime": "detached",
         "get_if_exists": True,
         "num_cpus": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(name.node, soft=False),
         # It does not belong to the attempt: ending the attempt's processes must not end it.
         "runtime_env": {"env_vars": {"ROLLCALL_ATTEMPT": ""}},
     }
     actor = ray.remote(concurrency_groups={RECEIVE: RECEIVERS})(ReplicaStore)
-    store = actor.options(**options).remote(budget, namespace, goes_on=goes_on)
+    store = actor.options(**options).remote(budget, name.namespace, goes_on=goes_on)
     store.set_budget.remote(budget)
     return store

@@ -29,7 +29,14 @@ from contract.journal import journal_writer, read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring
-from trainer.checkpoint.protocol import Checkpointable, Receipt, ReplicaRing, Snapshot, Targets
+from trainer.checkpoint.protocol import (
+    Checkpointable,
+    Receipt,
+    ReplicaPlace,
+    Snapshot,
+    StoreName,
+    Targets,
+)
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState, RunState
@@ -42,8 +49,6 @@ OTHERS_SECONDS = 0.5
 """Seconds for the other stores, once the newest step is found."""
 KEEP_SECONDS = 5.0
 """Seconds for all stores to keep the snapshot that the run resumes from."""
-FILES = "files"
-"""The name of spilled replicas among the names of stores."""
 MAX_FAILURES = 3
 """After this many steps in a row without a snapshot, no more are tried."""
 
@@ -72,7 +77,7 @@ class Replicator:
         self._attempt = uuid.uuid4().hex
         self._namespace = ring.namespace_of(config)
         self._spilled = SpilledReplicas(config.files.kept, self._namespace)
-        self._ring: ReplicaRing = ()
+        self._ring: dict[StoreName, Any] = {}
         self._pending: list[Pending[list[Receipt]]] = []
         self._step = 0
         self._said = False
@@ -90,33 +95,34 @@ class Replicator:
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest complete snapshot in living stores and files, at most of `at_most`."""
-        stores = ring.stores(self._namespace)
-        found = self._found(stores, at_most) | {FILES: self._spilled.manifests()}
-        have_it: dict[str, Any] = stores | {FILES: self._spilled}
+        found: dict[ReplicaPlace, list[ShardManifest]] = {
+            **self._found(ring.living(self._namespace), at_most),
+            self._spilled: self._spilled.manifests(),
+        }
         shards = newest_complete(itertools.chain(*found.values()), at_most)
         if not shards:
             return None
-        have = {name: {shard.key for shard in shards} for name, shards in found.items()}
+        have = {place: {shard.key for shard in shards} for place, shards in found.items()}
         return Snapshot(
             DriverState(
                 RunState.parse(shards[0].run_state),
                 next((shard.in_flight for shard in shards if shard.in_flight is not None), None),
             ),
             tuple(
-                (shard, tuple(have_it[name] for name in found if shard.key in have[name]))
+                (shard, tuple(place for place in found if shard.key in have[place]))
                 for shard in shards
             ),
         )
 
     def _found(
-        self, stores: Mapping[str, Any], at_most: int | None
-    ) -> dict[str, list[ShardManifest]]:
+        self, stores: Mapping[StoreName, Any], at_most: int | None
+    ) -> dict[ReplicaPlace, list[ShardManifest]]:
         """Return the shards of each store that answers in time.
 
         If the others have the newest step, a store whose node has just died is not waited for.
         """
         names = {store.manifests.remote(): name for name, store in stores.items()}
-        found: dict[str, list[ShardManifest]] = {}
+        found: dict[ReplicaPlace, list[ShardManifest]] = {}
         waiting, until = list(names), time.monotonic() + LOOK_SECONDS
         while waiting and (left := until - time.monotonic()) > 0:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
@@ -136,9 +142,8 @@ class Replicator:
             return
         ranks = {role: len(group) for role, group in learners.items()}
         self._step = driver.run.step
-        to = Targets(
-            self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, self._ring
-        )
+        stores = tuple(self._ring)
+        to = Targets(self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, stores)
         self._pending = [
             group.call_background(Checkpointable.replicate, to) for group in learners.values()
         ]
@@ -156,28 +161,30 @@ class Replicator:
         if fault is not None:
             self._give_up(fault)
             return
+        self.complete = self._step  # also if a store dies while the steps before are deleted
+        stores = self._ring.values()
         try:
-            ring.answers(store.keep.remote(self._attempt, self._step) for _, store in self._ring)
+            ring.answers(store.keep.remote(self._attempt, self._step) for store in stores)
             if not self._said:
                 self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
         except RayError as error:
             self._give_up(Receipt(0, str(error).splitlines()[0]))
             return
-        self.complete, self._failed = self._step, 0
+        self._failed = 0
         self._spilled.forget()
 
     def amend(self, run: RunState) -> None:
         """Replace the run state of the step that is held. If that is lost, it is computed again."""
-        for _, store in self._ring:
+        for store in self._ring.values():
             store.amend.remote(self._attempt, run.step, run.dump())
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Make the stores keep this snapshot as if this attempt had made it, beyond Ray's end too.
 
-        The attempt before may have ended before it could tell the stores to.
+        The run goes on from it. Whoever made it may have ended before it could tell the stores to.
         """
-        shard = snapshot.shards[0][0]
-        stores = ring.stores(self._namespace).values()
+        self.complete, shard = snapshot.step, snapshot.shards[0][0]
+        stores = ring.living(self._namespace).values()
         if kept := [store.keep.remote(shard.attempt, shard.step) for store in stores]:
             ray.wait(kept, num_returns=len(kept), timeout=KEEP_SECONDS)
 
@@ -206,7 +213,7 @@ class Replicator:
             self._ring = self._build(nodes)
         return self.on
 
-    def _build(self, nodes: Sequence[Mapping[str, Any]]) -> ReplicaRing:
+    def _build(self, nodes: Sequence[Mapping[str, Any]]) -> dict[StoreName, Any]:
         return ring.build(self._namespace, nodes, self._memory, goes_on=self._goes_on)
 
     def _give_up(self, fault: Receipt) -> None:
@@ -218,7 +225,7 @@ class Replicator:
             self._off(f"{MAX_FAILURES} in a row failed, the last one since {fault.fault}")
         else:
             self._say(f"No peer snapshot of step {self._step}: {fault.fault}.")
-            self._ring = ()
+            self._ring = {}
 
     def _off(self, why: str) -> None:
         self.on = False
@@ -226,7 +233,7 @@ class Replicator:
 
     def _tell_of_memory(self, size: int) -> None:
         """Raises RayError."""
-        held = max(ring.answers(store.held.remote() for _, store in self._ring))
+        held = max(ring.answers(store.held.remote() for store in self._ring.values()))
         self._said = True
         self._say(
             f"Peer snapshots: the {size / 1e9:.3f} GB of each step lie on two of {len(self._ring)} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def begin(
     to = _Beginning(config, learners, stream, replicator)
     if config.load_step:
         return _named_step(to, config.load_step)
-    found = _newest_held(to)
+    found = _newest_held(to, _newest_possible(config), steps_on_disk(config.checkpoints))
     if found is None and openrlhf.is_there(config.checkpoints):
         raise ResumeError(
             f"--ckpt_path: {config.checkpoints} has OpenRLHF's checkpoints. Convert them first, by "
@@ -89,24 +89,35 @@ def _named_step(to: _Beginning, step: int) -> DriverState:
     return found
 
 
-def _newest_held(to: _Beginning) -> DriverState | None:
-    """Return the newest state in the nodes' memory or on disk; in memory if both have it."""
-    config = to.config
+def _newest_possible(config: Config) -> int | None:
+    """Return the newest step that a snapshot can have; None if that is unknown.
+
+    An absent node may return with steps that the run has since rolled back.
+    """
     told, finished = Progress.read(config.files.progress), finished_before(config)
-    # An absent node may return with steps that the run has since rolled back.
     known = [finished if finished is not None else -1, told.step if told else -1]
-    at_most = max(known) + 1 if max(known) >= 0 else None
+    return max(known) + 1 if max(known) >= 0 else None
+
+
+def _newest_held(to: _Beginning, at_most: int | None, steps: Sequence[int]) -> DriverState | None:
+    """Return the newest state in the nodes' memory or on disk; in memory if both have it.
+
+    `at_most`: the newest step that is looked for in memory. `steps`: those on disk.
+    """
+    config = to.config
     snapshot = to.replicator.newest(at_most) if to.replicator else None
     in_memory = snapshot.step if snapshot else 0
-    steps = steps_on_disk(config.checkpoints)
     # A checkpoint is read completely to be trusted: older ones only if they are needed.
     on_disk = _newest(config, [step for step in steps if step >= in_memory])
     if snapshot and on_disk in (None, in_memory):
         if found := _from_memory(to, snapshot):
             return found
-        on_disk = on_disk or _newest(config, [step for step in steps if step < in_memory])
         if on_disk is None:
-            _start_anew(to.learners)
+            below = [step for step in steps if step < in_memory]
+            older = _newest_held(to, in_memory - 1, below)
+            if older is None:
+                _start_anew(to.learners)
+            return older
     return None if on_disk is None else _from_disk(to, on_disk)
 
 

@@ -80,6 +80,7 @@ class ReplicasInMemory:
         if self._found is None or self._found.step != step:
             raise SnapshotLostError(f"there is no snapshot of step {step}")
         restore_learners(workers.learners, self._found)
+        self.peers.adopt(self._found)  # its copies are not overwritten by the step after it
 
     def __str__(self) -> str:
         return "the nodes' memory"
