@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
         done = head.execute("rollcall", "submit", "--", "python", "-c", "print(6 * 7)")
         assert done.returncode == 0, done.stderr
         assert "42" in done.stdout.splitlines()
-        assert "Resources" in head.execute("ray", "status").stdout
+        status = partial(head.execute, "ray", "status")  # of every few seconds
+        cluster.watch.until(lambda: "Resources" in status().stdout, "Ray's status", within=60)
         assert "job-1-1" in head.execute("ray", "job", "list").stdout
         assert head.execute("rollcall", "stop").returncode == 0
         assert head.exit_code(within=60) == 143
