@@ -7,13 +7,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contract.exit_codes import ExitCode
 from trainer.config.parse import read
 from trainer.config.schema import ConfigError, Fault, flag
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 PROG = "python -m trainer.supervised sft"
 DESCRIPTION = "Teach a model to continue prompts as the data do."
+
+SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +28,9 @@ class SFTFlags:
 
     pretrain: str = flag("", group="model", required=True, help="a Hugging Face directory")
     save_path: Path | None = flag(None, group="model", required=True, help="the trained model")
-    dataset: Path | None = flag(
-        None, group="data", required=True, help="JSONL with the columns prompt and completion"
-    )
+    dataset: Path | None = flag(None, group="data", required=True, help="a JSONL or Parquet file")
+    input_key: str = flag("prompt", group="data", help="column of the prompt")
+    output_key: str = flag("completion", group="data", help="column of what to answer")
     max_len: int = flag(1024, group="data", unit="tokens", at_least=2, help="longest example")
     max_samples: int | None = flag(None, group="data", at_least=1, help="use only the first")
     train_batch_size: int = flag(
@@ -39,6 +45,17 @@ class SFTFlags:
     lr_warmup_ratio: float = flag(
         0.03, group="training", at_least=0, at_most=1, help="share of the run with a rising rate"
     )
+    lr_scheduler: str = flag(
+        "cosine", group="training", choices=SCHEDULERS, help="learning rate over the run"
+    )
+    l2: float = flag(
+        0.0, group="training", at_least=0, help="weight decay, not on norms and biases"
+    )
+    max_norm: float = flag(1.0, group="training", above=0, help="clip the gradient to this norm")
+    gradient_checkpointing: bool = flag(
+        False, group="training", help="recompute activations in the backward pass"
+    )
+    logging_steps: int = flag(50, group="training", at_least=1, help="steps between lines of log")
     seed: int = flag(42, group="training", at_least=0, help="order of the data")
 
 
@@ -62,10 +79,32 @@ def parse(argv: Sequence[str]) -> SFTFlags:
     return flags
 
 
+def _rows(flags: SFTFlags) -> Dataset:
+    """Return the columns `prompt` and `completion`, whatever they are called in the file."""
+    from datasets import Dataset
+
+    path = str(flags.dataset)
+    reader = Dataset.from_parquet if path.endswith(".parquet") else Dataset.from_json
+    rows = reader(path, keep_in_memory=True)
+    keys = {"--input_key": flags.input_key, "--output_key": flags.output_key}
+    has = f"It has {', '.join(rows.column_names)}"
+    faults = [
+        Fault(name, key, f"{path} has no such column", has)
+        for name, key in keys.items()
+        if key not in rows.column_names
+    ]
+    if faults:
+        raise ConfigError(faults)
+    if flags.max_samples:
+        rows = rows.select(range(min(flags.max_samples, len(rows))))
+    columns = {"prompt": rows[flags.input_key][:], "completion": rows[flags.output_key][:]}
+    return Dataset.from_dict(columns)
+
+
 def sft(flags: SFTFlags) -> None:
     """Train with TRL's SFTTrainer, on completions only, and save model and tokeniser."""
     import torch
-    from datasets import Dataset, disable_progress_bars
+    from datasets import disable_progress_bars
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
@@ -74,9 +113,7 @@ def sft(flags: SFTFlags) -> None:
 
     device = prepare_process()
     disable_progress_bars()
-    rows = Dataset.from_json(str(flags.dataset), keep_in_memory=True)
-    if flags.max_samples:
-        rows = rows.select(range(min(flags.max_samples, len(rows))))
+    rows = _rows(flags)
     assert flags.save_path is not None
     arguments = SFTConfig(
         output_dir=str(flags.save_path),
@@ -86,16 +123,18 @@ def sft(flags: SFTFlags) -> None:
         max_steps=flags.max_steps or -1,
         learning_rate=flags.learning_rate,
         warmup_steps=flags.lr_warmup_ratio,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type=flags.lr_scheduler,
+        weight_decay=flags.l2,
+        max_grad_norm=flags.max_norm,
         max_length=flags.max_len,
         completion_only_loss=True,
         seed=flags.seed,
         use_cpu=device.type == "cpu",
         bf16=device.type != "cpu",
-        gradient_checkpointing=False,
+        gradient_checkpointing=flags.gradient_checkpointing,
         save_strategy="no",
         report_to="none",
-        logging_steps=50,
+        logging_steps=flags.logging_steps,
         disable_tqdm=True,
     )
     tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
@@ -119,11 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{command or 'nothing'}: no such command. Known: {words}", file=sys.stderr)
         return ExitCode.USAGE
     try:
-        flags = parse(rest)
+        COMMANDS[command](parse(rest))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return ExitCode.USAGE
-    COMMANDS[command](flags)
     return ExitCode.FINISHED
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
+from trl import SFTTrainer
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny
@@ -36,6 +39,54 @@ def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -
     requests = [Request(text, (0,)) for text in ("40+0=", "5+0=")]
     written = engine.generate(requests, SamplingSettings(max_new_tokens=5, temperature=0))
     assert [(completion.text, completion.finished) for completion in written] == [("77", True)] * 2
+
+
+def test_parquet_with_other_columns_trains_with_the_usual_flags(
+    tiny: Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainers: list[SFTTrainer] = []
+    train = SFTTrainer.train
+
+    def recorded(trainer: SFTTrainer) -> object:
+        trainers.append(trainer)
+        return train(trainer)
+
+    monkeypatch.setattr(SFTTrainer, "train", recorded)
+    file = tmp_path / "rows.parquet"
+    columns = {"question": [f"{n}+0=" for n in range(32)], "response": ["77"] * 32}
+    Dataset.from_dict({**columns, "completion": ["1"] * 32}).to_parquet(file)
+    argv = [
+        *("sft", "--pretrain", tiny.model, "--dataset", file, "--save_path", tmp_path / "taught"),
+        *("--input_key", "question", "--output_key", "response", "--max_steps", 40),
+        *("--max_epochs", 40, "--learning_rate", 0.03, "--train_batch_size", 32),
+        *("--micro_train_batch_size", 16, "--lr_scheduler", "constant", "--l2", 0.01),
+        *("--max_norm", 0.5, "--gradient_checkpointing", "--logging_steps", 20),
+    ]
+    assert main([str(part) for part in argv]) == ExitCode.FINISHED
+    lines = [ast.literal_eval(x) for x in capsys.readouterr().out.splitlines() if x[:1] == "{"]
+    first, last = [line for line in lines if "loss" in line]
+    assert float(last["loss"]) < float(first["loss"])
+    assert [float(line["learning_rate"]) for line in (first, last)] == [0.03, 0.03]
+    (trainer,) = trainers
+    args = trainer.args
+    assert (args.weight_decay, args.max_grad_norm, args.gradient_checkpointing) == (0.01, 0.5, True)
+    assert "77" in trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"])
+
+
+def test_a_column_that_is_not_in_the_data_is_named(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "1", "response": "2"}))
+    argv = ["sft", "--pretrain", str(tiny.model), "--dataset", str(tmp_path / "rows.jsonl")]
+    keys = ["--save_path", str(tmp_path / "taught"), "--input_key", "question"]
+    assert main([*argv, *keys]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "--output_key" in said
+    assert "has no such column" in said
+    assert "It has question, response" in said
 
 
 @pytest.mark.parametrize(
