@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract.exit_codes import ExitCode
 from trainer.config.parse import read
@@ -31,6 +31,9 @@ class SFTFlags:
     dataset: Path | None = flag(None, group="data", required=True, help="a JSONL or Parquet file")
     input_key: str = flag("prompt", group="data", help="column of the prompt")
     output_key: str = flag("completion", group="data", help="column of what to answer")
+    apply_chat_template: bool = flag(
+        False, group="data", help="make texts turns of user and assistant by the chat template"
+    )
     max_len: int = flag(1024, group="data", unit="tokens", at_least=2, help="longest example")
     max_samples: int | None = flag(None, group="data", at_least=1, help="use only the first")
     train_batch_size: int = flag(
@@ -97,8 +100,16 @@ def _rows(flags: SFTFlags) -> Dataset:
         raise ConfigError(faults)
     if flags.max_samples:
         rows = rows.select(range(min(flags.max_samples, len(rows))))
-    columns = {"prompt": rows[flags.input_key][:], "completion": rows[flags.output_key][:]}
-    return Dataset.from_dict(columns)
+    prompts, answers = rows[flags.input_key][:], rows[flags.output_key][:]
+    if flags.apply_chat_template:
+        prompts = [_turns("user", prompt) for prompt in prompts]
+        answers = [_turns("assistant", answer) for answer in answers]
+    return Dataset.from_dict({"prompt": prompts, "completion": answers})
+
+
+def _turns(role: str, said: Any) -> Any:
+    """Return a text as a list of one message; a list of messages stays."""
+    return [{"role": role, "content": said}] if isinstance(said, str) else said
 
 
 def sft(flags: SFTFlags) -> None:
@@ -111,6 +122,11 @@ def sft(flags: SFTFlags) -> None:
     from trainer.models import hf_export
     from trainer.models.loading import load_causal_lm, prepare_process
 
+    tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
+    if flags.apply_chat_template and not tokenizer.chat_template:
+        message = f"the tokeniser of {flags.pretrain} has no chat template"
+        hint = "Leave it out, or take a model that has one"
+        raise ConfigError([Fault("--apply_chat_template", "true", message, hint)])
     device = prepare_process()
     disable_progress_bars()
     rows = _rows(flags)
@@ -137,7 +153,6 @@ def sft(flags: SFTFlags) -> None:
         logging_steps=flags.logging_steps,
         disable_tqdm=True,
     )
-    tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
     trainer = SFTTrainer(
         model=load_causal_lm(flags.pretrain, torch.float32),
         args=arguments,

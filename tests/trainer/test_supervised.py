@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from transformers import AutoTokenizer
 from trl import SFTTrainer
 
 from contract.exit_codes import ExitCode
@@ -41,12 +43,9 @@ def test_a_model_learns_to_continue_as_the_data_do(tiny: Tiny, tmp_path: Path) -
     assert [(completion.text, completion.finished) for completion in written] == [("77", True)] * 2
 
 
-def test_parquet_with_other_columns_trains_with_the_usual_flags(
-    tiny: Tiny,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def trainers(monkeypatch: pytest.MonkeyPatch) -> list[SFTTrainer]:
+    """The trainers of TRL that have trained."""
     trainers: list[SFTTrainer] = []
     train = SFTTrainer.train
 
@@ -55,6 +54,15 @@ def test_parquet_with_other_columns_trains_with_the_usual_flags(
         return train(trainer)
 
     monkeypatch.setattr(SFTTrainer, "train", recorded)
+    return trainers
+
+
+def test_parquet_with_other_columns_trains_with_the_usual_flags(
+    tiny: Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    trainers: list[SFTTrainer],
+) -> None:
     file = tmp_path / "rows.parquet"
     columns = {"question": [f"{n}+0=" for n in range(32)], "response": ["77"] * 32}
     Dataset.from_dict({**columns, "completion": ["1"] * 32}).to_parquet(file)
@@ -74,6 +82,32 @@ def test_parquet_with_other_columns_trains_with_the_usual_flags(
     args = trainer.args
     assert (args.weight_decay, args.max_grad_norm, args.gradient_checkpointing) == (0.01, 0.5, True)
     assert "77" in trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"])
+
+
+def test_texts_become_turns_of_the_chat_template(
+    tiny: Tiny, tmp_path: Path, trainers: list[SFTTrainer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tiny.model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
+    rows = [{"prompt": "1+2=", "completion": "3"}, {"prompt": "4+5=", "completion": "9"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    argv = ["sft", "--pretrain", tmp_path / "model", "--dataset", tmp_path / "rows.jsonl"]
+    argv += ["--save_path", tmp_path / "taught", "--apply_chat_template", "--max_steps", "1"]
+    assert main(list(map(str, argv))) == ExitCode.USAGE
+    assert "has no chat template" in capsys.readouterr().err
+
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '+' if m.role == 'user' else '=' }}{{ m.content }}"
+        "{% endfor %}{% if add_generation_prompt %}={% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(list(map(str, argv))) == ExitCode.FINISHED
+    (trainer,) = trainers
+    read = tokenizer.decode(trainer.train_dataset[0]["input_ids"], skip_special_tokens=True)
+    assert read.replace(" ", "") == "+1+2==3"
 
 
 def test_a_column_that_is_not_in_the_data_is_named(
