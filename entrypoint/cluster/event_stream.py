@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Container
+import re
+from collections.abc import AsyncIterator, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from contract.journal import event_of
 from entrypoint.run.reads import StorageReads
 
 POLL_SECONDS = 0.5
+READ_BYTES = 2**21
+"""About so much of a journal is read and sent at once."""
+KIND = re.compile(rb'"kind": "([^"\\]*)"')
+"""The kind of an event, which comes before all else that may have a field of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +46,22 @@ async def follow(
 ) -> AsyncIterator[dict[str, str]]:
     """Yield every event of the journal, old and new, until `closing` is set."""
     offset: int | None = None
-    most = asked.last
+    without = asked.without
     while True:
         last = closing.is_set()  # before the read: the outcome is in the journal by then
         entries: list[Entry] = []
+        more = False
         with suppress(OSError):  # the journal is not there yet, or storage fails
-            if offset is None:
-                offset = await reads.ask(partial(_start, journal, asked.after))
-            offset, entries = await reads.ask(partial(_entries, journal, offset, asked.without))
-            entries, most = entries[max(0, len(entries) - most) :] if most else entries, None
+            if offset is None and asked.last and not asked.after:
+                offset, entries = await reads.ask(partial(_newest, journal, asked.last, without))
+            else:
+                if offset is None:
+                    offset = await reads.ask(partial(_start, journal, asked.after))
+                offset, entries, more = await reads.ask(partial(_next, journal, offset, without))
         for end, event in entries:
             yield {"id": str(end), "data": json.dumps(event)}
+        if more:
+            continue
         if last:
             return
         with suppress(TimeoutError):
@@ -64,16 +75,53 @@ def _start(journal: Path, after: int) -> int:
         return after if after and file.read(1) == b"\n" else 0
 
 
-def _entries(journal: Path, offset: int, without: Container[str]) -> tuple[int, list[Entry]]:
-    """Return the complete events from `offset` on, and where they end."""
-    entries = []
+def _next(journal: Path, offset: int, without: Container[str]) -> tuple[int, list[Entry], bool]:
+    """Return where the next complete events end, those events, and whether there may be more."""
     with journal.open("rb") as file:
         file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            offset += len(line)
-            event = event_of(line)
-            if event and event["kind"] not in without:
-                entries.append(Entry(offset, event))
-    return offset, entries
+        data = file.read(READ_BYTES) + file.readline()
+    entries = []
+    begin = offset
+    for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+        offset += len(line)
+        if event := _wanted(line, without):
+            entries.append(Entry(offset, event))
+    return offset, entries, offset - begin >= READ_BYTES
+
+
+def _newest(journal: Path, most: int, without: Container[str]) -> tuple[int, list[Entry]]:
+    """Return where the complete events end, and the last `most` of them.
+
+    A page asks so. It reads the end of the journal only, which may have 200,000 events.
+    """
+    with journal.open("rb") as file:
+        lines = _backwards(file)
+        newest = next(lines, None)
+        if newest is None:
+            return 0, []
+        found = ((end, _wanted(line, without)) for end, line in chain([newest], lines))
+        entries = [*islice((Entry(end, event) for end, event in found if event), most)]
+    return newest[0], entries[::-1]
+
+
+def _backwards(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the complete lines from the last to the first, each with the offset of its end."""
+    begin, data = file.seek(0, 2), b""
+    while begin:
+        size = min(READ_BYTES, begin)
+        begin = file.seek(begin - size)
+        data = file.read(size) + data
+        *lines, incomplete = data.split(b"\n")
+        end = begin + len(data) - len(incomplete)
+        for line in reversed(lines[1 if begin else 0 :]):
+            yield end, line
+            end -= len(line) + 1
+        data = lines[0] + b"\n" if lines else incomplete
+
+
+def _wanted(line: bytes, without: Container[str]) -> dict[str, Any] | None:
+    """Return the event in a line; None if it is left out or damaged."""
+    if (kind := KIND.search(line)) and kind[1].decode(errors="replace") in without:
+        return None  # without reading the rest: of a long run, most events are steps
+    event = event_of(line)
+    return event if event and event["kind"] not in without else None
