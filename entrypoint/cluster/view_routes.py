@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from sse_starlette import EventSourceResponse
 from starlette.requests import Request
@@ -19,6 +21,8 @@ from entrypoint.run import log_files
 from entrypoint.run.reads import StorageReads
 
 MOST_SAMPLES = 8
+MOST_CURVES = 16
+"""Runs whose curves are kept. A page asks every 10 s, and to read them again takes seconds."""
 
 
 @dataclass(slots=True)
@@ -26,8 +30,8 @@ class ViewRoutes:
     jobs: JobRoutes
     reads: StorageReads
     closing: asyncio.Event
-    _curves: Curves | None = field(init=False, default=None)
-    """Those of the run that was asked for last."""
+    _curves: OrderedDict[Path, Curves] = field(init=False, default_factory=OrderedDict)
+    """File of metrics → its curves, of the runs that were asked for last."""
 
     def routes(self) -> list[Route]:
         return [
@@ -51,10 +55,13 @@ class ViewRoutes:
 
     async def _rows(self, request: Request) -> Response:
         path = self.jobs.files_of(request).metrics
-        if self._curves is None or self._curves.path != path:
-            self._curves = Curves(path)
+        curves = self._curves.get(path) or Curves(path)
+        self._curves[path] = curves
+        self._curves.move_to_end(path)
+        if len(self._curves) > MOST_CURVES:
+            self._curves.popitem(last=False)
         after, version = request.query_params.get("after"), request.query_params.get("version", "")
-        look = partial(self._curves.rows, _count(after) or 0, version)
+        look = partial(curves.rows, _count(after) or 0, version)
         return JSONResponse(await self.reads.ask(look))
 
     async def _samples(self, request: Request) -> Response:

@@ -11,12 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from contract.journal import append_event
+from contract.journal import append_event, event_of, line_of, timestamp
+from contract.run_dir import RunFiles
+from entrypoint.cluster import curves, event_stream, view_routes
 from entrypoint.cluster.run_facts import model_of
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head, asking, head, node_info
+from tests.support.job_head import JobHead, job_head
 
-__all__ = ["head"]
+__all__ = ["head", "job_head"]
 
 Found = Generator[tuple[str, dict[str, Any]], None, None]
 
@@ -63,6 +66,36 @@ def test_the_page_asks_for_the_last_events_without_the_steps(head: Head) -> None
     assert sentences(head, 2, "?without=step&last=2") == ["roll 7", "roll 8"]
 
 
+def test_of_a_long_journal_only_the_end_is_read_for_the_page(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "READ_BYTES", 1000)
+    with head.run.journal.open("wb") as file:
+        for number in range(3000):
+            kind = "step" if number % 10 else "roll"
+            details = {"step": number, "kind": "roll"}
+            event = {"kind": kind, "sentence": f"{kind} {number} \N{RIGHTWARDS ARROW}"}
+            source = {"at": timestamp(), "node": "gn1", "attempt": 1}
+            file.write(line_of({**source, **event, "details": details}) + b"\n")
+        file.write(b'{"at": "half an ev')
+    parsed = []
+
+    def counted(line: bytes) -> dict[str, Any] | None:
+        parsed.append(line)
+        return event_of(line)
+
+    monkeypatch.setattr(event_stream, "event_of", counted)
+    expected = [f"roll {number} \N{RIGHTWARDS ARROW}" for number in range(2950, 3000, 10)]
+    assert sentences(head, 5, "?without=step&last=5") == expected
+    assert len(parsed) == 5
+    assert len(sentences(head, 300, "?without=step&last=9999")) == 300
+    assert sentences(head, 3000) == [json.loads(line)["sentence"] for line in complete(head)]
+
+
+def complete(head: Head) -> list[bytes]:
+    return head.run.journal.read_bytes().splitlines()[:-1]
+
+
 def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
     row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny"]}
     head.run.run.write_text(json.dumps(row))
@@ -90,6 +123,24 @@ def test_the_curves_are_those_of_the_run(head: Head) -> None:
     answer = head.get("/v1/curves").json()
     assert answer["series"] == {"train/reward": [0.5]}
     assert head.get(f"/v1/curves?after=2&version={answer['version']}").json()["series"] == {}
+
+
+def test_pages_of_two_runs_read_each_row_once(
+    job_head: JobHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[bytes] = []
+    monkeypatch.setattr(curves.Curves, "_add", lambda _, row: rows.append(row))
+    monkeypatch.setattr(view_routes, "MOST_CURVES", 2)
+    for number in (1, 2, 3):
+        job_head.queue.submit(["true"], {}, "")
+        run = RunFiles(job_head.run.jobs / f"job-{number}")
+        run.metrics.write_text('{"step": 1}\n{"step": 2}\n')
+    for number in (1, 2, 1, 2):
+        job_head.head.get(f"/v1/curves?job=job-{number}")
+    assert len(rows) == 4
+    for number in (3, 2, 1):  # the third run's have replaced the first one's
+        job_head.head.get(f"/v1/curves?job=job-{number}")
+    assert len(rows) == 8
 
 
 def test_the_samples_are_the_newest(head: Head) -> None:
