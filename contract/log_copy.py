@@ -16,12 +16,15 @@ log = logging.getLogger(__name__)
 
 END_OF_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)")
 """A progress bar returns to the start of its line with a lone \\r: each state is a line here."""
+LONGEST_LINE = 2**20
+"""Characters; a longer line is passed on in pieces."""
 
 
 class Copy:
     """Writes each line to `path` and passes it to `tell`, with secrets masked.
 
-    It waits until a line is complete: half a secret cannot be recognised.
+    It waits until a line is complete: half a secret cannot be recognised. A line that grows beyond
+    LONGEST_LINE is passed on in pieces, cut where no secret can be.
     """
 
     def __init__(
@@ -33,6 +36,8 @@ class Copy:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._begun: list[str] = []
         """Pieces of the incomplete line."""
+        self._length = 0
+        """Characters of the incomplete line."""
 
     def take(self, data: bytes) -> None:
         """The next bytes of the output."""
@@ -48,10 +53,20 @@ class Copy:
         complete = 1 + max(text.rfind("\n"), text.rfind("\r"))
         if complete:
             lines = "".join([*self._begun, text[:complete]])
-            self._begun.clear()
+            self._begin("")
             self._write(END_OF_LINE.findall(lines))
         if text[complete:]:
             self._begun.append(text[complete:])
+            self._length += len(text) - complete
+        if self._length > LONGEST_LINE:
+            line = "".join(self._begun)
+            at = _cut(line, self._secrets)
+            self._begin(line[at:])
+            self._write([line[:at]])
+
+    def _begin(self, text: str) -> None:
+        """Begin an incomplete line with this text."""
+        self._begun, self._length = [text], len(text)
 
     def _write(self, lines: list[str]) -> None:
         """Write the lines, as far as the disk takes them, and pass each one on."""
@@ -62,6 +77,20 @@ class Copy:
             log.warning("a part of the job's log is not copied: %s", error.strerror)
         for line in masked:
             self._tell(line.rstrip("\r\n"))
+
+
+def _cut(line: str, secrets: frozenset[str]) -> int:
+    """Return where the line may be cut: after its last space, but not within a secret."""
+    at = 1 + line.rfind(" ") or len(line)
+    while within := max((_overlap(line[:at], secret) for secret in secrets), default=0):
+        at -= within
+    return at
+
+
+def _overlap(text: str, secret: str) -> int:
+    """Return how many characters at the end of the text may begin the secret."""
+    lengths = range(min(len(secret) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(secret[:length])), 0)
 
 
 def _opened(path: Path) -> RawIOBase:

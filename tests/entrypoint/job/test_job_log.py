@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from contract import log_copy
 from contract.log_copy import Copy
 from contract.redaction import MASK
 from entrypoint.job import job_log
@@ -180,3 +181,21 @@ def test_a_log_that_the_disk_does_not_take_is_followed_all_the_same(
     told: list[str] = []
     client(ray.url, tmp_path).follow("one", Path(place), told.append, NEVER)
     assert told == ["OSError: No space left on device"]
+
+
+def test_a_line_without_an_end_is_cut_and_no_secret_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copy, "LONGEST_LINE", 1000)
+    two_words = "the last secret"
+    told: list[str] = []
+    copy = Copy(tmp_path / "log", told.append, frozenset({SECRET, two_words}))
+    for piece in ("." * 700, f"..{SECRET[:5]}", SECRET[5:], "." * 2000, "a " * 495 + two_words[:9]):
+        copy.take(piece.encode())
+        assert sum(map(len, copy._begun)) <= 1000
+    copy.take(f"{two_words[9:]}\nnext\n".encode())
+    copy.close()
+    text = f"{'.' * 702}{MASK}{'.' * 2000}{'a ' * 495}{MASK}"
+    assert "".join(told) == f"{text}next"
+    assert told[-1] == "next"
+    assert (tmp_path / "log").read_text() == f"{text}\nnext\n"
