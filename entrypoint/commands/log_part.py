@@ -35,6 +35,14 @@ class Part:
     def is_whole(self) -> bool:
         return self.lines is None and self.since is None
 
+    def is_in(self, end: str) -> bool:
+        """Return whether this end of a log, whose first line may be cut, has the whole part."""
+        if self.since is None:
+            return end.count("\n") > (self.lines or 0)
+        lines = io.StringIO(end[end.find("\n") + 1 :], newline="\n")
+        first = next(filter(None, map(self.time_of, lines)), None)
+        return first is not None and first < self.since
+
     def of(self, text: str) -> list[str]:
         """Return the lines of `text` that belong to the part, each with its end."""
         rows = self._recent(list(io.StringIO(text, newline="\n")))

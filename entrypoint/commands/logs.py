@@ -228,11 +228,11 @@ def _ends(source: LogsHere | LogsOfHead, part: Part) -> dict[str, list[str]]:
 
 def read_part(source: Logs, name: str, part: Part, offsets: dict[str, int]) -> str:
     """Return a text that ends as the log does and has the part; put its end into `offsets`."""
-    size = 0 if part.since is not None or part.lines is None else TAIL_BYTES
+    size = 0 if part.is_whole else TAIL_BYTES
     while True:
         first = source.read(name, -size)
         offsets[name] = first.offset
         text = first.text + "".join(_rest(source, name, offsets))
-        if not size or text.count("\n") > (part.lines or 0) or len(text.encode()) < size:
+        if not size or part.is_in(text) or len(text.encode()) < size:
             return text
         size *= 8

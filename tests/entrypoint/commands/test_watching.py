@@ -95,6 +95,25 @@ def test_the_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> N
     assert offsets == {"head": len(content.encode())}
 
 
+def test_lines_since_a_time_are_read_from_the_end_of_a_long_log(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    trace = "Traceback\n" * 2000  # lines without a time
+    stamps = [stamped(minutes) for minutes in range(20_000, 0, -1)]
+    lines = [f"{stamp} line {n} {'→' * 40}\n" for n, stamp in enumerate(stamps)]
+    content = "".join([*lines[:-900], trace, *lines[-900:]])
+    (tmp_path / "logs" / "head.log").write_text(content)
+    source = logs.LogsHere(read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}))
+    for count in (900, 1, 0):
+        since = datetime.now(UTC) - timedelta(minutes=count, seconds=30)
+        part, offsets = Part(since=since), dict[str, int]()
+        text = logs.read_part(source, "head", part, offsets)
+        assert part.of(text) == lines[len(lines) - count :]
+        assert len(text) < len(content) / 2
+        assert offsets == {"head": len(content.encode())}
+    part = Part(since=datetime(2000, 1, 1, tzinfo=UTC))
+    assert "".join(part.of(logs.read_part(source, "head", part, {}))) == content
+
+
 def test_events_shows_the_journal(asked: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     assert rollcall(asked, "events") == 0
     said = capsys.readouterr().out.splitlines()
