@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import regex
+
 from entrypoint.config.parsers import arguments
 from entrypoint.config.variables import ParseError
 
@@ -33,7 +35,8 @@ def step_pattern(raw: str) -> re.Pattern[str]:
     remedy = r"give a regular expression with named groups, such as step (?P<step>\d+)"
     try:
         pattern = re.compile(raw)
-    except (re.error, RecursionError, OverflowError) as error:
+        regex.compile(raw)  # what searches the log: it has time limits
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise ParseError(f"is no regular expression ({error})", remedy) from None
     if "step" not in pattern.groupindex:
         raise ParseError("has no group named step", remedy)

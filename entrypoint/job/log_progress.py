@@ -6,11 +6,13 @@ report.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import regex
 
 from contract.progress import Progress
 from entrypoint.config.job_parsers import COUNTS
@@ -25,6 +27,10 @@ LOOK_SECONDS = 10.0
 """Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
 LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
+SEARCH_SECONDS = 0.1
+"""Limit of one search: a pattern such as `(.*)*x` takes years for one line."""
+MOST_LATE = 20
+"""After so many searches in a row that exceed the limit, the pattern is given up."""
 
 
 @dataclass(slots=True)
@@ -37,7 +43,8 @@ class LogProgress:
     before: Progress | None
     """The progress of earlier attempts."""
     clock: Callable[[], float] = time.monotonic
-    _pattern: re.Pattern[str] | None = field(init=False)
+    _pattern: Any = field(init=False)
+    """Of the library `regex`, whose searches have a time limit and leave other threads running."""
     _opening: Progress | None = None
     """The first step of the attempt."""
     _newest: Progress | None = None
@@ -49,11 +56,14 @@ class LogProgress:
     _heard_at: float | None = None
     """When the first line came."""
     _matched: bool = False
+    _late: int = 0
+    """Searches in a row that have exceeded the time limit."""
     _checkpoint: int | None = None
     _looked_at: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
-        self._pattern = self.recipe.step_pattern(self.settings)
+        given = self.recipe.step_pattern(self.settings)
+        self._pattern = regex.compile(given.pattern) if given else None
 
     def read(self, line: str) -> None:
         if self._pattern is None:
@@ -63,12 +73,24 @@ class LogProgress:
             return
         self._line = text[:LONGEST_LINE]
         self._heard_at = self.clock() if self._heard_at is None else self._heard_at
-        if match := self._pattern.search(text):
+        if match := self._search(text):
             values = numbers(match.groupdict())
             self._matched = self._matched or "step" in values
             if values.get("step"):  # a bar at 0 of 100 is there before anything is resumed
                 self._newest = self._progress(values)
                 self._opening = self._opening or self._newest
+
+    def _search(self, text: str) -> Any:
+        """Return the match in the text; None without one, or if the search takes too long."""
+        try:
+            match = self._pattern.search(text, timeout=SEARCH_SECONDS)
+        except TimeoutError:
+            self._late += 1
+            if self._late == MOST_LATE:
+                self._pattern = None
+            return None
+        self._late = 0
+        return match
 
     def publish(self, *, last: bool = False) -> None:
         """Write the newest progress, if it is new. `last`: the attempt has ended.
@@ -115,6 +137,14 @@ class LogProgress:
         )
 
     def _warn(self) -> None:
+        if self._late == MOST_LATE:
+            self._late, self._matched = 0, True  # said once
+            sentence = (
+                f"ROLLCALL_STEP_PATTERN takes more than {SEARCH_SECONDS:g} s for a line of the "
+                f"job's log, {MOST_LATE} times in a row, and is not searched any more in this "
+                "attempt: give a pattern without nested repetitions. A line of the log is: "
+            )
+            self.journal.record("step-pattern", f"{sentence}{self._line}", line=self._line)
         if self._matched or self._heard_at is None:
             return
         if self.clock() - self._heard_at > UNMATCHED_SECONDS:

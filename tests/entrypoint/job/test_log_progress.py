@@ -135,6 +135,28 @@ def test_a_pattern_that_never_matches_is_a_warning_that_quotes_a_line(tmp_path: 
     assert event["sentence"].endswith("A line of the log is: {'loss': 2.3, 'epoch': 0.1}")
 
 
+def test_a_pattern_that_never_ends_holds_up_nothing_and_is_given_up(tmp_path: Path) -> None:
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN=r"(?P<step>\d+) (?:x+x+)+y")
+    steps.read("1 xxy")
+    hard = f"2 {'x' * 3000}"
+    began = time.monotonic()
+    for _ in range(log_progress.MOST_LATE - 1):
+        steps.read(hard)
+    steps.read("a line without a step")
+    steps.publish()
+    assert list(steps.journal.events()) == []
+    for _ in range(log_progress.MOST_LATE):
+        steps.read(hard)
+    assert time.monotonic() - began < 60
+    steps.publish()
+    steps.publish()
+    (event,) = steps.journal.events("step-pattern")
+    assert "takes more than 0.1 s" in event["sentence"]
+    steps.read("3 xxy")
+    steps.publish(last=True)
+    assert progress(tmp_path).step == 1  # type: ignore[union-attr]
+
+
 def test_a_pattern_that_has_matched_gives_no_warning(tmp_path: Path) -> None:
     steps = reader(tmp_path)
     steps.read("step 0/10")
@@ -169,6 +191,22 @@ def test_patterns_of_known_programs(tmp_path: Path, pattern: str, line: str, ste
     steps.read(line)
     steps.publish()
     assert progress(tmp_path).step == step  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("trl", " 10%|#  | rollcall: step 3/40 reward 0.5 kl 0.01"),
+        ("verl", "step:3 - critic/rewards/mean:np.float64(0.5) - timing_s/step:9.5"),
+    ],
+)
+def test_patterns_of_the_recipes(tmp_path: Path, recipe: str, line: str) -> None:
+    steps = reader(tmp_path, ROLLCALL_RECIPE=recipe, ROLLCALL_STEP_PATTERN="")
+    steps.read(line)
+    steps.publish()
+    found = progress(tmp_path)
+    assert found is not None
+    assert (found.step, found.reward) == (3, 0.5)
 
 
 def test_a_bar_of_another_task_is_no_step(tmp_path: Path) -> None:
