@@ -83,6 +83,25 @@ def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, t
         expect(tab.locator("#events li")).to_have_count(4)
 
 
+@pytest.mark.parametrize("path", ["curves", "logs"])
+def test_an_answer_that_never_comes_freezes_nothing_and_is_asked_for_again(
+    head: Head, tab: Page, path: str
+) -> None:
+    trains(head)
+    head.run.logs.mkdir(exist_ok=True)
+    (head.run.logs / "head.log").write_text("it begins\n")
+    hangs = f"**/v1/{path}?*"
+    tab.route(hangs, lambda route: None)
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    head.control.phase = "recovering"
+    expect(tab.locator("#state")).to_have_text("Recovering")
+    expect(tab.locator("#logs option")).to_have_count(1)
+    tab.unroute(hangs)
+    expect(tab.locator("#logs option")).to_have_count(2)
+    expect(tab.locator("canvas")).to_have_count(2)
+
+
 @pytest.mark.parametrize(
     ("outcome", "word"), [("finished", "Finished"), ("failed", "Failed"), ("stopped", "Stopped")]
 )

@@ -18,7 +18,7 @@ let curves = {version: "", steps: [], series: {}}, drawn = new Map();
 async function refreshCurves(job) {
   const after = curves.steps.at(-1) ?? 0;
   const query = new URLSearchParams({after, version: curves.version, ...(job ? {job} : {})});
-  const answer = await fetch(`v1/curves?${query}`);
+  const answer = await ask(`v1/curves?${query}`);
   if (!answer.ok) return;
   const news = await answer.json();
   curves = news.version === curves.version ? joined(curves, news) : news;

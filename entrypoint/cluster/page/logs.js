@@ -6,7 +6,7 @@ let log = {name: "", offset: -TAIL_BYTES, job: ""};
 
 async function refreshLogs(job) {
   const query = job ? {job} : {};
-  const answer = await fetch(`v1/logs?${new URLSearchParams(query)}`);
+  const answer = await ask(`v1/logs?${new URLSearchParams(query)}`);
   if (!answer.ok) return;
   const names = (await answer.json()).logs;
   const known = [...by("logs").options].map(option => option.value).slice(1);
@@ -20,7 +20,7 @@ async function refreshLogs(job) {
 async function readLog(query) {
   const name = log.name;
   const path = `v1/logs/${encodeURIComponent(name)}?${new URLSearchParams({...query, offset: log.offset})}`;
-  const answer = await fetch(path);
+  const answer = await ask(path);
   if (!answer.ok || name !== log.name) return;
   const {text, offset} = await answer.json(), box = by("log");
   log.offset = offset;

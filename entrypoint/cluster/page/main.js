@@ -2,41 +2,52 @@
 "use strict";
 
 const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
-let state = null, heard = 0, asked = performance.now(), shownJob, slowAt = -Infinity, whole = null, answering = false;
+let state = null, heard = 0, asked = performance.now(), shownJob, slowAt = -Infinity, whole = null, answering = false, detailing = false;
 const seconds = since => (performance.now() - since) / 1000;
 
 async function refresh() {
   if (answering || (document.hidden && state && seconds(heard) < HIDDEN_SECONDS)) return;
   answering = true;
-  const began = performance.now();
   try {
     const isSlow = seconds(slowAt) >= SLOW_SECONDS;
     const isBrief = state?.expected_workers > MANY_NODES && !isSlow;
-    const answer = await fetch(`v1/state${isBrief ? "?brief=1" : ""}`, {signal: AbortSignal.timeout(10000)});
+    const answer = await ask(`v1/state${isBrief ? "?brief=1" : ""}`);
     if (answer.status === 401) return void say("The key opens this run no longer. Open the page by a new link: rollcall open.");
     if (!answer.ok) return;
     const news = await answer.json();
     state = news;
     heard = performance.now();
+    const isBack = !by("lost").hidden;
     by("lost").hidden = true;
-    if (news.job !== shownJob) {
-      shownJob = news.job;
-      forgetCurves();
-      listen(shownJob);
-    }
+    if (news.job !== shownJob) forgetCurves();
+    if (news.job !== shownJob || isBack) listen(news.job); // the browser may wait on a dead connection
+    shownJob = news.job;
     whole = isBrief && whole ? {...news, nodes: merged(whole.nodes, news.nodes)} : news;
     show(news);
     showNodes(whole);
-    if (isSlow) {
-      slowAt = began;
-      await refreshCurves(shownJob);
-    }
-    await refreshSamples(shownJob, news.progress?.step);
-    await refreshLogs(shownJob);
+    refreshDetails(isSlow, news.progress?.step);
   } catch {
     // The banner says since when.
   } finally {
     answering = false;
+  }
+}
+
+/** Ask for what comes from storage, which may be slow. The state does not wait for it. */
+async function refreshDetails(isSlow, step) {
+  if (detailing) return;
+  detailing = true;
+  try {
+    if (isSlow) {
+      slowAt = performance.now();
+      await refreshCurves(shownJob);
+    }
+    await refreshSamples(shownJob, step);
+    await refreshLogs(shownJob);
+  } catch {
+    // They are asked for again.
+  } finally {
+    detailing = false;
   }
 }
 
@@ -107,7 +118,7 @@ by("confirm").addEventListener("close", async () => {
   if (by("confirm").returnValue !== "yes") return;
   const path = shownJob ? `v1/jobs/${encodeURIComponent(shownJob)}/stop` : "v1/stop";
   by("stop").disabled = true;
-  const answer = await fetch(path, {method: "POST"}).catch(() => null);
+  const answer = await ask(path, {method: "POST"}).catch(() => null);
   by("stop").disabled = answer?.ok;
   by("stop").textContent = answer?.ok ? "It saves and stops" : "The head did not take the stop: try again";
 });

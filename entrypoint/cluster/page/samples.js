@@ -5,7 +5,7 @@ let samplesOf = null;
 
 async function refreshSamples(job, step) {
   if (!by("samples").open || samplesOf === `${job} ${step}`) return;
-  const answer = await fetch(`v1/samples?${new URLSearchParams(job ? {job} : {})}`);
+  const answer = await ask(`v1/samples?${new URLSearchParams(job ? {job} : {})}`);
   if (!answer.ok) return;
   samplesOf = `${job} ${step}`;
   const rows = (await answer.json()).samples;

@@ -1,7 +1,11 @@
 // What all parts of the page use: elements, words of the state, and text that is never HTML.
 "use strict";
 
+const ANSWER_SECONDS = 10;
 const by = id => document.getElementById(id);
+
+/** Ask the head. It is an error if the answer is not there within ANSWER_SECONDS. */
+const ask = (path, options = {}) => fetch(path, {...options, signal: AbortSignal.timeout(1000 * ANSWER_SECONDS)});
 
 /** An element of one kind with properties and children; strings among them become text. */
 function make(kind, properties, ...children) {
