@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from entrypoint.job import hf_checkpoints
 from tests.support.hf_checkpoints import checkpoint, torch_file
@@ -67,6 +68,32 @@ def test_before_a_half_written_one_the_one_before_counts(
     checkpoint(tmp_path, 2)
     damage(checkpoint(tmp_path, 4))
     assert newest(tmp_path) == 2
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("world", [4, 300, 70_000])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_checkpoint_needs_the_file_of_each_rank_of_zero(
+    tmp_path: Path, stage: int, world: int, protocol: int
+) -> None:
+    checkpoint(tmp_path, 2)
+    path = checkpoint(tmp_path, 4)
+    tag = path / "global_step4"
+    tag.mkdir()
+    (path / "latest").write_text("global_step4")
+    state = {"module": {"weight": torch.ones(2)}, "dp_world_size": world, "mp_world_size": 1}
+    model, shard = "mp_rank_00_model_states.pt", "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+    for rank in range(world if world == 4 else 1):
+        assert rank == 0 or newest(tmp_path) == 2, f"rank {rank} has not saved"
+        of_rank = f"zero_pp_rank_{rank}_{model}" if stage == 3 else model
+        torch.save(state, tag / of_rank, pickle_protocol=protocol)
+        torch_file(tag / f"bf16_{shard.format(rank)}")
+    if world != 4:
+        assert newest(tmp_path) == 2
+        return
+    assert newest(tmp_path) == 4
+    (tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    assert newest(tmp_path) == 2, "a hole"
 
 
 def test_the_ranks_of_zero_are_counted(tmp_path: Path) -> None:
