@@ -1,12 +1,14 @@
 """Finds the checkpoints of any program by ROLLCALL_CHECKPOINTS, and resumes the program from one.
 
 The part of the path that has `{step}` is the checkpoint. What follows must be there, too: so a file
-that the program writes last tells a complete checkpoint from one that is half written.
+that the program writes last tells a complete checkpoint from one that is half written. Without it,
+the formats of the files tell whether one of them is cut off or missing.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,8 +16,12 @@ from pathlib import Path
 
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings
+from entrypoint.job import checkpoint_files
+from entrypoint.job.recipes.base import FilesGoneError
 
 MAGIC = {"*": "[^/]*", "?": "[^/]"}
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile)
+"""What reading a half-written checkpoint may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +32,18 @@ class FoundCheckpoint:
 
 def newest(settings: Settings) -> FoundCheckpoint | None:
     """Return the complete checkpoint with the highest step; None if none is found."""
+    return next(_complete(settings), None)
+
+
+def _complete(settings: Settings) -> Iterator[FoundCheckpoint]:
+    """Yield the complete checkpoints, the highest step first."""
     if settings.checkpoints is None:
-        return None
+        return
     pattern = settings.run_dir / settings.checkpoints
     place = next(n for n, part in enumerate(pattern.parts) if STEP in part)
     before, name = Path(*pattern.parts[:place]), _name(pattern.parts[place])
     marker = pattern.parts[place + 1 :]
-    return next((one for one in named(before, name) if _is_complete(one.path, marker)), None)
+    yield from (one for one in named(before, name) if _is_complete(one.path, marker))
 
 
 def named(before: Path, name: re.Pattern[str]) -> list[FoundCheckpoint]:
@@ -41,11 +52,19 @@ def named(before: Path, name: re.Pattern[str]) -> list[FoundCheckpoint]:
 
 
 def resumed_words(settings: Settings, resume_from: int | None) -> tuple[str, ...]:
-    """Return the job's words, with ROLLCALL_RESUME_ARGS if it resumes from this step."""
+    """Return the job's words, with ROLLCALL_RESUME_ARGS if it resumes from this step.
+
+    Raises FilesGoneError if the words name the checkpoint, and it is there no more.
+    """
     if resume_from is None or not settings.resume_args:
         return settings.job
-    found = newest(settings)
-    path = str(found.path) if found is not None and found.step == resume_from else ""
+    path = ""
+    if any(CHECKPOINT in word for word in settings.resume_args):
+        found = next((one for one in _complete(settings) if one.step == resume_from), None)
+        if found is None:
+            where = f"{settings.checkpoints} (ROLLCALL_CHECKPOINTS)"
+            raise FilesGoneError(f"the checkpoint of step {resume_from} is gone: {where}")
+        path = str(found.path)
     added = (
         word.replace(STEP, str(resume_from)).replace(CHECKPOINT, path)
         for word in settings.resume_args
@@ -87,10 +106,14 @@ def _entries(before: Path, name: re.Pattern[str]) -> Iterator[FoundCheckpoint]:
 
 
 def _is_complete(path: Path, marker: Sequence[str]) -> bool:
-    with suppress(OSError):
+    with suppress(*UNREADABLE):
         if marker:
             return any(path.glob(_globbed(Path(*marker))))
-        return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
+        if not path.is_dir():
+            return path.stat().st_size > 0 and checkpoint_files.is_whole(path)
+        files = [file for file in path.rglob("*") if file.is_file()]
+        whole = bool(files) and all(map(checkpoint_files.is_whole, files))
+        return whole and checkpoint_files.has_all_parts(path)
     return False
 
 

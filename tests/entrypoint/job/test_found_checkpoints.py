@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import found_checkpoints
+from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.job.recipes.command import RECIPE
+from tests.support.hf_checkpoints import checkpoint, torch_file
 
 
 def settings(run: Path, checkpoints: str, *job: str, resume: str = "") -> Settings:
@@ -66,6 +69,38 @@ def test_an_empty_checkpoint_is_none(tmp_path: Path) -> None:
     assert newest(tmp_path, "step_{step}.pt") == (5, "step_5.pt")
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def test_without_a_file_that_is_written_last_the_formats_tell_what_is_half_written(
+    tmp_path: Path,
+) -> None:
+    """As many programs write: torch.save, safetensors, DeepSpeed, torch.distributed.checkpoint."""
+    pattern = "checkpoint-{step}"
+    checkpoint(tmp_path, 10)
+    damages: tuple[Callable[[Path], object], ...] = (
+        lambda path: cut(path / "model.safetensors"),
+        lambda path: cut(path / "optimizer.pt"),
+        lambda path: (path / "optimizer.pt").write_bytes(b""),
+        lambda path: file(path / "pytorch_model_0" / "__0_0.distcp"),
+        lambda path: file(path / "__0_0.distcp"),
+        lambda path: file(path / "zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        lambda path: file(path / "model.safetensors.index.json", '{"weight_map": {"a": "b"}}'),
+        lambda path: file(path / "model.safetensors.index.json", "{"),
+    )
+    for step, damage in enumerate(damages, 11):
+        damage(checkpoint(tmp_path, step))
+        assert newest(tmp_path, pattern) == (10, "checkpoint-10"), step
+    file(tmp_path / "checkpoint-20/weights.pt", "a pickle of an old torch")
+    file(tmp_path / "checkpoint-20/empty.log", "")
+    assert newest(tmp_path, pattern) == (20, "checkpoint-20")
+    torch_file(tmp_path / "step_3.ckpt")
+    torch_file(tmp_path / "step_4.ckpt")
+    cut(tmp_path / "step_4.ckpt")
+    assert newest(tmp_path, "step_{step}.ckpt") == (3, "step_3.ckpt")
+
+
 def test_stars_stand_for_names_that_are_not_known(tmp_path: Path) -> None:
     file(tmp_path / "runs/2026-11-24/epoch=1-step=40.ckpt")
     file(tmp_path / "runs/2026-11-25/epoch=2-step=80.ckpt/rank_0.pt")
@@ -87,6 +122,18 @@ def test_a_job_that_resumes_gets_the_words_for_it(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint-40")
     assert command.argv[2:] == ("--resume_from_checkpoint", path, "trainer.step=40")
     assert command.env["ROLLCALL_RESUME_FROM"] == "40"
+
+
+def test_the_job_resumes_from_the_step_that_was_planned_and_never_from_an_empty_path(
+    tmp_path: Path,
+) -> None:
+    file(tmp_path / "checkpoint-40/model.bin")
+    of = settings(tmp_path, "checkpoint-{step}", "true", resume="--resume {checkpoint}")
+    file(tmp_path / "checkpoint-60/model.bin")  # a late write of the attempt before
+    assert RECIPE.command(of, 40).argv[1:] == ("--resume", str(tmp_path / "checkpoint-40"))
+    (tmp_path / "checkpoint-40/model.bin").unlink()
+    with pytest.raises(FilesGoneError, match="the checkpoint of step 40 is gone: checkpoint-"):
+        RECIPE.command(of, 40)
 
 
 @pytest.mark.parametrize(
