@@ -61,6 +61,8 @@ def _do(call: cli.Invocation) -> int:
             os.execv(
                 sys.executable, programs.program("trainer.models.serve_reward", *call.arguments)
             )
+        case "translate":
+            os.execv(sys.executable, programs.program("trainer.translate", *call.arguments))
         case "demo":
             from entrypoint.commands import demo
 

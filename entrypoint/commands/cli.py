@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
     "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
     "serve-reward": "serve a reward model over HTTP: serve-reward --model DIR",
+    "translate": "a command of verl, OpenRLHF or TRL's GRPO as one of the builtin trainer",
     "completion": 'complete commands and flags in bash and zsh: eval "$(rollcall completion)"',
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
@@ -94,6 +95,8 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return Invocation("help", (first,))
     if first == "up":
         return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
+    if first == "translate":
+        return Invocation(first, rest)  # it tells a command by the -- before it
     if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)

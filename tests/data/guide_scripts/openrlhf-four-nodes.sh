@@ -1,0 +1,20 @@
+ray job submit --address="http://127.0.0.1:8265"
+--runtime-env-json='{"working_dir": "/openrlhf"}'
+-- python3 -m openrlhf.cli.train_ppo_ray
+--ref_num_nodes 1 --ref_num_gpus_per_node 8
+--reward_num_nodes 1 --reward_num_gpus_per_node 8
+--critic_num_nodes 1 --critic_num_gpus_per_node 8
+--actor_num_nodes 1 --actor_num_gpus_per_node 8
+--vllm_num_engines 2 --vllm_tensor_parallel_size 4
+--pretrain meta-llama/Llama-2-70b-hf
+--reward_pretrain ./reward-model-70b
+--save_path ./output/llama-70b-ppo
+--ckpt_path ./checkpoints/llama-70b-ppo
+--save_steps 100 --logging_steps 1
+--micro_train_batch_size 2 --train_batch_size 128
+--micro_rollout_batch_size 4 --rollout_batch_size 1024
+--max_epochs 1 --prompt_max_len 1024 --generate_max_len 1024
+--zero_stage 3 --bf16
+--actor_learning_rate 5e-7 --critic_learning_rate 9e-6
+--init_kl_coef 0.01 --normalize_reward
+--gradient_checkpointing --flash_attn

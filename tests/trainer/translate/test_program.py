@@ -1,0 +1,267 @@
+"""`rollcall translate`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+from trainer.config.parse import parse
+from trainer.translate.__main__ import main
+
+VERL = "python3 -m verl.trainer.main_ppo data.train_files=gsm8k.parquet"
+MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B"
+TRL = "trl grpo --model_name_or_path m/m --dataset_name o/d --reward_funcs accuracy_reward"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def flags(out: str) -> dict[str, list[str]]:
+    words = shlex.split(out.replace("\\\n", " "))
+    found: dict[str, list[str]] = {}
+    for word in words[words.index("--") + 1 :]:
+        if word.startswith("--"):
+            found[word] = []
+        else:
+            found[[*found][-1]].append(word)
+    return found
+
+
+def translate(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, list[str]]:
+    code, out, err = run(capsys, "--", *shlex.split(command))
+    assert code in (0, 1), err
+    return flags(out)
+
+
+def test_a_command_after_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--", *VERL.split(), MODEL)
+    assert (code, "has no counterpart" in err) == (0, False)
+    assert out.startswith("rollcall up -- --pretrain Qwen/Qwen2.5-0.5B --remote_rm_url gsm8k")
+    assert flags(out)["--num_episodes"] == ["30"]
+    assert "defaults of verl 0.9 that differ here" in err
+
+
+def test_overrides_and_flags_need_no_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert translate(capsys, f"data.train_files=gsm8k.parquet {MODEL}")["--dual_clip"] == ["3.0"]
+    assert translate(capsys, "--actor.model_name_or_path m/m --ds.zero_stage 3") == {
+        **translate(capsys, "python -m openrlhf.cli.train_ppo_ray --ds.zero_stage 3"),
+        "--actor.model_name_or_path": ["m/m"],
+    }
+    assert translate(capsys, TRL.removeprefix("trl grpo "))["--label_key"] == ["solution"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("data.train_batchsize=8", "did you mean data.train_batch_size?"),
+        ("algorithm.adv_estimator=remax", "the estimator remax is absent"),
+        ("actor_rollout_ref.rollout.top_k=50", "all tokens may be sampled"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=cispo", "cispo is absent here"),
+        ("trainer.total_epochs=many", "its value cannot be read"),
+        ("custom_reward_function.path=r.py", "another signature"),
+        ("critic.ppo_mini_batch_size=64", "the critic has the policy's, 256"),
+        ("trainer.logger=[swanlab]", "no swanlab here"),
+        ("stray", "belongs to no flag"),
+    ],
+)
+def test_what_is_lost_from_verl_is_listed_with_the_reason(
+    capsys: pytest.CaptureFixture[str], word: str, said: str
+) -> None:
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, word)
+    assert code == 1
+    (line,) = [line for line in err.splitlines() if word.partition("=")[0] in line]
+    assert said in line
+
+
+def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["actor_rollout_ref.rollout.top_k=-1", "data.shuffle=True", "data.gen_batch_size=null"]
+    assert run(capsys, "--", *VERL.split(), MODEL, *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("actor_rollout_ref.actor.clip_ratio_high=0.28", {"--eps_clip_low_high": ["0.2", "0.28"]}),
+        ("algorithm.norm_adv_by_std_in_grpo=False algorithm.adv_estimator=grpo",
+         {"--advantage_estimator": ["dr_grpo"]}),
+        ("algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive",
+         {"--init_kl_coef": ["0.001"], "--kl_target": ["0.1"]}),
+        ("actor_rollout_ref.actor.use_kl_loss=True",
+         {"--use_kl_loss": [], "--kl_estimator": ["k3"]}),
+        ("actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=16",
+         {"--train_batch_size": ["128"], "--n_samples_per_prompt": ["8"]}),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps=10 trainer.total_training_steps=100",
+         {"--actor.lr_warmup_ratio": ["0.1"], "--actor.lr_scheduler": ["constant_with_warmup"]}),
+        ("actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",
+         {"--actor.lr_scheduler": ["cosine"], "--actor.lr_warmup_ratio": ["0.0"]}),
+        ("algorithm.rollout_correction.rollout_is=token",
+         {"--is_correction_mode": ["clip"], "--is_correction_threshold": ["0", "2"]}),
+        ("trainer.resume_mode=disable", {"--load_checkpoint": ["false"]}),
+        ("actor_rollout_ref.actor.strategy=fsdp2 +trainer.nnodes=4",
+         {"--zero_stage": ["3"], "--actor_num_nodes": ["4"], "--vllm_num_engines": ["16"]}),
+    ],
+)  # fmt: skip
+def test_verl_s_values(
+    capsys: pytest.CaptureFixture[str], words: str, expected: dict[str, list[str]]
+) -> None:
+    made = translate(capsys, f"{VERL} {MODEL} {words}")
+    assert {name: made.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", {"--lr_scheduler": ["linear"], "--init_kl_coef": ["0.0"], "--num_episodes": ["3"],
+              "--reward": ["math-verify:1"], "--rollout_batch_size": ["1"]}),
+        ("--num_processes 8 --gradient_accumulation_steps 4 --max_steps 400",
+         {"--rollout_batch_size": ["32"], "--train_batch_size": ["256"], "--max_steps": ["400"]}),
+        ("--num_processes 8 --steps_per_generation 4 --max_steps 400 --save_steps 100",
+         {"--rollout_batch_size": ["32"], "--train_batch_size": ["64"], "--max_steps": ["100"],
+          "--save_steps": ["25"]}),
+        ("--beta 0.04", {"--init_kl_coef": ["0.04"], "--use_kl_loss": [], "--kl_estimator": ["k3"],
+                         "--kl_unbiased_gradient": []}),
+        ("--loss_type dr_grpo --scale_rewards none --epsilon_high 0.28",
+         {"--loss_aggregation": ["constant"], "--advantage_estimator": ["dr_grpo"],
+          "--eps_clip_low_high": ["0.2", "0.28"]}),
+        ("--use_vllm --vllm_importance_sampling_mode token_truncate",
+         {"--rollout_engine": ["vllm"], "--is_correction_level": ["token"],
+          "--is_correction_mode": ["clip"], "--is_correction_threshold": ["0", "3.0"]}),
+        ("--use_peft --lora_target_modules q_proj, v_proj",
+         {"--lora_rank": ["16"], "--target_modules": ["q_proj", "v_proj"]}),
+        ("--accelerate_config zero2", {"--zero_stage": ["2"]}),
+        ("--no_gradient_checkpointing", {"--gradient_checkpointing": None}),
+        ("--warmup-steps 40 --max-steps 400", {"--lr_warmup_ratio": ["0.1"]}),
+    ],
+)  # fmt: skip
+def test_trl_s_values(
+    capsys: pytest.CaptureFixture[str], words: str, expected: dict[str, list[str] | None]
+) -> None:
+    made = translate(capsys, f"{TRL} {words}")
+    assert {name: made.get(name) for name in expected} == expected
+
+
+def test_a_launcher_before_trl_s_script_gives_the_layout(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = (
+        "accelerate launch --config_file deepspeed_zero3.yaml --num_processes 16 --num_machines 2 "
+        "train_grpo.py --model_name_or_path m/m"
+    )
+    code, out, err = run(capsys, "--", *command.split())
+    assert out.startswith("EXPECTED_WORKERS=1 rollcall up --")
+    made = flags(out)
+    assert made["--actor_num_nodes"] == ["2"]
+    assert made["--actor_num_gpus_per_node"] == ["8"]
+    assert made["--zero_stage"] == ["3"]
+    assert "train_grpo.py: what the script sets by itself is not seen" in err
+    assert code == 1  # the data and the reward are in the script
+
+
+def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--pretrain m/m --prompt_data o/d --reward gsm8k --enable_vllm_is_correction"
+    assert translate(capsys, command)["--is_correction_mode"] == ["clip"]
+    code, _, err = run(capsys, "--", *command.split(), "--rolout_batch_size", "8", "--use_ms")
+    assert code == 1
+    assert "--rolout_batch_size: OpenRLHF has no such flag, as far as known: did you mean" in err
+    assert "did you mean --rollout_batch_size?" in err
+    assert "--use_ms: download the model first" in err
+
+
+def test_variables_stay_for_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(
+        'python -m verl.trainer.main_ppo data.train_files="$HOME/a b/gsm8k.parquet"\n'
+    )
+    _, out, _ = run(capsys, str(script))
+    assert '--prompt_data "${HOME}/a b/gsm8k.parquet"' in out
+    code, out, _ = run(capsys, "--set", "HOME=/home/me", str(script))
+    assert "--prompt_data '/home/me/a b/gsm8k.parquet'" in out
+    assert code == 1
+
+
+def test_the_command_is_what_our_parser_takes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gsm8k.jsonl").write_text("{}\n")
+    data = f"data.train_files={tmp_path}/gsm8k.jsonl trainer.n_gpus_per_node=1"
+    engine = "actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    made = translate(capsys, f"{VERL} {data} {MODEL} {engine}")
+    words = [word for name, given in made.items() for word in (name, *given)]
+    config = parse([*words, "--run_dir", str(tmp_path)])
+    assert config.samples_per_step == 1024
+    assert config.updates_per_step == 4
+
+
+def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--json", "--", *VERL.split(), "trainer.val_only=True")
+    row = json.loads(out)
+    assert code == 1
+    assert row["lost"] == ["trainer.val_only=True: evaluation is a part of a run"]
+    assert [one.partition(":")[0] for one in row["needed"]] == ["--pretrain"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give one of both"),
+        (["x.sh", "--", "a"], "give one of both"),
+        (["missing.sh"], "missing.sh: No such file or directory"),
+        (["--", "ls", "-l"], "there is no command of a trainer"),
+        (["--", "trl", "sft", "--x", "1"], "there is no command of a trainer"),
+        (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is no PPO or GRPO"),
+        (["--set", "1=2", "x.sh"], "give NAME=VALUE"),
+        (["--form", "verl"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_usage_ends_with_64(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (64, "")
+    assert said in err
+
+
+def test_two_commands_in_a_script_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"{VERL}\npython -m openrlhf.cli.train_ppo_ray --pretrain a/b\n")
+    assert run(capsys, str(script))[::2] == (
+        64,
+        "rollcall translate: the script has 2 commands (verl.trainer.main_ppo, "
+        "openrlhf.cli.train_ppo_ray): give one of them\n",
+    )
+
+
+def test_the_help_says_the_exit_codes_and_the_command_is_rollcalls() -> None:
+    rollcall = Path(sys.executable).with_name("rollcall")
+    done = subprocess.run(
+        [rollcall, "translate", "--help"],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "1   something is lost, or still to be given" in done.stdout
+    done = subprocess.run(
+        [rollcall, "translate", "-"],
+        input=f"{VERL} {MODEL}",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("rollcall up -- --pretrain")

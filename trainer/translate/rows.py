@@ -1,0 +1,166 @@
+"""What a table of translation is made of: a row for each flag of another trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+NOTHING = ("", "null", "None")
+"""Values that stand for no value."""
+TRUE, FALSE = "true", "false"
+UNSET = "\ue000"
+"""Stands for the dollar sign of a variable that a script does not set; the shell expands it."""
+
+
+class Values(dict[str, str]):
+    """The values of another trainer's flags: as they were given, else its defaults."""
+
+    def text(self, name: str) -> str:
+        return self.get(name, "")
+
+    def has(self, name: str) -> bool:
+        return self.text(name) not in NOTHING
+
+    def on(self, name: str) -> bool:
+        return self.text(name).lower() in (TRUE, "1", "yes")
+
+    def number(self, name: str) -> float:
+        """Return a flag's number. Raises ValueError."""
+        return float(self.text(name))
+
+    def whole(self, name: str) -> int:
+        """Return a flag's whole number. Raises ValueError."""
+        number = self.number(name)
+        if number != int(number):
+            raise ValueError(name)
+        return int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaid:
+    """No flag of ours says it."""
+
+    why: str
+    lost: bool
+    """Whether the run is another one without it."""
+
+
+def absent(why: str) -> Unsaid:
+    return Unsaid(why, lost=True)
+
+
+def needless(why: str) -> Unsaid:
+    return Unsaid(why, lost=False)
+
+
+Answer = str | Unsaid
+Conversion = Callable[[str, Values], Answer]
+
+
+def same(value: str, values: Values) -> Answer:
+    return value
+
+
+def switch(value: str, values: Values) -> Answer:
+    return TRUE if value.lower() in (TRUE, "1", "yes") else FALSE
+
+
+def whole(value: str, values: Values) -> Answer:
+    """Return a whole number, also if it was written as 15.0. Raises ValueError."""
+    return shown(Values(it=value).whole("it"))
+
+
+def number(value: str, values: Values) -> Answer:
+    """Return the number as it was written. Raises ValueError."""
+    float(value)
+    return value
+
+
+def chosen(**words: str) -> Conversion:
+    """Return a conversion of words; a word that is not named has no counterpart."""
+
+    def convert(value: str, values: Values) -> Answer:
+        return words.get(value.replace("-", "_").lower()) or absent(f"{value} is absent here")
+
+    return convert
+
+
+def always(answer: Answer) -> Conversion:
+    return lambda value, values: answer
+
+
+def shown(value: float) -> str:
+    return f"{value:g}" if value != int(value) else str(int(value))
+
+
+def items(text: str) -> list[str]:
+    """Return the values of a list as a command line has it: `[a,'b']` or `a`."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    return [part.strip(" '\"") for part in inner.split(",") if part.strip(" '\"")]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A flag of another trainer, or all flags that match it: `actor.megatron.*`."""
+
+    theirs: str
+    ours: str = ""
+    """A spelling of our flag; empty: none says it."""
+    note: str = ""
+    """What differs; without a flag: the reason."""
+    by: Conversion = same
+    default: str | None = None
+    """Their default, as text; None: none, or another flag's value."""
+    lost: bool = True
+    """Without a flag of ours: whether another value than the default changes the run."""
+    old: bool = False
+    """Only earlier releases have it."""
+
+    @property
+    def is_pattern(self) -> bool:
+        return "*" in self.theirs
+
+    def answer(self, value: str, values: Values) -> Answer:
+        """Return the value of our flag, or why there is none. Raises ValueError."""
+        return self.by(value, values) if self.ours else Unsaid(self.note, self.lost)
+
+    def matches(self, name: str) -> bool:
+        return fnmatchcase(name, self.theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one trainer. Several rows may have the same flag of theirs, or of ours."""
+
+    name: str
+    rows: Sequence[Row]
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        return {row.theirs: row.default for row in self.rows if row.default is not None}
+
+    def of(self, name: str) -> list[Row]:
+        """Return the rows of a flag: its own, else the patterns that it matches."""
+        own = [row for row in self.rows if row.theirs == name]
+        return own or [row for row in self.rows if row.is_pattern and row.matches(name)][:1]
+
+    def having(self, name: str, rows: Sequence[Row]) -> Table:
+        """Return the table with these rows instead of its own for the same flags."""
+        instead = {row.theirs for row in rows}
+        kept = [row for row in self.rows if row.theirs not in instead]
+        return Table(name, (*rows, *kept))
+
+
+def several(
+    names: str, note: str, *, lost: bool = True, old: bool = False, default: str | None = None
+) -> list[Row]:
+    """Return rows of flags without a counterpart, for one reason."""
+    return [Row(name, note=note, lost=lost, old=old, default=default) for name in names.split()]
+
+
+def needs_variable(value: str) -> str:
+    """Return the name of the variable without which the value is unknown; "" if none."""
+    found = re.search(rf"{UNSET}\{{?(\w+)", value)
+    return found[1] if found else ""
