@@ -17,6 +17,7 @@ from accelerate import Accelerator
 accelerator = Accelerator()
 numbers = accelerator.gather(torch.tensor([float(accelerator.process_index)]))
 print("gathered", numbers.tolist(), "in", accelerator.mixed_precision, flush=True)
+accelerator.end_training()  # without it, torch with gloo often aborts at the exit
 """
 WITH_DEEPSPEED = """
 import argparse
@@ -29,6 +30,7 @@ deepspeed.init_distributed(dist_backend="gloo")
 number = torch.tensor([1.0])
 deepspeed.comm.all_reduce(number)
 print("sum", number.item(), "local rank", options.local_rank, flush=True)
+deepspeed.comm.destroy_process_group()
 """
 
 
