@@ -115,16 +115,31 @@ class ToolEnv(Environment):
             return f"{call.name}: {error}"
         (spec,) = [one["function"] for one in self.tools if one["function"]["name"] == call.name]
         for name, about in spec["parameters"]["properties"].items():
-            kind = about.get("type")
-            if name not in call.arguments or kind not in KINDS:
+            if name not in call.arguments:
                 continue
-            value = call.arguments[name]
-            is_flag = isinstance(value, bool) and kind != "boolean"
+            value, kinds = call.arguments[name], _kinds(about)
             if value is None and about.get("nullable"):
                 continue
-            if is_flag or not isinstance(value, KINDS[kind]):
-                return f"{call.name}: {name} is {json.dumps(value)[:60]}, where the type is {kind}"
+            if kinds and not any(_is(value, kind) for kind in kinds):
+                shown, wanted = json.dumps(value)[:60], " or ".join(kinds)
+                return f"{call.name}: {name} is {shown}, where the type is {wanted}"
         return None
+
+
+def _kinds(about: Mapping[str, Any]) -> list[str]:
+    """Return the types that a parameter's schema allows; [] if not all of them are known.
+
+    A union of plain types, such as `int | str`, has a list of them.
+    """
+    kind = about.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    return kinds if all(kind in KINDS for kind in kinds) else []
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Return whether a JSON value has the type: true and false are no numbers."""
+    is_flag = isinstance(value, bool) and kind != "boolean"
+    return not is_flag and isinstance(value, KINDS[kind])
 
 
 def schema_of(function: Function) -> ToolSpec:

@@ -54,6 +54,15 @@ def nap(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def show(value: int | str) -> str:
+    """Show a value.
+
+    Args:
+        value: A number or a text.
+    """
+    return repr(value)
+
+
 def calling(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
@@ -80,6 +89,21 @@ def test_a_tool_call_is_answered(reply: str, answer: str) -> None:
     assert episode.metrics["tool_calls"] == 1
     assert episode.metrics["tool_errors"] == answer.startswith("Error")
     assert episode.score is None  # the run's reward function scores it
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        ("3", "3"),
+        ('"x"', "'x'"),
+        ("true", "Error: show: value is true, where the type is integer or string"),
+        ("[]", "Error: show: value is [], where the type is integer or string"),
+    ],
+)
+def test_a_parameter_may_have_several_types(value: str, answer: str) -> None:
+    reply = calling("show", f'{{"value": {value}}}')
+    episode, _, tokens = run(ToolEnv([show]), [reply, "done"])
+    assert f"<tool_response>\n{answer}\n" in spans(episode, tokens)[2][1]
 
 
 def test_several_calls_run_at_once_and_are_answered_in_order() -> None:
