@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from env.chat import Chat
@@ -166,9 +166,10 @@ class _Run:
         score = await self._within("score", lambda: self.environment.score(self.episode))
         if not isinstance(score, Score | None):
             raise self._failure("score", f"returned {_shown(score)}, where a Score is wanted")
-        if score is not None and score.ok and not math.isfinite(score.reward):
-            raise self._failure("score", f"returned the reward {score.reward}")
-        self.episode.score = score
+        try:
+            self.episode.score = score and _plain(score)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise self._failure("score", f"returned {_shown(score)}: {error}") from error
 
     async def _images(self, messages: Messages) -> tuple[Image, ...]:
         """Return the images of messages.
@@ -245,6 +246,18 @@ def _shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, An
         for message in _messages(turn.messages)
     ]
     return messages, text, any(cuts)
+
+
+def _plain(score: Score) -> Score:
+    """Return the score with Python's numbers: a checkpoint has no others, such as numpy's.
+
+    Raises ValueError for a reward that is not finite, and what `float` raises for no number.
+    """
+    metrics = {name: float(value) for name, value in score.metrics.items()}
+    reward = float(score.reward)
+    if score.ok and not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward}")
+    return replace(score, reward=reward, metrics=metrics)
 
 
 def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:

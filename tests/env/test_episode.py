@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from env import attempts
 from env.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
@@ -168,7 +172,10 @@ WRONG = [
     (Wrong("step", Turn(metrics={"hits": "many"})), "could not convert"),  # type: ignore[dict-item]
     (Wrong("step", Turn(text=3)), "a turn's text is 3"),  # type: ignore[arg-type]
     (Wrong("reset", [{"role": "user", "content": 3}]), "the chat template refuses the messages"),
-    (Wrong("score", Score.of(float("nan"))), "returned the reward nan"),
+    (Wrong("score", Score.of(float("nan"))), "the reward is nan"),
+    (Wrong("score", Score.of("good")), "could not convert"),  # type: ignore[arg-type]
+    (Wrong("score", Score.of(None)), "must be a string or a real number"),  # type: ignore[arg-type]
+    (Wrong("score", Score.of(1.0, hits="many")), "could not convert"),  # type: ignore[arg-type]
     (Wrong("step", Turn([{"text": 1}])), "list of messages"),
     (Wrong("score", 1.0), "Score is wanted"),
     (Answering(ZeroDivisionError("no")), r"Answering.step raised ZeroDivisionError: no"),
@@ -182,6 +189,14 @@ def test_a_failing_environment_is_named(environment: Answering, message: str) ->
     with pytest.raises(EnvironmentFailedError, match=message):
         run(environment, ["a"])
     assert environment.closed == 1
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])
+def test_a_score_has_plain_numbers(number: Callable[[float], Any]) -> None:
+    """numpy's and torch's cannot be written into a checkpoint."""
+    score = Score.of(number(1), acc=number(1))
+    scored = run(Wrong("score", score), ["a"])[0].score
+    assert json.loads(json.dumps(asdict(scored or score))) == asdict(Score.of(1.0, acc=1.0))
 
 
 class Slow(Environment):
