@@ -118,13 +118,25 @@ class EpisodeRunner:
     async def _attempted(self, task: Task, policy: Callable[[], Generate]) -> Episode:
         for pause in PAUSES if self.on_failure is OnFailure.RETRY else ():
             try:
-                return await self.attempt(task, policy())
+                return await self._once(task, policy())
             except UnusableTaskError:
                 raise
             except EnvironmentFailedError as error:
                 self.log(task, "begins again", error)
             await asyncio.sleep(pause)
-        return await self.attempt(task, policy())
+        return await self._once(task, policy())
+
+    async def _once(self, task: Task, generate: Generate) -> Episode:
+        try:
+            return await self.attempt(task, generate)
+        except asyncio.CancelledError as error:
+            own = asyncio.current_task()
+            if own is None or own.cancelling():
+                raise  # the run ends
+            raise EnvironmentFailedError(
+                "the environment raised CancelledError: it awaits a call that something has "
+                "cancelled"
+            ) from error
 
     def _dropped(self, task: Task, reason: str) -> Episode:
         """Return an episode that has no action, so that nothing of it is trained on."""

@@ -276,3 +276,41 @@ def test_a_failure_is_a_status_by_policy(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not any(dropped.action_mask)
     with pytest.raises(EnvironmentFailedError, match="no retriever"):
         attempt(OnFailure.FAIL, 1)
+
+
+class Cancelling(Environment):
+    """Awaits a task that it has cancelled, as a client whose connection has closed may do."""
+
+    async def step(self, reply: Reply) -> Turn:
+        call = asyncio.ensure_future(asyncio.sleep(9))
+        call.cancel()
+        await call
+        return Turn(done=True)
+
+
+def runner_of(environment: type[Environment]) -> tuple[EpisodeRunner, Any]:
+    tokens = tokenizer("qwen2_5")
+    chat = TemplateChat(tokens)
+    attempt = EnvironmentAttempt(environment, chat, LIMITS)
+    return EpisodeRunner(attempt, chat, 99, OnFailure.DROP), tokens
+
+
+def test_a_cancelled_call_of_an_environment_is_a_failure() -> None:
+    runner, tokens = runner_of(Cancelling)
+    dropped = asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"])))
+    assert dropped.stop is StopReason.FAILED
+    assert dropped.score is not None
+    assert "CancelledError" in dropped.score.error
+
+
+def test_an_episode_that_is_cancelled_ends() -> None:
+    runner, _ = runner_of(Slow)
+
+    async def cancelled() -> None:
+        episode = asyncio.ensure_future(runner.run(TASK, lambda: Scripted(None, [])))
+        await asyncio.sleep(0.01)
+        episode.cancel()
+        await episode
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
