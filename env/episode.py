@@ -98,7 +98,7 @@ class _Run:
         if room <= 0:
             episode.stop = StopReason.TOTAL_LENGTH
             return
-        reply_limit, stops = min(limits.reply, room), self.environment.stops
+        reply_limit, stops = min(limits.reply, room), self._stops()
         context = Context(tuple(episode.tokens), reply_limit, stops, tuple(episode.images))
         written = await self.generate(context)
         episode.act(written)
@@ -110,6 +110,17 @@ class _Run:
             episode.stop = StopReason.WALL_TIME
             return
         await self._take(turn, written)
+
+    def _stops(self) -> tuple[str, ...]:
+        """Return the environment's stop strings. A single text is one: ("</a>") is no tuple."""
+        stops = self.environment.stops
+        found = (stops,) if isinstance(stops, str) else tuple(stops or ())
+        if wrong := [one for one in found if not (isinstance(one, str) and one)]:
+            raise UnusableTaskError(
+                f"{self._name}.stops has {_shown(wrong[0])}, where a text of 1 character or more "
+                "is wanted"
+            )
+        return found
 
     def _reply(self, written: Generated) -> Reply:
         return Reply(

@@ -191,6 +191,21 @@ def test_a_failing_environment_is_named(environment: Answering, message: str) ->
     assert environment.closed == 1
 
 
+def test_a_single_stop_string_is_not_read_by_its_letters() -> None:
+    environment = Answering(Turn(done=True))
+    environment.stops = "</answer>"
+    _, policy, _ = run(environment, ["a"])
+    assert policy.contexts[0].stops == ("</answer>",)
+
+
+@pytest.mark.parametrize("wrong", ["", 3])
+def test_a_stop_string_that_is_none_is_refused(wrong: Any) -> None:
+    environment = Answering(Turn(done=True))
+    environment.stops = ("</answer>", wrong)
+    with pytest.raises(EnvironmentFailedError, match=r"Answering\.stops has"):
+        run(environment, ["a"])
+
+
 @pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])
 def test_a_score_has_plain_numbers(number: Callable[[float], Any]) -> None:
     """numpy's and torch's cannot be written into a checkpoint."""
