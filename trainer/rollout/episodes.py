@@ -162,7 +162,8 @@ class EpisodeDispatcher:
         while not self._asked.empty():
             self._queued.append(self._asked.get())
         ended = self._ended.qsize()
-        if self._lockstep and (self._writing or len(self._queued) + ended < len(self._alive)):
+        waiting = len({turn.episode for turn in self._queued})
+        if self._lockstep and (self._writing or waiting + ended < len(self._alive)):
             return
         turns, self._queued = sorted(self._queued, key=lambda turn: turn.episode), []
         numbers = defaultdict[int, int](lambda: next(self._numbers))
@@ -170,11 +171,12 @@ class EpisodeDispatcher:
         alone: list[list[PartialRollout]] = []
         for turn in turns:
             group, index = turn.episode
-            key = (numbers[group], index)
+            key, home = (numbers[group], index), self._homes.get(turn.episode)
+            is_second = key in self._writing  # an agent may ask for several replies at once
+            key = (next(self._numbers), index) if is_second else key
             self._writing[key] = turn
-            home = self._homes.get(turn.episode)
             partial = PartialRollout(key, "", turn.seed, context=turn.context, home=home)
-            if home is None:
+            if home is None and not is_second:
                 groups[group].append(partial)
             else:
                 alone.append([partial])

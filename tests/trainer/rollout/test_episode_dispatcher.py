@@ -92,10 +92,12 @@ def begun(tasks: int = TASKS) -> Iterator[list[PartialRollout]]:
         yield [PartialRollout((row, n), "", 10 * row + n, task=task) for n in range(2)]
 
 
-def worked(dispatcher: EpisodeDispatcher, until: int) -> dict[Key, FinishedRollout]:
+def worked(
+    dispatcher: EpisodeDispatcher, until: int, seconds: float = 120
+) -> dict[Key, FinishedRollout]:
     """Work until so many episodes have ended."""
     finished: dict[Key, FinishedRollout] = {}
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds
     while len(finished) < until:
         assert time.monotonic() < deadline
         finished |= {one.key: one for one in dispatcher.work(0.02)}
@@ -151,6 +153,31 @@ def test_a_reply_may_be_awaited_in_another_loop(tiny: Tiny, engine: HFEngine) ->
     finished = worked(dispatcher, 4)
     dispatcher.close()
     assert all(one.completion.length > 0 for one in finished.values())
+
+
+class Several:
+    """An attempt that asks for several replies at once, as an agent that compares drafts does."""
+
+    async def __call__(self, task: Task, generate: Generate) -> Episode:
+        episode = Episode(task=task, stop=StopReason.DONE, score=Score.of(1.0))
+        for _ in range(2):  # then an engine knows the context
+            contexts = [Context((1, 2, number), 4) for number in (3, 4, 5)]
+            for reply in await asyncio.gather(*map(generate, contexts)):
+                episode.act(reply)
+        return episode
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_an_episode_may_ask_for_several_replies_at_once(
+    tiny: Tiny, engine: HFEngine, lockstep: bool
+) -> None:
+    chat = PlainChat(AutoTokenizer.from_pretrained(tiny.model))
+    setup = EpisodeSetup(EpisodeRunner(Several(), chat, LIMITS.prompt), print_event)
+    dispatcher = dispatcher_of([engine], setup, lockstep=lockstep)
+    dispatcher.give(list(begun(2)))
+    finished = worked(dispatcher, 4, seconds=20)
+    dispatcher.close()
+    assert {one.completion.metrics["turns"] for one in finished.values()} == {6}
 
 
 def test_an_episode_does_not_depend_on_its_company(tiny: Tiny, engine: HFEngine) -> None:
